@@ -1,0 +1,195 @@
+"""Every error that toolcell raises on purpose, as one tree.
+
+    ToolcellError
+    ├── ConfigError                     the configuration cannot be used
+    ├── InvalidInputError               an argument of a call cannot be used
+    ├── SandboxError                    we could not run it
+    │   ├── SandboxUnavailableError     no place with the isolation asked for
+    │   └── CellLostError               the place went away during the run
+    ├── CallFailedError                 a function called in a cell did not return
+    ├── ToolError
+    │   ├── ToolNotFoundError
+    │   ├── DuplicateToolError
+    │   ├── ToolValidationError
+    │   ├── ToolTimeoutError
+    │   └── ToolExecutionError
+    ├── GuardError
+    │   ├── GuardDeniedError
+    │   ├── PolicyError
+    │   ├── StoreUnavailableError
+    │   └── AuditError
+    └── CheckpointError
+        ├── CheckpointNotFoundError
+        └── CheckpointSerializationError
+
+Catch the base for one handler, a subclass for a different recovery. A program
+that fails is never an error here: it is an `ExecutionResult` with a status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class ToolcellError(Exception):
+    """The base of every error of this package.
+
+    Args:
+        message: What went wrong, for people.
+        hint: What to do about it; None where there is no advice.
+        details: Facts for machines, JSON values only.
+    """
+
+    kind: ClassVar[str] = "toolcell"
+    """A short, stable id for logs and metrics."""
+
+    retryable: ClassVar[bool] = False
+    """Whether the same call may succeed later without a change."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details: dict[str, Any] = dict(details or {})
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(ToolcellError):
+    """The configuration is missing, unreadable or contradicts itself."""
+
+    kind = "config"
+
+
+class InvalidInputError(ToolcellError):
+    """An argument given to a public call cannot be used."""
+
+    kind = "invalid_input"
+
+
+class SandboxError(ToolcellError):
+    """We could not run the program; says nothing about the program."""
+
+    kind = "sandbox"
+
+
+class SandboxUnavailableError(SandboxError):
+    """No place to run with the isolation, image or room that was asked for."""
+
+    kind = "sandbox.unavailable"
+    retryable = True
+
+
+class CellLostError(SandboxError):
+    """The cell went away, or spoke nonsense, before the result was in."""
+
+    kind = "sandbox.cell_lost"
+    retryable = True
+
+
+class CallFailedError(ToolcellError):
+    """A function called in a cell did not return a value.
+
+    Args:
+        message: What went wrong, for people.
+        result: The `ExecutionResult` of the run, with status and output.
+    """
+
+    kind = "call_failed"
+
+    def __init__(self, message: str, *, result: Any) -> None:
+        super().__init__(message, details={"status": result.status})
+        self.result = result
+
+
+class ToolError(ToolcellError):
+    """A tool could not be found, validated or run."""
+
+    kind = "tool"
+
+
+class ToolNotFoundError(ToolError):
+    """No tool of this name is open to this agent."""
+
+    kind = "tool.not_found"
+
+
+class DuplicateToolError(ToolError):
+    """A tool of this name and version is already registered."""
+
+    kind = "tool.duplicate"
+
+
+class ToolValidationError(ToolError):
+    """The arguments do not fit the tool's schema."""
+
+    kind = "tool.validation"
+
+
+class ToolTimeoutError(ToolError):
+    """The tool was stopped at its deadline."""
+
+    kind = "tool.timeout"
+
+
+class ToolExecutionError(ToolError):
+    """The tool itself failed."""
+
+    kind = "tool.execution"
+
+
+class GuardError(ToolcellError):
+    """The guard refused a call, or could not decide about it."""
+
+    kind = "guard"
+
+
+class GuardDeniedError(GuardError):
+    """The policy does not allow this call, or not now."""
+
+    kind = "guard.denied"
+
+
+class PolicyError(GuardError):
+    """A policy cannot be used as written."""
+
+    kind = "guard.policy"
+
+
+class StoreUnavailableError(GuardError):
+    """The guard's store did not answer in time."""
+
+    kind = "guard.store_unavailable"
+    retryable = True
+
+
+class AuditError(GuardError):
+    """The audit log cannot be written, or does not verify."""
+
+    kind = "guard.audit"
+
+
+class CheckpointError(ToolcellError):
+    """A checkpoint could not be saved or loaded."""
+
+    kind = "checkpoint"
+
+
+class CheckpointNotFoundError(CheckpointError):
+    """There is no such checkpoint."""
+
+    kind = "checkpoint.not_found"
+
+
+class CheckpointSerializationError(CheckpointError):
+    """The state cannot be written to, or read from, a checkpoint."""
+
+    kind = "checkpoint.serialization"

@@ -1,0 +1,1 @@
+"""Dockerfiles of cells."""

@@ -1,0 +1,6 @@
+"""What runs inside a cell: standard library only, Python 3.8 or newer.
+
+The host never imports these modules to run them; `toolcell.sandbox` packs
+their source into one bundle and sends it to a clean interpreter (see
+`toolcell.sandbox.bundle`). `frames` is the one module that both sides import.
+"""

@@ -1,0 +1,127 @@
+"""What the kernel says a cell has used, and the limits kept by watching it."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+# Inside a container the engine shows the cell's own cgroup here.
+_CONTAINER_FILES = {
+    "oom": ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events"),
+    "cpu": ("/sys/fs/cgroup/cpuacct/cpuacct.usage", "/sys/fs/cgroup/cpu.stat"),
+}
+
+
+class Accounts:
+    """Counters of the cell: from its cgroup where there is one, else from /proc.
+
+    Args:
+        cgroup: Open descriptors of the cgroup's `oom` and `cpu` files; None in a
+            container, where they are looked for.
+    """
+
+    INTERVAL_SECONDS = 0.05
+
+    def __init__(self, cgroup: dict[str, int] | None) -> None:
+        self._files = self._container_files() if cgroup is None else cgroup
+        self._only: int | None = None
+        self._oom_before = 0
+        self._cpu_before = 0.0
+
+    @staticmethod
+    def _container_files() -> dict[str, int]:
+        files = {}
+        for name, paths in _CONTAINER_FILES.items():
+            for path in paths:
+                try:
+                    files[name] = os.open(path, os.O_RDONLY)
+                    break
+                except OSError:
+                    continue
+        return files
+
+    def begin(self, only: int | None) -> None:
+        """Remember where the counters stand at the start of a run.
+
+        Args:
+            only: The one process to watch where there is no PID namespace.
+        """
+        self._only = only
+        self._oom_before = self._read_oom()
+        self._cpu_before = self._read_cpu_seconds()
+
+    def oom_kills(self) -> int:
+        """Return how many processes the kernel killed for memory in this run."""
+        return self._read_oom() - self._oom_before
+
+    def must_watch(self, request: dict[str, Any]) -> bool:
+        """Tell whether this run has a limit that only watching can hold."""
+        return bool(request["cpu_seconds"] or request["watch_memory_bytes"])
+
+    def exceeded(self, request: dict[str, Any]) -> str | None:
+        """Return the status that a watched limit calls for, if it is reached."""
+        limit = request["watch_memory_bytes"]
+        if limit and self._resident_bytes() > limit:
+            return "out_of_memory"
+        seconds = request["cpu_seconds"]
+        if seconds and self._read_cpu_seconds() - self._cpu_before >= seconds:
+            return "cpu_limit"
+        return None
+
+    def _read_oom(self) -> int:
+        text = self._read("oom")
+        for line in text.splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+        return 0
+
+    def _read_cpu_seconds(self) -> float:
+        if "cpu" not in self._files:
+            return self._cpu_seconds_of_all()
+        text = self._read("cpu")
+        if text.startswith("usage_usec"):
+            return int(text.split()[1]) / 1e6
+        return int(text or 0) / 1e9
+
+    def _read(self, name: str) -> str:
+        fd = self._files.get(name)
+        return "" if fd is None else os.pread(fd, 4096, 0).decode()
+
+    def _processes(self) -> list[str]:
+        if self._only is not None:
+            return [str(self._only)]
+        try:
+            names = os.listdir("/proc")
+        except OSError:
+            return []
+        return [name for name in names if name.isdigit() and name != "1"]
+
+    def _resident_bytes(self) -> int:
+        total = 0
+        for pid in self._processes():
+            try:
+                with open(f"/proc/{pid}/statm") as file:
+                    fields = file.read().split()
+            except OSError:
+                continue
+            # Shared pages are the interpreter's own, counted once with PID 1.
+            total += max(int(fields[1]) - int(fields[2]), 0) * _PAGE
+        return total
+
+    def _cpu_seconds_of_all(self) -> float:
+        ticks = 0
+        for pid in self._processes():
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            ticks += sum(int(field) for field in fields[11:15])
+        return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,131 @@
+"""One cgroup per cell, in version 1 hierarchies or in version 2."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+# controller -> (file, how its value is made from the request)
+_LIMIT_FILES: dict[str, list[tuple[str, str]]] = {
+    "memory": [
+        ("memory.limit_in_bytes", "{memory_bytes}"),
+        ("memory.memsw.limit_in_bytes", "{memory_bytes}"),
+    ],
+    "pids": [("pids.max", "{pids}")],
+    "cpu": [("cpu.cfs_quota_us", "{cpu_quota}")],
+    "cpuacct": [],
+    "unified": [
+        ("memory.max", "{memory_bytes}"),
+        ("memory.swap.max", "0"),
+        ("pids.max", "{pids}"),
+        ("cpu.max", "{cpu_quota} 100000"),
+    ],
+}
+# A kernel without swap accounting has no such file.
+_OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max")
+_ACCOUNT_FILES = {
+    "memory": {"oom": "memory.oom_control"},
+    "cpuacct": {"cpu": "cpuacct.usage"},
+    "unified": {"oom": "memory.events", "cpu": "cpu.stat"},
+}
+
+
+class CellGroup:
+    """The directories of one cell's cgroup and its open counters."""
+
+    def __init__(self, parents: dict[str, int], name: str, values: dict[str, Any]):
+        self._parents = parents
+        self._name = name
+        self._joined: list[int] = []
+        self.files: dict[str, int] = {}
+        self.values = values
+        for controller, parent in parents.items():
+            os.mkdir(name, dir_fd=parent)
+            for file, pattern in _LIMIT_FILES[controller]:
+                text = pattern.format(**values)
+                _write(f"{name}/{file}", text, parent, file in _OPTIONAL_FILES)
+            for account, file in _ACCOUNT_FILES.get(controller, {}).items():
+                self.files[account] = os.open(
+                    f"{name}/{file}", os.O_RDONLY, dir_fd=parent
+                )
+
+    def add(self, pid: int) -> None:
+        """Put a process into the group. Raises OSError."""
+        for parent in self._parents.values():
+            _write(f"{self._name}/cgroup.procs", str(pid), parent)
+
+    def close(self) -> None:
+        """Close the counters; the cell has its own copies."""
+        for fd in self.files.values():
+            os.close(fd)
+        self.files = {}
+
+    def remove(self) -> None:
+        """Remove the group; every process in it is gone."""
+        self.close()
+        for parent in self._parents.values():
+            try:
+                os.rmdir(self._name, dir_fd=parent)
+            except FileNotFoundError:
+                continue
+
+
+class GroupMaker:
+    """Makes cgroups below given parents, one ahead of need."""
+
+    def __init__(self, parents: dict[str, str]) -> None:
+        self._paths = parents
+        # Descriptors, because the launcher is about to leave this root.
+        self._parents = {
+            name: os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            for name, path in parents.items()
+        }
+        self._count = 0
+        self._ahead: CellGroup | None = None
+        self._last_values: dict[str, Any] | None = None
+
+    def take(self, request: dict[str, Any]) -> CellGroup:
+        """Return a group with the limits of `request`. Raises OSError."""
+        values = {
+            "memory_bytes": request["memory_mb"] * 1024 * 1024,
+            "pids": request["pids"],
+            "cpu_quota": int(request["cpus"] * 100_000),
+        }
+        self._last_values = values
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.values == values:
+            return ahead
+        if ahead is not None:
+            ahead.remove()
+        return self._make(values)
+
+    def make_ahead(self) -> None:
+        """Have a group ready like the last one that was asked for."""
+        if self._ahead is None and self._last_values is not None:
+            self._ahead = self._make(self._last_values)
+
+    def remove(self) -> None:
+        """Remove what is left; the parents are the host's to remove."""
+        if self._ahead is not None:
+            self._ahead.remove()
+
+    def _make(self, values: dict[str, Any]) -> CellGroup:
+        self._count += 1
+        return CellGroup(self._parents, f"cell-{self._count}", values)
+
+
+def _write(path: str, text: str, dir_fd: int, optional: bool = False) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY, dir_fd=dir_fd)
+    except FileNotFoundError:
+        if optional:
+            return
+        raise
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

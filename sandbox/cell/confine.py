@@ -1,0 +1,116 @@
+"""What a process gives up, for good, before it runs untrusted code."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+from . import seccomp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+_RLIMITS = {
+    "memory": resource.RLIMIT_AS,
+    "processes": resource.RLIMIT_NPROC,
+    "open_files": resource.RLIMIT_NOFILE,
+    "core": resource.RLIMIT_CORE,
+    "cpu": resource.RLIMIT_CPU,
+}
+
+
+class ConfineError(Exception):
+    """A layer that this cell was asked to have does not hold."""
+
+
+def confine(settings: dict[str, Any]) -> list[str]:
+    """Confine the calling process and return the names of the layers that hold.
+
+    Raises:
+        ConfineError: A layer in `settings["require"]` could not be had.
+    """
+    _prefer_for_oom_kill()
+    set_rlimits(settings["rlimits"])
+    if settings["address_space"]:
+        set_rlimits({"memory": _address_space() + settings["address_space"]})
+    held = ["rlimits"]
+    uid = settings["uid"]
+    if os.getuid() != uid and uid is not None:
+        _try(held, "bounding_set", _drop_bounding_set)
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    if os.getpid() != 1 and os.getuid() == uid:
+        held.append("own_uid")
+    for layer, step in _STEPS.items():
+        _try(held, layer, step)
+    missing = [layer for layer in settings["require"] if layer not in held]
+    if missing:
+        raise ConfineError("missing layers: " + ", ".join(missing))
+    return held
+
+
+def set_rlimits(limits: dict[str, int]) -> None:
+    """Set soft and hard limits; a CPU limit gets one second to die of SIGXCPU."""
+    for name, value in limits.items():
+        kind = _RLIMITS[name]
+        hard = resource.getrlimit(kind)[1]
+        top = value + 1 if name == "cpu" else value
+        if hard != resource.RLIM_INFINITY:
+            top = min(top, hard)
+        resource.setrlimit(kind, (min(value, top), top))
+
+
+def _address_space() -> int:
+    """Return the bytes of address space that the interpreter itself takes."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 64 * 1024 * 1024
+
+
+def _try(held: list[str], layer: str, step: Callable[[], None]) -> None:
+    try:
+        step()
+    except (OSError, ImportError):
+        return
+    held.append(layer)
+
+
+def _prefer_for_oom_kill() -> None:
+    """Be the one that the kernel kills, never the supervisor."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass
+
+
+def _drop_bounding_set() -> None:
+    from . import linux
+
+    linux.drop_bounding_set()
+
+
+def _drop_capabilities() -> None:
+    from . import linux
+
+    linux.drop_capabilities()
+
+
+def _no_new_privileges() -> None:
+    from . import linux
+
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    # The supervisor is not dumpable; programs may read their own /proc/self.
+    linux.prctl(linux.PR_SET_DUMPABLE, 1)
+
+
+_STEPS: dict[str, Callable[[], None]] = {
+    "no_capabilities": _drop_capabilities,
+    "no_new_privileges": _no_new_privileges,
+    "seccomp": seccomp.install,
+}

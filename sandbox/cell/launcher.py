@@ -1,0 +1,264 @@
+"""The launcher: makes cells on this machine out of namespaces.
+
+Theory of operation. The host starts one launcher with a clean environment and
+talks to it over a SEQPACKET socket; each request carries the socket of a new
+cell. The launcher builds, once, a private read-only root that shows what an
+interpreter needs and moves into it. For each cell it clones a child into new
+user, mount, pid, net, ipc, uts and cgroup namespaces, puts it into a cgroup of
+its own where it can, maps its uids, and lets it go; the child mounts its own
+/proc and scratch space and becomes the cell's supervisor. Cells die with the
+launcher, and the launcher ends when the host's end of the socket closes. It
+never reads a byte that untrusted code wrote.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+
+from . import linux, root, supervisor
+from .cgroups import CellGroup, GroupMaker
+from .frames import encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+
+_NAMESPACES = (
+    linux.CLONE_NEWUSER
+    | linux.CLONE_NEWNS
+    | linux.CLONE_NEWPID
+    | linux.CLONE_NEWNET
+    | linux.CLONE_NEWIPC
+    | linux.CLONE_NEWUTS
+    | linux.CLONE_NEWCGROUP
+)
+_MAX_REQUEST = 64 * 1024
+
+
+def main(control_fd: int) -> NoReturn:
+    """Serve requests until the host closes the control socket."""
+    control = socket.socket(fileno=control_fd)
+    try:
+        setup = json.loads(control.recv(_MAX_REQUEST))
+        try:
+            launcher = Launcher(control, setup)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            control.send(json.dumps({"error": why}).encode())
+            os._exit(70)
+        control.send(json.dumps({"uids": launcher.uids}).encode())
+        launcher.serve()
+    finally:
+        os._exit(0)
+
+
+class Launcher:
+    """One control socket and the cells made through it."""
+
+    def __init__(self, control: socket.socket, setup: dict[str, Any]) -> None:
+        self._control = control
+        self._cell_uid: int = setup["cell_uid"]
+        self._uid_base: int = setup["uid_base"]
+        self._groups: dict[int, CellGroup | None] = {}
+        self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
+        self._slots = 0
+        self.uids = self._enter_mount_namespace()
+        root.build(setup["show"], setup["workdir"], self._cell_uid)
+        self._masks = root.masks()
+        # Warm what cells need before the first of them is cloned.
+        _warm_up()
+        gc.collect()
+        gc.freeze()
+
+    def _enter_mount_namespace(self) -> int:
+        """Return how many uids a cell can have: two for root, else one."""
+        if os.geteuid() == 0:
+            try:
+                linux.unshare(linux.CLONE_NEWNS)
+                return 2
+            except OSError:
+                pass
+        uid, gid = os.geteuid(), os.getegid()
+        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+        return 1
+
+    def serve(self) -> None:
+        wake_r, wake_w = os.pipe()
+        for fd in (wake_r, wake_w):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(wake_r, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poller.poll()]
+            if self._control.fileno() in ready and not self._handle_request():
+                break
+            if wake_r in ready:
+                os.read(wake_r, 4096)
+                self._reap()
+            if self._maker is not None:
+                self._maker.make_ahead()
+        self._shut_down()
+
+    def _handle_request(self) -> bool:
+        message, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST, 1)
+        if not message:
+            return False
+        request = json.loads(message)
+        try:
+            pidfd = self._launch(request, fds[0])
+        except OSError as error:
+            self._answer({"id": request["id"], "error": str(error)}, [])
+        else:
+            self._answer({"id": request["id"]}, [pidfd])
+            os.close(pidfd)
+        finally:
+            os.close(fds[0])
+        return True
+
+    def _answer(self, answer: dict[str, Any], fds: list[int]) -> None:
+        socket.send_fds(self._control, [json.dumps(answer).encode()], fds)
+
+    def _launch(self, request: dict[str, Any], channel: int) -> int:
+        """Make one cell and return a descriptor of its first process."""
+        group = self._maker.take(request) if self._maker else None
+        go_r, go_w = os.pipe()
+        self._slots += 1
+        try:
+            pid = linux.clone(_NAMESPACES)
+        except OSError:
+            os.close(go_r)
+            os.close(go_w)
+            if group is not None:
+                group.remove()
+            raise
+        if pid == 0:
+            os.close(go_w)
+            self._become_cell(request, channel, go_r, group)
+        os.close(go_r)
+        self._groups[pid] = group
+        try:
+            if group is not None:
+                group.add(pid)
+                group.close()
+            self._map_ids(pid)
+            pidfd = os.pidfd_open(pid)
+            os.write(go_w, b"!")
+            return pidfd
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+        finally:
+            os.close(go_w)
+
+    def _map_ids(self, pid: int) -> None:
+        if self.uids == 2:
+            first = self._uid_base + 2 * (self._slots % 512)
+            maps = f"0 {first} 1\n{self._cell_uid} {first + 1} 1"
+            _write(f"/proc/{pid}/uid_map", maps)
+            _write(f"/proc/{pid}/gid_map", maps)
+            return
+        _write(f"/proc/{pid}/setgroups", "deny")
+        _write(f"/proc/{pid}/uid_map", f"{self._cell_uid} {os.geteuid()} 1")
+        _write(f"/proc/{pid}/gid_map", f"{self._cell_uid} {os.getegid()} 1")
+
+    def _become_cell(
+        self,
+        request: dict[str, Any],
+        channel: int,
+        go: int,
+        group: CellGroup | None,
+    ) -> NoReturn:
+        """In the clone: wait for the ids, finish the namespaces, supervise."""
+        try:
+            if os.read(go, 1) != b"!":
+                os._exit(70)
+            if self.uids == 2:
+                os.setgroups([])
+                os.setresgid(0, 0, 0)
+                os.setresuid(0, 0, 0)
+            linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+            accounts = _keep_only(channel, group)
+            try:
+                linux.set_hostname("cell")
+                linux.bring_up_loopback()
+                root.finish(self._masks, request["disk_mb"], self._cell_uid)
+            except OSError as error:
+                why = f"cell set-up failed: {error}"
+                os.write(0, encode({"type": "failed", "why": why}))
+                os._exit(70)
+            supervisor.main(0, 0, accounts)
+        finally:
+            os._exit(70)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            group = self._groups.pop(pid, None)
+            if group is not None:
+                group.remove()
+
+    def _shut_down(self) -> None:
+        """Kill what still lives, wait for it, leave no cgroup behind."""
+        for pid in self._groups:
+            os.kill(pid, signal.SIGKILL)
+        while self._groups:
+            pid, _ = os.waitpid(-1, 0)
+            group = self._groups.pop(pid, None)
+            if group is not None:
+                group.remove()
+        if self._maker is not None:
+            self._maker.remove()
+
+
+def _keep_only(channel: int, group: CellGroup | None) -> dict[str, int]:
+    """Make the channel descriptors 0 and 1 and close all but the accounts."""
+    kept: dict[str, int] = {}
+    os.dup2(channel, 0)
+    os.dup2(channel, 1)
+    null = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(null, 2)
+    next_fd = 3
+    for name, fd in sorted((group.files if group else {}).items(), key=_by_fd):
+        os.dup2(fd, next_fd)
+        kept[name] = next_fd
+        next_fd += 1
+    os.closerange(next_fd, 1024)
+    return kept
+
+
+def _by_fd(item: tuple[str, int]) -> int:
+    return item[1]
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _warm_up() -> None:
+    """Import and touch what every program's process will use."""
+    from . import runner, seccomp
+
+    seccomp.bpf_program(os.uname().machine)
+    runner.value_report([1])

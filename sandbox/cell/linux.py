@@ -1,0 +1,137 @@
+"""The few Linux calls that the standard library lacks, by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+
+_SIGCHLD = 17
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# A cloned child must come back holding the interpreter lock, so this one keeps it.
+_libc_locked = ctypes.PyDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> int:
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: int, argument: int = 0, extra: int = 0) -> None:
+    """prctl(2). Raises OSError."""
+    long = ctypes.c_ulong
+    result = _libc.prctl(option, long(argument), long(extra), long(0), long(0))
+    _check(result, f"prctl {option}")
+
+
+def unshare(flags: int) -> None:
+    """unshare(2). Raises OSError."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def clone(flags: int) -> int:
+    """fork(2) into new namespaces; 0 in the child. For single-threaded callers.
+
+    Raises:
+        OSError: The kernel refused one of the namespaces.
+    """
+    number = _SYS_CLONE.get(os.uname().machine)
+    if number is None:
+        raise OSError(f"clone is not known on {os.uname().machine}")
+    long = ctypes.c_long
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = _libc_locked.syscall(
+        long(number), long(flags | _SIGCHLD), long(0), long(0), long(0), long(0)
+    )
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return _check(pid, "clone")
+
+
+def mount(
+    source: str, target: str, kind: str = "", flags: int = 0, options: str = ""
+) -> None:
+    """mount(2). Raises OSError that names the target."""
+    result = _libc.mount(
+        source.encode(), target.encode(), kind.encode(), flags, options.encode()
+    )
+    _check(result, f"mount {target}")
+
+
+def umount(target: str) -> None:
+    """Detach a mount with everything below it. Raises OSError."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """pivot_root(2). Raises OSError."""
+    number = _SYS_PIVOT_ROOT[os.uname().machine]
+    _check(_libc.syscall(number, new_root.encode(), put_old.encode()), "pivot_root")
+
+
+def set_hostname(name: str) -> None:
+    """sethostname(2). Raises OSError."""
+    _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def bring_up_loopback() -> None:
+    """Give an empty network namespace a working 127.0.0.1. Raises OSError."""
+    import fcntl
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        # SIOCSIFFLAGS with IFF_UP | IFF_RUNNING
+        fcntl.ioctl(handle, 0x8914, struct.pack("16sH14x", b"lo", 0x41))
+
+
+def drop_bounding_set() -> None:
+    """Empty the capability bounding set; needs CAP_SETPCAP. Raises OSError."""
+    for capability in range(_last_capability() + 1):
+        prctl(PR_CAPBSET_DROP, capability)
+
+
+def drop_capabilities() -> None:
+    """Empty the effective, permitted, inheritable and ambient sets. Raises OSError."""
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    header = struct.pack("=Ii", 0x20080522, 0)
+    data = bytes(24)
+    _check(_libc.capset(header, data), "capset")
+
+
+_known_last: int | None = None
+
+
+def _last_capability() -> int:
+    global _known_last
+    if _known_last is None:
+        try:
+            with open("/proc/sys/kernel/cap_last_cap") as file:
+                _known_last = int(file.read())
+        except OSError:
+            _known_last = 40
+    return _known_last

@@ -1,0 +1,153 @@
+"""The guards that code compiled by RestrictedPython calls at run time.
+
+Used only in `process` isolation, where nothing but this and rlimits stands
+between a program and the machine.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterable
+
+_BUILTINS = (
+    "abs all any ascii bin bool bytes callable chr complex dict divmod enumerate "
+    "filter float frozenset hash hex id int isinstance issubclass iter len list map "
+    "max min next oct ord pow print range repr reversed round set slice sorted str "
+    "sum tuple zip True False None NotImplemented Ellipsis __build_class__ "
+    "ArithmeticError AssertionError AttributeError BaseException Exception "
+    "FloatingPointError GeneratorExit IndexError KeyError LookupError MemoryError "
+    "NameError NotImplementedError OverflowError RecursionError RuntimeError "
+    "StopIteration StopAsyncIteration SyntaxError TypeError UnboundLocalError "
+    "UnicodeError ValueError ZeroDivisionError"
+).split()
+
+# Reads attributes by names inside a string, past every guard.
+_FORMATTERS = ("format", "format_map")
+# Lead from a generator, coroutine, frame, traceback or code object outwards;
+# the objects that an AttributeError, NameError or ImportError carries along.
+_INNER = (
+    "gi_ cr_ ag_ f_ tb_ co_ func_ mro obj name_from __".replace(" ", "\0").split("\0")
+)
+_WRITABLE = (list, dict, set, bytearray)
+
+
+def prepare(namespace: dict[str, Any], imports: list[str]) -> None:
+    """Fill a namespace with the guards and the few builtins that are left."""
+    safe = {name: getattr(builtins, name) for name in _BUILTINS if _known(name)}
+    safe["__import__"] = _importer(imports)
+    safe["getattr"] = _getattr
+    safe["hasattr"] = _hasattr
+    namespace.update(
+        {
+            "__builtins__": safe,
+            "__metaclass__": type,
+            "__name__": "__main__",
+            "_getattr_": _getattr,
+            "_getitem_": operator.getitem,
+            "_getiter_": iter,
+            "_iter_unpack_sequence_": _unpack_sequence,
+            "_unpack_sequence_": _unpack_sequence,
+            "_inplacevar_": _inplace,
+            "_print_": _Printer,
+            "_write_": _write,
+        }
+    )
+
+
+def _known(name: str) -> bool:
+    return hasattr(builtins, name)
+
+
+def _importer(imports: list[str]) -> Callable[..., Any]:
+    real = builtins.__import__
+
+    def restricted_import(
+        name: str,
+        globals: Any = None,
+        locals: Any = None,
+        fromlist: tuple[str, ...] = (),
+        level: int = 0,
+    ) -> Any:
+        allowed = any(name == each or name.startswith(each + ".") for each in imports)
+        if level or not allowed:
+            raise ImportError(f"import of {name!r} is not allowed")
+        return real(name, {}, {}, fromlist, 0)
+
+    return restricted_import
+
+
+def _getattr(value: Any, name: str, *default: Any) -> Any:
+    if type(name) is not str or name.startswith(("_", *_INNER)) or name in _INNER:
+        raise AttributeError("this attribute is not allowed")
+    if name in _FORMATTERS and (isinstance(value, str) or value is str):
+        raise AttributeError("str.format is not allowed; use an f-string")
+    result = getattr(value, name, *default)
+    if isinstance(result, type(builtins)) and not _same_family(value, result):
+        raise AttributeError("this attribute leads to another module")
+    return result
+
+
+def _same_family(module: Any, inner: Any) -> bool:
+    """Let `collections.abc` through, but not the `sys` that a module imports."""
+    name: str = getattr(module, "__name__", "")
+    return isinstance(module, type(builtins)) and inner.__name__.startswith(name + ".")
+
+
+def _hasattr(value: Any, name: str) -> bool:
+    try:
+        _getattr(value, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def _unpack_sequence(value: Iterable[Any], spec: dict[str, Any], getiter: Any) -> Any:
+    # The inner patterns of `(a, (b, c)) = value` are unpacked one level deeper.
+    items = list(getiter(value))
+    for index, child in spec.get("childs", ()):
+        items[index] = _unpack_sequence(items[index], child, getiter)
+    return items
+
+
+_OPERATORS = {
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+    "|=": operator.ior,
+    "&=": operator.iand,
+    "^=": operator.ixor,
+    "@=": operator.imatmul,
+}
+
+
+def _inplace(symbol: str, target: Any, value: Any) -> Any:
+    return _OPERATORS[symbol](target, value)
+
+
+class _Printer:
+    """RestrictedPython turns print into a call on an object of its own."""
+
+    def __init__(self, _getattr_: Any = None) -> None:
+        self._getattr = _getattr_
+
+    def _call_print(self, *values: Any, **options: Any) -> None:
+        options.pop("file", None)
+        print(*values, **options)
+
+
+def _write(target: Any) -> Any:
+    if isinstance(target, _WRITABLE) or hasattr(type(target), "_restricted_class"):
+        return target
+    if type(type(target)) is type and type(target).__module__ == "__main__":
+        return target
+    raise TypeError(f"{type(target).__name__} may not be changed")

@@ -1,0 +1,144 @@
+"""The file system of a cell made of namespaces: private, read-only, small."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from . import linux
+
+_STAGE = "/tmp"
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_SCRATCH = ("/tmp", "/dev/shm")
+_MASKED = (
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/key-users",
+    "/proc/kallsyms",
+    "/proc/sched_debug",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+)
+_MAX_FILES_PER_MB = 256
+
+_ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\ncell:x:{uid}:{uid}:cell:{work}:/bin/sh\n",
+    "group": "root:x:0:\ncell:x:{uid}:\n",
+    "hosts": "127.0.0.1 localhost cell\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+# mountinfo writes spaces and backslashes as \\040 and \\134.
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_workdir = ""
+
+
+def build(show: list[str], workdir: str, uid: int) -> None:
+    """Make the root that all cells start from and move the caller into it.
+
+    Args:
+        show: Host paths to show read-only at the same place.
+        workdir: Where programs run; a mount point for scratch space.
+        uid: The uid that programs have, for /etc/passwd.
+    """
+    global _workdir
+    _workdir = workdir
+    linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
+    flags = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("tmpfs", _STAGE, "tmpfs", flags, "mode=0755,size=4m")
+    os.mkdir(f"{_STAGE}/old")
+    os.mkdir(f"{_STAGE}/new")
+    linux.pivot_root(_STAGE, f"{_STAGE}/old")
+    os.chdir("/")
+    _make_dirs(workdir)
+    _make_dev()
+    _make_etc(workdir, uid)
+    for path in show:
+        _show(path)
+    _bind("/old/proc", "/new/proc")
+    linux.mount("/new", "/new", "", linux.MS_BIND | linux.MS_REC)
+    linux.umount("/old")
+    os.chdir("/new")
+    linux.pivot_root(".", ".")
+    linux.umount(".")
+    os.chdir("/")
+    _remount("/", linux.MS_RDONLY)
+
+
+def _make_dirs(workdir: str) -> None:
+    for path in ("/proc", "/dev/shm", "/etc", "/tmp", "/var/tmp", "/root", workdir):
+        os.makedirs("/new" + path, mode=0o755, exist_ok=True)
+
+
+def _make_dev() -> None:
+    for name in _DEVICES:
+        _bind(f"/old/dev/{name}", f"/new/dev/{name}")
+    os.symlink("/proc/self/fd", "/new/dev/fd")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{number}", f"/new/dev/{name}")
+
+
+def _make_etc(workdir: str, uid: int) -> None:
+    for name, text in _ETC.items():
+        with open(f"/new/etc/{name}", "w") as file:
+            file.write(text.replace("{uid}", str(uid)).replace("{work}", workdir))
+
+
+def _show(path: str) -> None:
+    source, target = "/old" + path, "/new" + path
+    if os.path.lexists(target) or not os.path.lexists(source):
+        return
+    os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+    if os.path.islink(source):
+        os.symlink(os.readlink(source), target)
+        return
+    _bind(source, target)
+    for point in _mount_points(target):
+        _remount(point, linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+
+
+def _bind(source: str, target: str) -> None:
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644))
+    linux.mount(source, target, "", linux.MS_BIND | linux.MS_REC)
+
+
+def _mount_points(below: str) -> list[str]:
+    """Return `below` and every mount under it; a remount covers one at a time."""
+    points = []
+    with open("/old/proc/self/mountinfo") as file:
+        for line in file:
+            point = _ESCAPE.sub(lambda m: chr(int(m[1], 8)), line.split()[4])
+            if point == below or point.startswith(below + "/"):
+                points.append(point)
+    return points
+
+
+def _remount(path: str, flags: int) -> None:
+    # The kernel insists that flags locked by an outer namespace stay set.
+    held = os.statvfs(path).f_flag
+    keep = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_RDONLY
+    keep |= os.ST_NOATIME | os.ST_NODIRATIME | os.ST_RELATIME
+    linux.mount(
+        "none", path, "", linux.MS_BIND | linux.MS_REMOUNT | flags | (held & keep)
+    )
+
+
+def masks() -> list[str]:
+    """Return the files of /proc that this kernel has and a cell must not see."""
+    return [path for path in _MASKED if os.path.exists(path)]
+
+
+def finish(masked: list[str], disk_mb: int, uid: int) -> None:
+    """In the cell's own namespaces: its /proc and its scratch space."""
+    flags = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
+    for path in masked:
+        linux.mount("/dev/null", path, "", linux.MS_BIND)
+    size = f"size={disk_mb}m,nr_inodes={disk_mb * _MAX_FILES_PER_MB}"
+    linux.mount(
+        "tmpfs", _workdir, "tmpfs", flags, f"{size},mode=0700,uid={uid},gid={uid}"
+    )
+    for path in _SCRATCH:
+        linux.mount("tmpfs", path, "tmpfs", flags, f"{size},mode=1777")

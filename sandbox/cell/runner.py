@@ -1,0 +1,350 @@
+"""The program's process: waits for one request, runs it, says how it ended.
+
+Nothing here is trusted after the first line of the program has run: what goes
+to the result pipe from then on is the program's own word.
+"""
+
+from __future__ import annotations
+
+import _ast
+import atexit
+import builtins
+import fcntl
+import io
+import json
+import linecache
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+import types
+
+from .confine import ConfineError, confine, set_rlimits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+RESULT_FD = 3
+REQUEST_FD = 4
+_HIGHEST_FD = 1024
+
+MAX_RESULT_BYTES = 1024 * 1024
+_MAX_TEXT = 64 * 1024
+_MAX_REPR = 1024
+FILE_NAME = "main.py"
+
+
+class Pipes:
+    """The program's ends of its four pipes."""
+
+    __slots__ = ("request", "stdout", "stderr", "result")
+
+    def __init__(self, request: int, stdout: int, stderr: int, result: int) -> None:
+        self.request = request
+        self.stdout = stdout
+        self.stderr = stderr
+        self.result = result
+
+
+class Outcome:
+    """How the program ended, and what it has to say about it."""
+
+    __slots__ = ("exit_code", "report")
+
+    def __init__(self, exit_code: int, report: dict[str, Any]) -> None:
+        self.exit_code = exit_code
+        self.report = report
+
+
+def start(pipes: Pipes, settings: dict[str, Any], rehearse: bool) -> None:
+    """Become the program's process. Runs in a fresh fork and never returns."""
+    code = 70
+    try:
+        _settle_in(pipes, settings)
+        held = confine(settings)
+        if rehearse:
+            _rehearse()
+        code = _serve(held)
+    except ConfineError as error:
+        _write_all(RESULT_FD, _line({"error": str(error)}))
+    except OSError as error:
+        _write_all(RESULT_FD, _line({"error": f"cell set-up failed: {error}"}))
+    finally:
+        os._exit(code)
+
+
+def _settle_in(pipes: Pipes, settings: dict[str, Any]) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    _place([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request])
+    os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
+    os.chdir(settings["workdir"])
+    os.umask(0o022)
+    os.environ.clear()
+    os.environ.update(settings["env"])
+
+
+def _place(sources: list[int]) -> None:
+    """Make `sources` the descriptors 0, 1, 2, ..."""
+    # First out of the way, then into place: one may sit on a target number.
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in sources]
+    for target, fd in enumerate(moved):
+        os.dup2(fd, target, inheritable=target < RESULT_FD)
+
+
+def _rehearse() -> None:
+    """Run a small program now, so that the memory it touches is ours when asked."""
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
+    request_r, request_w = os.pipe()
+    header = {"language": "python", "cpu_seconds": None, "inputs": {}}
+    os.write(request_w, _line(header) + b"x = [1]\nprint(x)\n0\n")
+    os.close(request_w)
+    _place([0, 0, 0, 0, request_r])
+    _serve([])
+    _place(kept)
+    os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
+    linecache.cache.pop(FILE_NAME, None)
+
+
+def _serve(held: list[str]) -> int:
+    request = _read_request()
+    code = request.pop("code")
+    if request["cpu_seconds"]:
+        set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
+    _write_all(RESULT_FD, _line({"layers": held, "cpu": time.process_time()}))
+    if request["language"] == "bash":
+        return _run_bash(code, request["inputs"])
+    return _run_python(code, request)
+
+
+def _read_request() -> dict[str, Any]:
+    """Read the one request; the supervisor closes the pipe behind it."""
+    parts = []
+    while True:
+        part = os.read(REQUEST_FD, 1 << 20)
+        if not part:
+            break
+        parts.append(part)
+    os.close(REQUEST_FD)
+    header, _, code = b"".join(parts).partition(b"\n")
+    if not header:
+        os._exit(0)
+    request: dict[str, Any] = json.loads(header)
+    request["code"] = code
+    return request
+
+
+def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
+    """Replace this process by bash; inputs become environment variables."""
+    for name, value in inputs.items():
+        os.environ[name] = value if isinstance(value, str) else json.dumps(value)
+    script = os.memfd_create("script", 0)
+    _write_all(script, code)
+    os.lseek(script, 0, os.SEEK_SET)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.close(RESULT_FD)
+    os.dup2(script, RESULT_FD)
+    os.close(script)
+    arguments = ["bash", "--norc", "--noprofile", f"/dev/fd/{RESULT_FD}"]
+    try:
+        os.execvp("bash", arguments)
+    except OSError as error:
+        os.write(2, f"toolcell: cannot start bash: {error}\n".encode())
+        return 127
+
+
+def _run_python(code: bytes, request: dict[str, Any]) -> int:
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    module.__dict__.update(request["inputs"])
+    sys.modules["__main__"] = module
+    sys.argv = [FILE_NAME]
+    _reseed()
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
+    sys.stdout = sys.__stdout__ = _writer(1, "surrogateescape")
+    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace")
+    atexit._clear()
+    restricted = request.get("restricted")
+    program = code if restricted is None else _restricted(code, module, restricted)
+    outcome = _outcome(lambda: _execute(program, module.__dict__))
+    _finish()
+    _write_all(RESULT_FD, _encode(outcome.report))
+    return outcome.exit_code
+
+
+def _reseed() -> None:
+    """Give a program its own random numbers, not those of the fork's parent."""
+    random = sys.modules.get("random")
+    if random is not None:
+        random.seed()
+
+
+def _restricted(
+    code: bytes, module: types.ModuleType, imports: list[str]
+) -> types.CodeType:
+    import marshal
+
+    from .restricted import prepare
+
+    prepare(module.__dict__, imports)
+    program: types.CodeType = marshal.loads(code)
+    return program
+
+
+def _writer(fd: int, errors: str) -> io.TextIOWrapper:
+    # Unbuffered, as `python -u`: what was printed before a kill is not lost.
+    raw = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
+
+
+def _execute(program: Any, namespace: dict[str, Any]) -> Any:
+    """Run a program; return the value of its last expression, if it is one."""
+    if isinstance(program, types.CodeType):
+        exec(program, namespace)
+        return namespace.get("last_value_")
+    tree = compile(program, FILE_NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
+    last: _ast.Expression | None = None
+    if tree.body and isinstance(tree.body[-1], _ast.Expr):
+        last = _ast.Expression(tree.body.pop().value)
+    if isinstance(program, bytes):
+        text = program.decode("utf-8", "replace")
+        linecache.cache[FILE_NAME] = (
+            len(text), None, text.splitlines(True), FILE_NAME
+        )
+    exec(compile(tree, FILE_NAME, "exec", dont_inherit=True), namespace)
+    if last is None:
+        return None
+    return eval(compile(last, FILE_NAME, "eval", dont_inherit=True), namespace)
+
+
+def _outcome(program: Callable[[], Any]) -> Outcome:
+    try:
+        value = program()
+    except SystemExit as stop:
+        return _exit_outcome(stop.code)
+    except BaseException as error:
+        try:
+            return _error_outcome(error)
+        except BaseException:
+            return Outcome(1, _bare_error(error))
+    try:
+        return Outcome(0, {"outcome": "ok", "value": value_report(value)})
+    except BaseException:
+        return Outcome(0, {"outcome": "ok", "value": {"type": _type_name(value)}})
+
+
+def _exit_outcome(code: object) -> Outcome:
+    if code is None:
+        return Outcome(0, {"outcome": "exit"})
+    if isinstance(code, int):
+        return Outcome(code & 0xFF, {"outcome": "exit"})
+    print(code, file=sys.stderr)
+    return Outcome(1, {"outcome": "exit"})
+
+
+def _error_outcome(error: BaseException) -> Outcome:
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != FILE_NAME:
+        frames = frames.tb_next
+    error.__traceback__ = frames
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    sys.stderr.write(text)
+    exception = {
+        "type": _type_name(error),
+        "message": str(error)[:_MAX_TEXT],
+        "traceback": text[-_MAX_TEXT:],
+        "errno": error.errno if isinstance(error, OSError) else None,
+    }
+    return Outcome(1, {"outcome": "error", "exception": exception})
+
+
+def _bare_error(error: BaseException) -> dict[str, Any]:
+    """For an exception that cannot be shown: out of memory, a broken __str__."""
+    kind = type(error).__name__
+    exception = {"type": kind, "message": "", "traceback": "", "errno": None}
+    return {"outcome": "error", "exception": exception}
+
+
+def _type_name(value: object) -> str:
+    kind = type(value)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def value_report(value: Any) -> dict[str, Any]:
+    """Return the value if it is plain JSON, else its type and a short repr."""
+    if _is_json(value):
+        try:
+            text = json.dumps(value, allow_nan=False)
+            if len(text) <= MAX_RESULT_BYTES // 2 and "\\ud" not in text:
+                return {"json": value}
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+            if len(text.encode("utf-8")) <= MAX_RESULT_BYTES // 2:
+                return {"json": value}
+        except (ValueError, RecursionError):
+            pass
+    try:
+        text = repr(value)
+    except Exception:
+        text = object.__repr__(value)
+    return {"type": _type_name(value), "repr": text[:_MAX_REPR]}
+
+
+def _is_json(value: Any, depth: int = 0) -> bool:
+    """Tell whether JSON gives this value back: no tuples, no int keys."""
+    kind = type(value)
+    if kind in (str, bool, int, float) or value is None:
+        return True
+    if depth > 100:
+        return False
+    if kind is list:
+        return all(_is_json(item, depth + 1) for item in value)
+    if kind is dict:
+        return all(
+            type(key) is str and _is_json(item, depth + 1)
+            for key, item in value.items()
+        )
+    return False
+
+
+def _finish() -> None:
+    """End as an interpreter does: wait for threads, run exit handlers, flush."""
+    try:
+        threading = sys.modules.get("threading")
+        if threading is not None:
+            threading._shutdown()
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            continue
+
+
+def _encode(report: dict[str, Any]) -> bytes:
+    try:
+        return _line(report)
+    except (ValueError, RecursionError, MemoryError):
+        return _line({"outcome": report["outcome"], "value": {"type": "unknown"}})
+
+
+def _line(report: dict[str, Any]) -> bytes:
+    return json.dumps(report, separators=(",", ":")).encode() + b"\n"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

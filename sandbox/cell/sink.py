@@ -1,0 +1,77 @@
+"""One output stream of a program: passed on live, kept as head and tail."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from .frames import encode
+
+_FLUSH_BYTES = 32 * 1024
+_FLUSH_SECONDS = 0.02
+
+
+class Sink:
+    """Lets the first half of the cap through, then keeps the newest half.
+
+    Args:
+        name: "stdout" or "stderr".
+        cap: Bytes that are kept. When it is reached the middle is left out and
+            counted in `dropped`.
+    """
+
+    def __init__(self, name: str, cap: int) -> None:
+        self._name = name
+        self._head_room = cap - cap // 2
+        self._tail_cap = cap // 2
+        self._pending = bytearray()
+        self._pending_since = 0.0
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self.dropped = 0
+
+    def add(self, data: bytes) -> None:
+        """Take what the program wrote."""
+        head, tail = data[: self._head_room], data[self._head_room :]
+        if head:
+            if not self._pending:
+                self._pending_since = time.monotonic()
+            self._pending += head
+            self._head_room -= len(head)
+        if tail:
+            self._keep_newest(tail)
+
+    def _keep_newest(self, data: bytes) -> None:
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        while self._tail_bytes > self._tail_cap:
+            excess = self._tail_bytes - self._tail_cap
+            oldest = self._tail.popleft()
+            if len(oldest) > excess:
+                self._tail.appendleft(oldest[excess:])
+                excess = min(excess, len(oldest))
+            else:
+                excess = len(oldest)
+            self._tail_bytes -= excess
+            self.dropped += excess
+
+    def patience(self) -> float:
+        """Return the seconds until what is pending should be sent."""
+        if not self._pending:
+            return 3600.0
+        if len(self._pending) >= _FLUSH_BYTES:
+            return 0.0
+        return self._pending_since + _FLUSH_SECONDS - time.monotonic()
+
+    def live_frames(self) -> list[bytes]:
+        """Return what is pending as frames, and forget it."""
+        data, self._pending = bytes(self._pending), bytearray()
+        return [encode({"type": "output", "stream": self._name}, data)] if data else []
+
+    def last_frames(self) -> list[bytes]:
+        """Return everything not yet sent; the tail says how much is missing."""
+        frames = self.live_frames()
+        if self._tail:
+            header = {"type": "tail", "stream": self._name, "dropped": self.dropped}
+            frames.append(encode(header, b"".join(self._tail)))
+        return frames

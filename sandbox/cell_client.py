@@ -1,0 +1,290 @@
+"""One cell, seen from the host: hand it a program, get a verdict, kill it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import anyio
+from toolcell.core import CellLostError, SandboxUnavailableError
+
+from .cell.frames import PROTOCOL_VERSION, Frame, FrameError, encode, strict_json
+from .channel import Channel
+from .config import Enforcer, IsolationLevel, Limits
+from .result import ExecutionResult
+from .verdict import RunReport, verdict
+
+Language = Literal["python", "bash"]
+Stream = Literal["stdout", "stderr"]
+OnOutput = Callable[[Stream, bytes], None]
+
+CELL_UID = 10_001
+"""The uid of untrusted code inside every cell."""
+
+WORKDIR = "/work"
+_START_SECONDS = 30.0
+_GRACE_SECONDS = 0.1
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What a cell is asked to run."""
+
+    code: bytes
+    source: str = ""
+    language: Language
+    inputs: bytes
+    limits: Limits
+    restricted_imports: tuple[str, ...] | None = None
+    refused: tuple[str, ...] = ()
+    """Why it must not run at all; empty if it may."""
+
+    unwatched: bool = False
+    """Whether the supervisor leaves memory to the kernel alone (probes only)."""
+
+    final: bool = False
+    """Whether this is the cell's last program: it need not prepare another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellTraits:
+    """What a backend promises about the cells that it makes."""
+
+    backend: Literal["docker", "subprocess"]
+    level: IsolationLevel
+    layers: tuple[str, ...]
+    enforced_by: dict[str, Enforcer] = field(default_factory=dict)
+    required_layers: tuple[str, ...] = ()
+
+
+class CellProcess(Protocol):
+    """How a backend kills what it made."""
+
+    async def kill(self) -> None:
+        """Kill every process of the cell; return when none is left. Never raises."""
+
+
+class Backend(Protocol):
+    """Makes cells. One behaviour suite (`tests/`) holds for every backend."""
+
+    @property
+    def traits(self) -> CellTraits: ...
+
+    async def start(self) -> None:
+        """Get ready, sweep orphans.
+
+        Raises:
+            SandboxUnavailableError: This backend cannot make cells here.
+        """
+
+    async def create_cell(self, limits: Limits) -> Cell:
+        """Make a never-used cell.
+
+        Raises:
+            SandboxUnavailableError: The cell could not be made.
+        """
+
+    async def close(self) -> None:
+        """Leave nothing behind."""
+
+
+def cell_environment(extra: dict[str, str], workdir: str) -> dict[str, str]:
+    """Return the whole environment of a program."""
+    base = {
+        "PATH": _PATH,
+        "HOME": workdir,
+        "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return {**base, **extra}
+
+
+class Cell:
+    """One cell and the channel to its supervisor."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        process: CellProcess,
+        traits: CellTraits,
+        settings: dict[str, Any],
+    ) -> None:
+        self._channel = channel
+        self._process = process
+        self._settings = settings
+        self._greeted = False
+        self._ready = False
+        self._killed = False
+        self.running = False
+        self.traits = traits
+
+    async def greet(self) -> None:
+        """Send the settings; the supervisor starts to prepare a process."""
+        hello = {
+            "type": "hello",
+            "protocol": PROTOCOL_VERSION,
+            "settings": self._settings,
+        }
+        self._greeted = True
+        await self._channel.send(encode(hello))
+
+    async def wait_ready(self) -> None:
+        """Wait until the supervisor has prepared a process.
+
+        Raises:
+            SandboxUnavailableError: It could not, or did not in 30 seconds.
+        """
+        if not self._greeted:
+            await self.greet()
+        try:
+            with anyio.fail_after(_START_SECONDS):
+                frame = await self._channel.receive()
+        except TimeoutError:
+            raise SandboxUnavailableError("the cell did not start in time") from None
+        except CellLostError as error:
+            raise self._not_started(str(error)) from None
+        self._check_ready(frame)
+
+    def _not_started(self, why: str) -> SandboxUnavailableError:
+        said = self._channel.diagnostics
+        return SandboxUnavailableError(
+            f"the cell did not start: {said.splitlines()[-1] if said else why}",
+            hint="run `toolcell doctor`; a Docker image needs python3 3.8 or newer",
+            details={"stderr": said},
+        )
+
+    def _check_ready(self, frame: Frame) -> None:
+        header = frame.header
+        if header["type"] == "failed":
+            raise self._not_started(str(header.get("why", ""))[:1000])
+        if header["type"] != "ready":
+            raise CellLostError(f"unexpected frame {header['type'][:40]!r}")
+        if header.get("protocol") != PROTOCOL_VERSION:
+            raise SandboxUnavailableError(
+                f"the cell speaks protocol {header.get('protocol')!r}, "
+                f"this host {PROTOCOL_VERSION}",
+                hint="host and cell must come from the same toolcell release",
+            )
+        self._ready = True
+
+    async def run(self, program: Program, on_output: OnOutput | None) -> RunReport:
+        """Run a program and return what came of it.
+
+        Raises:
+            CellLostError: The cell ended or spoke nonsense before its verdict.
+            SandboxUnavailableError: The cell could not confine the program.
+        """
+        self.running = True
+        try:
+            return await self._run(program, on_output)
+        finally:
+            self.running = False
+
+    async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
+        if not self._greeted:
+            await self.greet()
+        await self._channel.send(self._request(program))
+        if not self._ready:
+            await self.wait_ready()
+        report = RunReport(cap=program.limits.output_bytes)
+        deadline = program.limits.wall_seconds + _GRACE_SECONDS
+        with anyio.move_on_after(deadline) as backstop:
+            await self._collect(report, on_output)
+        if backstop.cancelled_caught:
+            # The supervisor keeps the deadline; this is for one that cannot.
+            await self.kill()
+            report.overdue = True
+        if report.setup_error:
+            await self.kill()
+            raise SandboxUnavailableError(
+                f"the cell could not confine the program: {report.setup_error}",
+                hint="run `toolcell doctor` to see which layers hold",
+            )
+        return report
+
+    def _request(self, program: Program) -> bytes:
+        limits = program.limits
+        held = self.traits.enforced_by.get("memory_mb") == "cgroup"
+        watch = not held and not program.unwatched
+        header = {
+            "type": "run",
+            "language": program.language,
+            "code_bytes": len(program.code),
+            "wall_seconds": limits.wall_seconds,
+            "cpu_seconds": limits.cpu_seconds,
+            "output_bytes": limits.output_bytes,
+            "stop_at_output_limit": limits.stop_at_output_limit,
+            "watch_memory_bytes": limits.memory_mb << 20 if watch else 0,
+            "restricted": program.restricted_imports,
+            "final": program.final,
+        }
+        return encode(header, program.code + program.inputs)
+
+    async def _collect(self, report: RunReport, on_output: OnOutput | None) -> None:
+        while True:
+            frame = await self._channel.receive()
+            header, payload = frame.header, frame.payload
+            kind = header["type"]
+            try:
+                if kind in ("output", "tail"):
+                    report.add_output(header, payload)
+                    if on_output is not None:
+                        on_output(header["stream"], payload)
+                elif kind == "finished":
+                    report.finish(header, payload)
+                    return
+                else:
+                    raise FrameError(f"unexpected frame {kind[:40]!r}")
+            except (FrameError, KeyError, TypeError, ValueError) as error:
+                raise CellLostError(f"the cell sent a bad frame: {error}") from None
+
+    def result(self, report: RunReport, program: Program) -> ExecutionResult:
+        """Turn a report into the result that users see."""
+        return verdict(report, program.language, program.limits, self.traits)
+
+    async def stop(self) -> None:
+        """Ask the supervisor to end the current run as `cancelled`. Never raises."""
+        with contextlib.suppress(CellLostError):
+            await self._channel.send(encode({"type": "stop"}))
+
+    def alive(self) -> bool:
+        """Tell whether the channel is still open and quiet."""
+        return not self._killed and self._channel.quiet()
+
+    async def kill(self) -> None:
+        """Kill the cell and everything in it; killing twice is harmless."""
+        if self._killed:
+            return
+        self._killed = True
+        with anyio.CancelScope(shield=True):
+            self._channel.close()
+            await self._process.kill()
+
+    async def __aenter__(self) -> Cell:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.kill()
+
+
+def encode_inputs(inputs: dict[str, Any]) -> bytes:
+    """Return inputs as strict JSON bytes.
+
+    Raises:
+        ValueError: A value is not JSON.
+        TypeError: A value is not JSON.
+    """
+    text = json.dumps(inputs, allow_nan=False).encode()
+    strict_json(text)
+    return text

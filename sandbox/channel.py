@@ -1,0 +1,128 @@
+"""The host's end of a cell's channel: frames over a non-blocking socket."""
+
+from __future__ import annotations
+
+import socket
+
+import anyio
+from toolcell.core import CellLostError
+
+from .cell.frames import Frame, FrameDecoder, FrameError
+
+_READ_BYTES = 262_144
+# A cell never has more to say at once than one result or one piece of output.
+_MAX_FROM_CELL = 32 * 1024 * 1024
+
+
+class Channel:
+    """Frames to and from one cell. The channel owns its socket.
+
+    Args:
+        sock: A connected socket; made non-blocking here.
+        multiplexed: Whether what arrives is wrapped in the Docker engine's
+            stream headers.
+    """
+
+    def __init__(self, sock: socket.socket, *, multiplexed: bool = False) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._decoder = FrameDecoder(_MAX_FROM_CELL)
+        self._frames: list[Frame] = []
+        self._streams = StreamSplitter() if multiplexed else None
+
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`. Raises CellLostError if nobody reads it."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self._sock.send(view) :]
+            except BlockingIOError:
+                await anyio.wait_writable(self._sock)
+            except OSError as error:
+                raise CellLostError(f"the cell's channel broke: {error}") from None
+
+    async def receive(self) -> Frame:
+        """Return the next frame.
+
+        Raises:
+            CellLostError: The channel ended, or what came is no frame.
+        """
+        while not self._frames:
+            try:
+                data = self._sock.recv(_READ_BYTES)
+            except BlockingIOError:
+                await anyio.wait_readable(self._sock)
+                continue
+            except OSError as error:
+                raise CellLostError(f"the cell's channel broke: {error}") from None
+            if not data:
+                raise CellLostError("the cell ended before its result was in")
+            try:
+                if self._streams is not None:
+                    data = self._streams.feed(data)
+                self._frames += self._decoder.feed(data)
+            except FrameError as error:
+                raise CellLostError(f"the cell sent a bad frame: {error}") from None
+        return self._frames.pop(0)
+
+    def quiet(self) -> bool:
+        """Tell whether nothing has come and the other end is there."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return not self._frames
+        except OSError:
+            return False
+        # A byte that nobody asked for, or the end.
+        return False
+
+    @property
+    def diagnostics(self) -> str:
+        """What the cell's supervisor wrote to its standard error, if anything."""
+        if self._streams is None:
+            return ""
+        return self._streams.stderr.decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """Close the socket; closing twice is harmless."""
+        if self._sock.fileno() != -1:
+            anyio.notify_closing(self._sock)
+            self._sock.close()
+
+
+class StreamSplitter:
+    """Unwraps the Docker engine's attach stream: 8 bytes of header per piece.
+
+    Source: "Attach to a container" in the Docker Engine API, stream format.
+    """
+
+    _MAX_STDERR = 16 * 1024
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.stderr = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take raw bytes, return what belongs to standard output.
+
+        Raises:
+            FrameError: The bytes are not such a stream.
+        """
+        self._buffer += data
+        output = []
+        while len(self._buffer) >= 8:
+            kind = self._buffer[0]
+            if kind > 2 or self._buffer[1:4] != b"\0\0\0":
+                raise FrameError("not an attach stream")
+            size = int.from_bytes(self._buffer[4:8], "big")
+            if size > _MAX_FROM_CELL:
+                raise FrameError(f"attach piece of {size} bytes refused")
+            if len(self._buffer) < 8 + size:
+                break
+            piece = bytes(self._buffer[8 : 8 + size])
+            del self._buffer[: 8 + size]
+            if kind == 2:
+                self.stderr = (self.stderr + piece)[-self._MAX_STDERR :]
+            else:
+                output.append(piece)
+        return b"".join(output)

@@ -1,0 +1,219 @@
+"""What a sandbox may use and how strong its walls must be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from toolcell.core import ConfigError
+
+Backend = Literal["auto", "docker", "subprocess"]
+IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
+Enforcer = Literal["cgroup", "watchdog", "rlimit", "affinity"]
+LEVELS: tuple[IsolationLevel, ...] = ("process", "namespaces", "container", "kernel")
+"""Isolation levels from the weakest to the strongest."""
+
+ENFORCERS: tuple[Enforcer, ...] = ("affinity", "rlimit", "watchdog", "cgroup")
+"""Enforcers of a limit from the weakest to the strongest."""
+
+_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+Name = Annotated[str, Field(pattern=_NAME, max_length=256)]
+_Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class _Model(BaseModel):
+    """Frozen, unknown keys refused; a bad value is a ConfigError."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _config_error(type(self).__name__, error) from None
+
+
+def _config_error(name: str, error: ValidationError) -> ConfigError:
+    problems = [
+        {"field": ".".join(map(str, item["loc"])) or name, "reason": item["msg"]}
+        for item in error.errors(include_input=False, include_url=False)
+    ]
+    text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
+    return ConfigError(
+        f"{name} is not valid: {text}",
+        hint="see the docstring of the class for fields, units and ranges",
+        details={"problems": problems},
+    )
+
+
+class Limits(_Model):
+    """What one run may use.
+
+    Every limit is held by something outside the program;
+    `ExecutionResult.usage.enforced_by` names it.
+    """
+
+    wall_seconds: _Seconds = 30.0
+    """Seconds of real time. When it is reached the run's processes are killed
+    and the status is `timeout`."""
+
+    cpu_seconds: _Seconds | None = None
+    """Seconds of CPU time of all processes together. When it is reached the run
+    is killed and the status is `cpu_limit`. None: no limit but `wall_seconds`."""
+
+    cpus: Annotated[float, Field(ge=0.05, le=1024, allow_inf_nan=False)] = 1.0
+    """CPUs' worth of time per second. When it is reached the program is slowed,
+    never killed. Held by affinity, where only that exists, it is rounded up."""
+
+    memory_mb: Annotated[int, Field(ge=32, le=1_048_576)] = 256
+    """MiB of memory of all processes and scratch files together. When it is
+    reached the kernel kills the program and the status is `out_of_memory`;
+    where only an rlimit holds, allocations fail with MemoryError instead."""
+
+    pids: Annotated[int, Field(ge=4, le=32_768)] = 64
+    """Processes and threads, the supervisor's included. When it is reached
+    fork and thread creation fail."""
+
+    disk_mb: Annotated[int, Field(ge=1, le=65_536)] = 64
+    """MiB of the work dir, and as much each of /tmp and /dev/shm; all three live
+    in memory and count as such. When it is reached writes fail with ENOSPC; a
+    program that dies of it has the status `disk_limit`."""
+
+    output_bytes: Annotated[int, Field(ge=2, le=33_554_432)] = 1_048_576
+    """Bytes kept of each of stdout and stderr. When it is reached the middle is
+    left out and counted in `truncated`, and the program runs on."""
+
+    stop_at_output_limit: bool = False
+    """Whether reaching `output_bytes` kills the run instead, with the status
+    `output_limit`."""
+
+    open_files: Annotated[int, Field(ge=16, le=65_536)] = 256
+    """File descriptors per process. When it is reached open() fails with EMFILE."""
+
+    code_bytes: Annotated[int, Field(ge=1, le=33_554_432)] = 1_048_576
+    """Bytes of the program's UTF-8 text, and as many of its inputs as JSON. More
+    is refused with InvalidInputError before a cell is spent."""
+
+    def exceeds(self, other: Limits) -> list[str]:
+        """Return the names of the limits that are wider here than in `other`."""
+        wider = []
+        for name in type(self).model_fields:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if name == "stop_at_output_limit":
+                exceeds = theirs and not mine
+            elif theirs is None:
+                exceeds = False
+            else:
+                exceeds = mine is None or mine > theirs
+            if exceeds:
+                wider.append(name)
+        return wider
+
+
+class Network(_Model):
+    """What a cell may reach: nothing but its own loopback interface."""
+
+    mode: Literal["none"] = "none"
+
+
+class CodePolicy(_Model):
+    """A static gate in front of a cell: what the source may import and name.
+
+    It is a courtesy that answers early and with line numbers, never the wall:
+    the cell holds whatever gets past it.
+    """
+
+    imports: tuple[str, ...] = ()
+    """Modules that may be imported, with their submodules."""
+
+    denied_names: tuple[str, ...] = (
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "open",
+        "input",
+        "breakpoint",
+    )
+    """Names that may not be used anywhere in the source."""
+
+
+class SandboxConfig(_Model):
+    """How and where a `SandboxManager` runs programs."""
+
+    backend: Backend = "auto"
+    """`auto` takes Docker where its daemon answers, else the subprocess backend
+    if `minimum_isolation` allows that."""
+
+    minimum_isolation: IsolationLevel = "namespaces"
+    """The weakest wall that is accepted. Nothing weaker is ever used."""
+
+    minimum_enforcement: Enforcer = "affinity"
+    """The weakest holder of a limit that is accepted (`Usage.enforced_by`)."""
+
+    image: Annotated[str, Field(min_length=1, max_length=255)] = "python:3.12-slim"
+    """The image of Docker cells; any with python3 3.8 or newer."""
+
+    runtime: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
+    """The engine's runtime (runc, runsc, kata); None takes the engine's default."""
+
+    docker_host: str | None = None
+    """The engine's address; None takes DOCKER_HOST or the local socket."""
+
+    python: str | None = None
+    """The interpreter of subprocess cells, an absolute path; None takes the one
+    that runs this process."""
+
+    limits: Limits = Limits()
+    """The limits of every run; a run may narrow them."""
+
+    network: Network = Network()
+    """What cells may reach."""
+
+    env: dict[Name, str] = Field(default_factory=dict)
+    """Environment variables of the programs, the only ones they see."""
+
+    code_policy: CodePolicy | None = None
+    """A static gate for Python programs; what it refuses has the status `refused`."""
+
+    pool: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Never-used cells to keep ready. When they are used up a run waits for a
+    new one to be made."""
+
+    max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 32
+    """Cells in use at once. When it is reached a run waits its turn."""
+
+    max_queue: Annotated[int, Field(ge=0, le=1_000_000)] = 1024
+    """Runs that may wait. When it is reached a run is refused with
+    SandboxUnavailableError."""
+
+    @field_validator("python")
+    @classmethod
+    def _absolute(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError("must be an absolute path")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _no_nul(cls, value: dict[str, str]) -> dict[str, str]:
+        if any("\0" in text for text in value.values()):
+            raise ValueError("values must not hold a NUL character")
+        return value
+
+    @model_validator(mode="after")
+    def _possible(self) -> SandboxConfig:
+        strong = self.minimum_isolation in ("container", "kernel")
+        if self.backend == "subprocess" and strong:
+            raise ValueError(
+                f"the subprocess backend never gives {self.minimum_isolation!r} "
+                "isolation; use backend='docker'"
+            )
+        return self

@@ -1,0 +1,299 @@
+"""Cells made of Docker containers, on a local or a remote engine.
+
+Theory of operation. A cell is one container whose entry point is the image's
+own python3. The host attaches to its standard streams before it starts, sends
+the supervisor's bundle over them, then frames; nothing is mounted, copied or
+baked in, so a remote engine and a read-only root work alike. The stream is also
+the lease: when the host's end closes, however that happens, the supervisor sees
+the end of its input and exits, and the engine removes the container. Labels
+name the owner, for the sweep of containers that never got that far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from toolcell.core import SandboxUnavailableError
+
+from . import docker_profile, owner, runtime_probe
+from .bundle import bundle
+from .cell_client import (
+    CELL_UID,
+    WORKDIR,
+    Cell,
+    CellTraits,
+    cell_environment,
+)
+from .channel import Channel
+from .config import Enforcer, IsolationLevel, Limits, SandboxConfig
+
+if TYPE_CHECKING:
+    import docker
+
+T = TypeVar("T")
+_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "read_only_root")
+_REQUIRED = ("no_new_privileges",)
+_KERNEL_RUNTIMES = ("runsc", "gvisor", "kata")
+_TIMEOUT_SECONDS = 60
+_PING_SECONDS = 5.0
+
+
+class DockerBackend:
+    """Makes cells out of containers of one image."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+        self._client: docker.DockerClient | None = None
+        self._runtime = config.runtime
+        self._image_env: list[str] = []
+        self._held = runtime_probe.Held()
+
+    @property
+    def traits(self) -> CellTraits:
+        held = self._held
+        enforced: dict[str, Enforcer] = {
+            "wall_seconds": "watchdog",
+            "cpu_seconds": "watchdog",
+            "output_bytes": "watchdog",
+            "open_files": "rlimit",
+            "memory_mb": "cgroup" if held.memory else "watchdog",
+            "pids": "cgroup" if held.pids else "rlimit",
+        }
+        if held.memory:
+            # An engine that leaves memory alone leaves CPU time alone, too.
+            enforced["cpus"] = "cgroup"
+        layers = (*_LAYERS, "cgroup") if held.memory else _LAYERS
+        return CellTraits(
+            backend="docker",
+            level=self._level(),
+            layers=layers,
+            enforced_by=enforced,
+            required_layers=_REQUIRED,
+        )
+
+    def _level(self) -> IsolationLevel:
+        name = (self._runtime or "").lower()
+        return "kernel" if name.startswith(_KERNEL_RUNTIMES) else "container"
+
+    async def start(self) -> None:
+        """Find the engine, its runtime and the image; sweep orphans."""
+        info = await self._call(self._connect)
+        runtimes = info.get("Runtimes") or {}
+        self._runtime = self._config.runtime or info.get("DefaultRuntime") or "runc"
+        if self._runtime not in runtimes:
+            await self.close()
+            raise SandboxUnavailableError(
+                f"the Docker engine has no runtime {self._runtime!r}",
+                hint=f"it has: {', '.join(sorted(runtimes))}",
+            )
+        try:
+            await self._call(self._find_image)
+            await self._call(lambda: sweep(self._engine))
+            set_up = f"{info.get('ID', '')} {runtimes[self._runtime]}"
+            self._held = await self._probe(set_up)
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def _engine(self) -> docker.DockerClient:
+        if self._client is None:
+            raise SandboxUnavailableError("the backend is closed")
+        return self._client
+
+    def _connect(self) -> dict[str, Any]:
+        self._client = connect(self._config.docker_host)
+        info: dict[str, Any] = self._client.info()
+        return info
+
+    def _find_image(self) -> None:
+        image = self._engine.api.inspect_image(self._config.image)
+        self._image_env = (image.get("Config") or {}).get("Env") or []
+
+    async def _probe(self, set_up: str) -> runtime_probe.Held:
+        held = runtime_probe.recall(set_up)
+        if held is None:
+            held = await runtime_probe.probe(self.create_cell)
+            runtime_probe.remember(set_up, held)
+        return held
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        """Run a blocking engine call in a thread; give its errors our names."""
+        try:
+            return await anyio.to_thread.run_sync(function)
+        except SandboxUnavailableError:
+            raise
+        except Exception as error:
+            raise explain(error, self._config) from error
+
+    async def create_cell(self, limits: Limits) -> Cell:
+        made: dict[str, str] = {}
+        try:
+            # Not to be abandoned half-way: the container would have no owner.
+            with anyio.CancelScope(shield=True):
+                sock = await self._call(lambda: self._start_container(limits, made))
+        except SandboxUnavailableError:
+            if "id" in made:
+                await ContainerProcess(self, made["id"]).kill()
+            raise
+        channel = Channel(sock, multiplexed=True)
+        process = ContainerProcess(self, made["id"])
+        cell = Cell(channel, process, self.traits, self._settings(limits))
+        try:
+            await channel.send(bundle())
+        except BaseException:
+            await cell.kill()
+            raise
+        return cell
+
+    def _start_container(self, limits: Limits, made: dict[str, str]) -> socket.socket:
+        api = self._engine.api
+        body = docker_profile.container_arguments(
+            self._config.image, self._image_env, self._runtime, limits
+        )
+        made["id"] = api.create_container_from_config(body)["Id"]
+        options = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+        attached = api.attach_socket(made["id"], params=options)
+        sock = own_socket(attached)
+        try:
+            api.start(made["id"])
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _settings(self, limits: Limits) -> dict[str, Any]:
+        rlimits = {"core": 0, "open_files": limits.open_files}
+        if not self._held.pids:
+            rlimits["processes"] = limits.pids
+        return {
+            "uid": CELL_UID,
+            "workdir": WORKDIR,
+            "env": cell_environment(self._config.env, WORKDIR),
+            "rlimits": rlimits,
+            "address_space": 0 if self._held.memory else limits.memory_mb << 20,
+            "affinity": 0,
+            "require": list(_REQUIRED),
+        }
+
+    async def remove(self, container_id: str) -> None:
+        """Kill and remove a container; one that is gone already is fine."""
+        client = self._client
+        if client is None:
+            return
+        await anyio.to_thread.run_sync(_remove, client, container_id)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await anyio.to_thread.run_sync(client.close)
+
+
+class ContainerProcess:
+    """The container of one cell."""
+
+    def __init__(self, backend: DockerBackend, container_id: str) -> None:
+        self._backend = backend
+        self._container_id = container_id
+
+    async def kill(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._backend.remove(self._container_id)
+
+
+def connect(docker_host: str | None) -> docker.DockerClient:
+    """Return a client of the engine at `docker_host`, DOCKER_HOST or the default.
+
+    Raises:
+        docker.errors.DockerException: Nothing answers there.
+    """
+    import docker
+
+    if docker_host is None:
+        return docker.from_env(timeout=_TIMEOUT_SECONDS)
+    return docker.DockerClient(base_url=docker_host, timeout=_TIMEOUT_SECONDS)
+
+
+def sweep(client: docker.DockerClient) -> list[str]:
+    """Remove the containers of this machine's dead owners; return their ids."""
+    removed = []
+    for entry in client.api.containers(
+        all=True, filters={"label": docker_profile.OWNER_LABEL}
+    ):
+        marks = entry["Labels"]
+        here = marks.get(docker_profile.PLACE_LABEL) == owner.place()
+        if here and not owner.lives(marks[docker_profile.OWNER_LABEL]):
+            _remove(client, entry["Id"])
+            removed.append(entry["Id"])
+    return removed
+
+
+def _remove(client: docker.DockerClient, container_id: str) -> None:
+    import docker.errors
+
+    try:
+        client.api.remove_container(container_id, force=True, v=True)
+    except docker.errors.NotFound:
+        return
+    except docker.errors.APIError as error:
+        if error.status_code != 409:
+            return
+        # The engine is at it already; wait until it is done.
+        with contextlib.suppress(Exception):
+            client.api.wait(container_id, timeout=10, condition="removed")
+    except Exception:
+        # An engine that is gone cannot be asked; its containers end with their
+        # streams, and the next start sweeps.
+        return
+
+
+def own_socket(attached: Any) -> socket.socket:
+    """Return a plain socket for an attach stream, ours to close."""
+    raw = getattr(attached, "_sock", attached)
+    if type(raw) is socket.socket:
+        return socket.socket(fileno=os.dup(raw.fileno()))
+    # TLS and SSH streams have no descriptor that can be polled for plaintext.
+    ours, theirs = socket.socketpair()
+    for source, target in ((raw, theirs), (theirs, raw)):
+        threading.Thread(target=_relay, args=(source, target), daemon=True).start()
+    return ours
+
+
+def _relay(source: Any, target: Any) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+    for end in (source, target):
+        with contextlib.suppress(Exception):
+            end.close()
+
+
+def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
+    """Turn an error of the Docker SDK into ours, with what to do about it."""
+    import docker.errors
+
+    text = getattr(error, "explanation", None) or str(error)
+    if isinstance(error, docker.errors.ImageNotFound):
+        return SandboxUnavailableError(
+            f"the Docker engine has no image {config.image!r}",
+            hint=f"`docker pull {config.image}`, or `toolcell images build` and "
+            "its tag as `image`",
+        )
+    if isinstance(error, docker.errors.APIError) and "python3" in str(text):
+        return SandboxUnavailableError(
+            f"the image {config.image!r} has no python3",
+            hint="use an image with python3 3.8 or newer on its PATH",
+        )
+    if isinstance(error, docker.errors.APIError):
+        return SandboxUnavailableError(f"the Docker engine refused: {text}")
+    return SandboxUnavailableError(
+        f"no Docker engine answers: {text}",
+        hint="start it, set DOCKER_HOST, or use backend='subprocess'",
+    )

@@ -1,0 +1,115 @@
+"""How a Docker cell is locked down: the arguments of one `create` call."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from . import owner
+from .bundle import command
+from .cell.seccomp import NAMESPACE_FLAGS, SOCKET_FAMILIES, allowed_calls
+from .cell_client import CELL_UID, WORKDIR
+from .config import Limits
+
+OWNER_LABEL = "dev.toolcell.owner"
+PLACE_LABEL = "dev.toolcell.place"
+CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
+"""What the supervisor needs to become, and to kill, the program's user. SETPCAP
+lets it empty the bounding set, so that the program has no capability anywhere."""
+
+_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
+_FILES_PER_MB = 256
+
+
+@functools.cache
+def seccomp_profile() -> str:
+    """Return the cell's system call list as the engine's JSON profile."""
+    names = {*allowed_calls("x86_64"), *allowed_calls("aarch64")}
+    plain = sorted(names - {"clone", "socket", "prlimit64"})
+    rules: list[dict[str, Any]] = [
+        {"names": plain, "action": "SCMP_ACT_ALLOW"},
+        {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
+        _allow_if("clone", NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ"),
+        _allow_if("prlimit64", 0, "SCMP_CMP_EQ"),
+        *(_allow_if("socket", family, "SCMP_CMP_EQ") for family in SOCKET_FAMILIES),
+    ]
+    return json.dumps(
+        {
+            "defaultAction": "SCMP_ACT_ERRNO",
+            "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"],
+            "syscalls": rules,
+        }
+    )
+
+
+def _allow_if(name: str, value: int, comparison: str) -> dict[str, Any]:
+    argument = {"index": 0, "value": value, "op": comparison}
+    return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]}
+
+
+def labels() -> dict[str, str]:
+    """Return the labels that say whose a container is."""
+    return {OWNER_LABEL: owner.this_process(), PLACE_LABEL: owner.place()}
+
+
+def container_arguments(
+    image: str, image_env: list[str], runtime: str | None, limits: Limits
+) -> dict[str, Any]:
+    """Return the body of the engine's create call for one cell."""
+    return {
+        "Image": image,
+        "Entrypoint": [*command("python3", "supervisor", 0, 1)],
+        "Cmd": [],
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Hostname": "cell",
+        # A name without "=" takes the image's variable away.
+        "Env": [
+            name
+            for name in (entry.partition("=")[0] for entry in image_env)
+            if name not in _KEPT_VARIABLES
+        ],
+        "Labels": labels(),
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": False,
+        "NetworkDisabled": True,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": _host_config(runtime, limits),
+    }
+
+
+def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
+    memory = limits.memory_mb << 20
+    size = f"size={limits.disk_mb}m,nr_inodes={limits.disk_mb * _FILES_PER_MB}"
+    config: dict[str, Any] = {
+        "AutoRemove": True,
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        "ReadonlyRootfs": True,
+        "Privileged": False,
+        "Init": False,
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
+        "Tmpfs": {
+            WORKDIR: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},nosuid,nodev,exec",
+            "/tmp": f"{size},mode=1777,nosuid,nodev,exec",  # noqa: S108
+        },
+        "ShmSize": limits.disk_mb << 20,
+        "Memory": memory,
+        "MemorySwap": memory,
+        "NanoCpus": int(limits.cpus * 1_000_000_000),
+        "PidsLimit": limits.pids,
+        "OomScoreAdj": 500,
+        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+        "LogConfig": {"Type": "none", "Config": {}},
+        "RestartPolicy": {"Name": "no"},
+    }
+    if runtime is not None:
+        config["Runtime"] = runtime
+    return config

@@ -1,0 +1,140 @@
+"""Where on this host cells can have cgroups of their own, and what was left there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from . import owner
+
+PREFIX = "toolcell-"
+_V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
+_V2_CONTROLLERS = ("memory", "pids", "cpu")
+
+
+def own_name() -> str:
+    """Return the name that marks this process's groups, unique over pid reuse."""
+    return f"{PREFIX}{owner.this_process()}"
+
+
+def parents() -> dict[str, str]:
+    """Return the directory below which this process may make groups, by controller.
+
+    Raises:
+        OSError: There is no such place; the message says why.
+    """
+    mounts, own = _mounts(), _own_paths()
+    if all(name in mounts for name in _V1_CONTROLLERS):
+        found = {
+            name: f"{mounts[name]}{own.get(name, '/').rstrip('/')}"
+            for name in _V1_CONTROLLERS
+        }
+        # Controllers mounted together are one directory, listed once.
+        return {name: path for name, path in found.items() if path}
+    if "unified" in mounts:
+        return {"unified": _delegated(f"{mounts['unified']}{own.get('unified', '')}")}
+    raise OSError("no cgroup file system with memory, pids and cpu is mounted")
+
+
+def _mounts() -> dict[str, str]:
+    """Return cgroup mount points by controller ("unified" for version 2)."""
+    result: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            before, _, after = line.partition(" - ")
+            kind, _, options = after.split(" ", 2)
+            point = before.split()[4]
+            if kind == "cgroup2":
+                result.setdefault("unified", point)
+            elif kind == "cgroup":
+                for name in options.split(","):
+                    result.setdefault(name, point)
+    return result
+
+
+def _own_paths() -> dict[str, str]:
+    result = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        for name in controllers.split(",") if controllers else ["unified"]:
+            result[name] = path
+    return result
+
+
+def _delegated(path: str) -> str:
+    """Return `path` once its children can have limits (cgroup version 2)."""
+    available = Path(path, "cgroup.controllers").read_text().split()
+    missing = [name for name in _V2_CONTROLLERS if name not in available]
+    if missing:
+        raise OSError(f"{path} has no controller {', '.join(missing)}")
+    wanted = " ".join(f"+{name}" for name in _V2_CONTROLLERS)
+    control = Path(path, "cgroup.subtree_control")
+    try:
+        control.write_text(wanted)
+    except OSError:
+        # A group with members cannot have children with limits; step aside into
+        # a leaf, which is allowed only where this subtree was delegated to us.
+        leaf = Path(path, f"{PREFIX}host")
+        leaf.mkdir(exist_ok=True)
+        for pid in Path(path, "cgroup.procs").read_text().split():
+            Path(leaf, "cgroup.procs").write_text(pid)
+        control.write_text(wanted)
+    return path
+
+
+def create() -> dict[str, str]:
+    """Make this process's own parent groups and return them by controller.
+
+    Raises:
+        OSError: They cannot be made here; the message says why.
+    """
+    made: dict[str, str] = {}
+    for controller, parent in parents().items():
+        path = f"{parent}/{own_name()}-{len(_live_groups(parent))}"
+        os.mkdir(path)
+        made[controller] = path
+    if "unified" in made:
+        control = Path(made["unified"], "cgroup.subtree_control")
+        control.write_text(" ".join(f"+{name}" for name in _V2_CONTROLLERS))
+    return made
+
+
+def _live_groups(parent: str) -> list[str]:
+    return [name for name in os.listdir(parent) if name.startswith(own_name())]
+
+
+def remove(paths: dict[str, str]) -> None:
+    """Remove groups with everything in them; what is gone already is fine."""
+    for path in paths.values():
+        _remove_tree(Path(path))
+
+
+def _remove_tree(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        for child in path.iterdir():
+            if child.is_dir():
+                _remove_tree(child)
+        for pid in (path / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        path.rmdir()
+
+
+def sweep() -> list[str]:
+    """Remove the groups of dead owners; return what was removed."""
+    try:
+        places = set(parents().values())
+    except OSError:
+        return []
+    removed = []
+    for place in places:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(place):
+                marked = name.startswith(PREFIX) and name != f"{PREFIX}host"
+                process = name.removeprefix(PREFIX).rpartition("-")[0]
+                if marked and not owner.lives(process):
+                    _remove_tree(Path(place, name))
+                    removed.append(f"{place}/{name}")
+    return removed

@@ -1,0 +1,269 @@
+"""The front of the sandbox: picks a backend, hands out runs and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any
+
+import anyio
+from toolcell.core import (
+    CallFailedError,
+    InvalidInputError,
+    SandboxUnavailableError,
+)
+
+from . import code_policy
+from .cell_client import Backend, Cell, Language, OnOutput, Program
+from .config import ENFORCERS, LEVELS, Limits, SandboxConfig
+from .function_source import call_program
+from .pool import Pool
+from .program import make_program
+from .result import Described, ExecutionResult, Usage
+from .selection import open_backend
+from .session import Session
+
+_STOP_SECONDS = 2.0
+
+
+class SandboxManager:
+    """Runs untrusted programs in cells.
+
+    Use it as an async context manager; leaving it ends every run as `cancelled`
+    and leaves nothing behind.
+
+    Args:
+        config: How and where to run; the defaults are closed.
+    """
+
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        self.config = config or SandboxConfig()
+        self._stack = AsyncExitStack()
+        self._backend: Backend | None = None
+        self._pool: Pool | None = None
+        self._active: set[Cell] = set()
+        self._room = anyio.CapacityLimiter(self.config.max_concurrency)
+        self._waiting = 0
+        self.notices: tuple[str, ...] = ()
+        """What choosing the backend was worth saying, one line each."""
+
+    async def __aenter__(self) -> SandboxManager:
+        backend, self.notices = await open_backend(self.config)
+        try:
+            self._check_strength(backend)
+            tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        except BaseException:
+            await backend.close()
+            raise
+        self._backend = backend
+        self._pool = Pool(backend, self.config, tasks)
+        self._pool.start()
+        return self
+
+    def _check_strength(self, backend: Backend) -> None:
+        traits, wanted = backend.traits, self.config.minimum_isolation
+        if LEVELS.index(traits.level) < LEVELS.index(wanted):
+            raise SandboxUnavailableError(
+                f"{traits.backend} gives {traits.level!r} isolation, "
+                f"{wanted!r} was asked for",
+                hint="choose a stronger `runtime` or `backend`; see `toolcell doctor`",
+            )
+        weakest = ENFORCERS.index(self.config.minimum_enforcement)
+        for limit in ("memory_mb", "pids", "cpus"):
+            held = traits.enforced_by.get(limit)
+            if weakest > 0 and (held is None or ENFORCERS.index(held) < weakest):
+                raise SandboxUnavailableError(
+                    f"{limit} is held by {held or 'nothing'} here, "
+                    f"{self.config.minimum_enforcement!r} was asked for",
+                    hint="`toolcell doctor` says how to get cgroups",
+                )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        backend, pool = self._backend, self._pool
+        self._backend = self._pool = None
+        with anyio.CancelScope(shield=True):
+            await self._stop_active()
+            if pool is not None:
+                await pool.close()
+        # The task group waits for every cell that is still being destroyed.
+        await self._stack.aclose()
+        with anyio.CancelScope(shield=True):
+            if backend is not None:
+                await backend.close()
+
+    async def _stop_active(self) -> None:
+        """End runs as `cancelled`; idle sessions lose their cells."""
+        for cell in self._active:
+            await cell.stop()
+        with anyio.move_on_after(_STOP_SECONDS):
+            while any(cell.running for cell in self._active):
+                await anyio.sleep(0.01)
+        for cell in list(self._active):
+            await cell.kill()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        inputs: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        on_output: OnOutput | None = None,
+    ) -> ExecutionResult:
+        """Run a program in a never-used cell and destroy the cell.
+
+        Args:
+            code: The program's text.
+            language: "python" or "bash".
+            inputs: JSON values that become variables: Python globals, or
+                environment variables of bash (strings as they are, others as
+                JSON text).
+            limits: Narrower limits for this run; None takes the manager's.
+            on_output: Called with the stream's name and bytes as output arrives.
+
+        Raises:
+            InvalidInputError: The arguments cannot be used.
+            SandboxUnavailableError: There is no cell to be had.
+            CellLostError: The cell went away during the run.
+        """
+        program = self._program(code, language, inputs, limits, final=True)
+        refusal = self.refusal(program)
+        if refusal is not None:
+            return refusal
+        async with self._cell(program.limits) as cell:
+            report = await cell.run(program, on_output)
+            return cell.result(report, program)
+
+    def _program(
+        self,
+        code: str,
+        language: Language,
+        inputs: Mapping[str, Any] | None,
+        limits: Limits | None,
+        *,
+        final: bool,
+    ) -> Program:
+        if limits is not None and (wider := limits.exceeds(self.config.limits)):
+            raise InvalidInputError(
+                f"a run can only narrow limits; wider here: {', '.join(wider)}",
+                hint="raise them in SandboxConfig(limits=...)",
+            )
+        restricted = self._open_backend.traits.level == "process"
+        return make_program(
+            code,
+            language,
+            dict(inputs or {}),
+            limits or self.config.limits,
+            restricted=restricted,
+            final=final,
+        )
+
+    def session_program(
+        self,
+        code: str,
+        language: Language,
+        inputs: Mapping[str, Any] | None,
+        limits: Limits | None,
+    ) -> Program:
+        """Check and pack a program for a session's cell."""
+        return self._program(code, language, inputs, limits, final=False)
+
+    def refusal(self, program: Program) -> ExecutionResult | None:
+        """Return the `refused` result of a program that the code policy stops."""
+        reasons = program.refused
+        policy = self.config.code_policy
+        if not reasons and policy is not None and program.language == "python":
+            reasons = code_policy.check(program.source, policy)
+        if not reasons:
+            return None
+        return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a plain Python function in a cell and return its value.
+
+        Its source travels, with the modules, functions and JSON values that it
+        refers to; arguments and the value are JSON.
+
+        Raises:
+            InvalidInputError: The function or an argument cannot travel.
+            CallFailedError: It raised, was stopped, or returned what is not
+                JSON; `result` holds the whole story.
+            SandboxUnavailableError: There is no cell to be had.
+            CellLostError: The cell went away during the call.
+        """
+        code, inputs = call_program(function, args, kwargs)
+        result = await self.run(code, inputs=inputs)
+        if result.status != "ok":
+            why = result.exception.message if result.exception else result.status
+            raise CallFailedError(f"{function.__name__} failed: {why}", result=result)
+        if isinstance(result.value, Described):
+            raise CallFailedError(
+                f"{function.__name__} returned what is not JSON", result=result
+            )
+        return result.value
+
+    @asynccontextmanager
+    async def session(self, *, agent_id: str | None = None) -> AsyncIterator[Session]:
+        """Open a cell for several runs of one agent; closing destroys it.
+
+        Args:
+            agent_id: Whose session this is, for records.
+
+        Raises:
+            SandboxUnavailableError: There is no cell to be had.
+        """
+        async with self._cell(self.config.limits) as cell:
+            yield Session(self, cell, agent_id)
+
+    @property
+    def _open_backend(self) -> Backend:
+        if self._backend is None:
+            raise SandboxUnavailableError(
+                "the manager is not open", hint="use it in `async with`"
+            )
+        return self._backend
+
+    @asynccontextmanager
+    async def _cell(self, limits: Limits) -> AsyncIterator[Cell]:
+        """Take a cell in turn; destroy it afterwards, off the caller's path."""
+        async with self._turn():
+            pool = self._pool
+            if pool is None:
+                raise SandboxUnavailableError("the manager was closed")
+            cell = await pool.take(limits)
+            self._active.add(cell)
+            try:
+                yield cell
+            except BaseException:
+                # Cancelled or lost: nothing of it may live when control returns.
+                await cell.kill()
+                raise
+            else:
+                await pool.discard(cell)
+            finally:
+                self._active.discard(cell)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        _ = self._open_backend
+        if self._waiting >= self.config.max_queue and self._room.available_tokens < 1:
+            raise SandboxUnavailableError(
+                f"{self._waiting} runs wait already",
+                hint="raise max_concurrency or max_queue, or try again later",
+            )
+        borrower = object()
+        self._waiting += 1
+        try:
+            await self._room.acquire_on_behalf_of(borrower)
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._room.release_on_behalf_of(borrower)

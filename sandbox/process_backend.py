@@ -1,0 +1,108 @@
+"""The last resort: RestrictedPython and rlimits, where the OS gives no walls.
+
+Only used when `minimum_isolation="process"` asks for it by name. A cell is a
+supervisor and its child under the caller's own uid; the child runs code that
+RestrictedPython has compiled, with few builtins and imports.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+
+import anyio.to_thread
+from toolcell.core import SandboxUnavailableError
+
+from .bundle import bundle, command
+from .cell_client import Cell, CellTraits, cell_environment
+from .channel import Channel
+from .config import Limits, SandboxConfig
+from .subprocess_backend import interpreter
+
+_KILL_SECONDS = 2.0
+
+
+class ProcessBackend:
+    """Makes cells out of plain processes."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+
+    @property
+    def traits(self) -> CellTraits:
+        return CellTraits(
+            backend="subprocess",
+            level="process",
+            layers=("restricted_python",),
+            enforced_by={
+                "wall_seconds": "watchdog",
+                "cpu_seconds": "watchdog",
+                "output_bytes": "watchdog",
+                "memory_mb": "rlimit",
+                "open_files": "rlimit",
+            },
+        )
+
+    async def start(self) -> None:
+        """Nothing to prepare."""
+
+    async def create_cell(self, limits: Limits) -> Cell:
+        python = self._config.python or interpreter()
+        workdir = tempfile.mkdtemp(prefix="toolcell-")
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                    command(python, "supervisor", 0, 0),
+                    stdin=theirs,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={},
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            shutil.rmtree(workdir, ignore_errors=True)
+            raise SandboxUnavailableError(
+                f"cannot start the interpreter {python}: {error.strerror}",
+                hint="set `python` to an interpreter that this user may run",
+            ) from None
+        settings = {
+            "uid": None,
+            "workdir": workdir,
+            "env": cell_environment(self._config.env, workdir),
+            "rlimits": {"core": 0, "open_files": limits.open_files},
+            "address_space": limits.memory_mb << 20,
+            "affinity": 0,
+            "require": [],
+        }
+        channel = Channel(ours)
+        cell = Cell(channel, PlainProcess(process, workdir), self.traits, settings)
+        await channel.send(bundle())
+        return cell
+
+    async def close(self) -> None:
+        """Nothing to leave behind."""
+
+
+class PlainProcess:
+    """A supervisor that is an ordinary process. Owns it and its work dir."""
+
+    def __init__(self, process: subprocess.Popen[bytes], workdir: str) -> None:
+        self._process = process
+        self._workdir = workdir
+
+    async def kill(self) -> None:
+        await anyio.to_thread.run_sync(self._kill)
+
+    def _kill(self) -> None:
+        # The channel is closed already: the supervisor kills its child and ends.
+        try:
+            self._process.wait(_KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._workdir, ignore_errors=True)

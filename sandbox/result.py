@@ -1,0 +1,127 @@
+"""What came of a run."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from .config import Enforcer, IsolationLevel
+
+Status = Literal[
+    "ok",
+    "error",
+    "exit",
+    "timeout",
+    "cpu_limit",
+    "out_of_memory",
+    "output_limit",
+    "disk_limit",
+    "crashed",
+    "killed",
+    "cancelled",
+    "refused",
+]
+"""How a run ended; the causes are listed in docs/security.md."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Described(_Record):
+    """A value that is not plain JSON: its type and a short repr, never the object."""
+
+    type: str
+    repr: str = ""
+
+
+class ExceptionInfo(_Record):
+    """An exception that ended the program, in the program's own words."""
+
+    type: str
+    message: str
+    traceback: str
+
+
+class Truncated(_Record):
+    """Bytes left out of the middle of each stream; 0 where nothing is missing."""
+
+    stdout: int = 0
+    stderr: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.stdout or self.stderr)
+
+
+class Usage(_Record):
+    """What the run used, measured from outside the program."""
+
+    wall_ms: float = 0.0
+    cpu_ms: float = 0.0
+    """CPU milliseconds of all processes of the run, from wait4(2)."""
+
+    peak_memory_bytes: int = 0
+    """Largest resident size of one process of the run, from wait4(2)."""
+
+    enforced_by: dict[str, Enforcer] = Field(default_factory=dict)
+    """Who held each limit; the limits that are not listed need no holder."""
+
+
+class Isolation(_Record):
+    """The walls that stood around the run."""
+
+    level: IsolationLevel
+    layers: tuple[str, ...] = ()
+
+
+class ExecutionResult(_Record):
+    """One run, finished.
+
+    Signal, deadline, caps and counters come from outside the program and can be
+    trusted; `exception`, `stdout`, `stderr` and `value` are the program's word.
+    """
+
+    status: Status
+    value: JsonValue | Described = None
+    """The value of the program's last expression, if it is plain JSON; else its
+    description."""
+
+    stdout_bytes: bytes = Field(default=b"", repr=False, exclude=True)
+    stderr_bytes: bytes = Field(default=b"", repr=False, exclude=True)
+    stdout: str = ""
+    """Standard output as text; what is not UTF-8 is replaced."""
+
+    stderr: str = ""
+    """Standard error as text; what is not UTF-8 is replaced."""
+
+    truncated: Truncated = Truncated()
+    exception: ExceptionInfo | None = None
+    exit_code: int | None = None
+    """The program's exit code; None when a signal ended it or it never ran."""
+
+    signal: str | None = None
+    """The name of the signal that ended the program, as `SIGSEGV`."""
+
+    claimed: bool = False
+    """True where the status rests on the program's own word: an uncaught
+    MemoryError or ENOSPC."""
+
+    reasons: tuple[str, ...] = ()
+    """For `refused`: what the code policy found, each with its line."""
+
+    warnings: tuple[str, ...] = ()
+    """What a careful reader should know, such as forged result frames."""
+
+    usage: Usage = Usage()
+    backend: Literal["docker", "subprocess"] | None = None
+    isolation: Isolation | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the program ran to its end."""
+        return self.status == "ok"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values; raw bytes are left out."""
+        return self.model_dump(mode="json")

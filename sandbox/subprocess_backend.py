@@ -1,0 +1,327 @@
+"""Cells made of Linux namespaces, without any daemon.
+
+Theory of operation. One launcher process (`cell/launcher.py`) per backend makes
+the cells. The host gives it a socket for each new cell and gets back a pidfd of
+the cell's first process. Killing that process makes the kernel kill the whole
+PID namespace, and the pidfd becomes readable only when nothing of it is left.
+The launcher, and with it every cell, ends when the host's end of its control
+socket closes, however that happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from toolcell.core import SandboxUnavailableError
+
+from . import host_cgroups
+from .bundle import bundle, command
+from .cell_client import (
+    CELL_UID,
+    WORKDIR,
+    Cell,
+    CellTraits,
+    cell_environment,
+)
+from .channel import Channel
+from .config import Enforcer, Limits, SandboxConfig
+
+_NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
+_REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
+_SHOWN = (
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/share/zoneinfo",
+    "/usr/share/terminfo",
+    "/usr/share/python3",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/mime.types",
+)
+_FIRST_UID = 1_900_000_000
+_START_SECONDS = 20.0
+
+
+class SubprocessBackend:
+    """Makes cells out of namespaces on this machine (Linux 5.4 or newer)."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+        self._launcher: Launcher | None = None
+        self._lock = anyio.Lock()
+        self._cgroups: dict[str, str] = {}
+        self._why_no_cgroups = ""
+
+    @property
+    def traits(self) -> CellTraits:
+        held = bool(self._cgroups)
+        enforced: dict[str, Enforcer] = {
+            "wall_seconds": "watchdog",
+            "cpu_seconds": "watchdog",
+            "output_bytes": "watchdog",
+            "open_files": "rlimit",
+            "cpus": "cgroup" if held else "affinity",
+            "memory_mb": "cgroup" if held else "watchdog",
+            "pids": "cgroup" if held else "rlimit",
+        }
+        layers = (*_NAMESPACE_LAYERS, "cgroup") if held else _NAMESPACE_LAYERS
+        return CellTraits(
+            backend="subprocess",
+            level="namespaces",
+            layers=layers,
+            enforced_by=enforced,
+            required_layers=_REQUIRED,
+        )
+
+    @property
+    def why_no_cgroups(self) -> str:
+        """Why cells have no cgroup of their own; empty if they have one."""
+        return self._why_no_cgroups
+
+    async def start(self) -> None:
+        """Sweep orphans, start the launcher and make one cell to see that it works."""
+        if sys.platform != "linux":
+            raise SandboxUnavailableError(
+                f"there are no namespaces on {sys.platform}",
+                hint="install Docker, or ask for minimum_isolation='process' by name",
+            )
+        host_cgroups.sweep()
+        try:
+            self._cgroups = host_cgroups.create()
+        except OSError as error:
+            self._why_no_cgroups = str(error)
+        try:
+            self._launcher = await self._start_launcher()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start_launcher(self) -> Launcher:
+        launcher = Launcher.spawn(self._config.python or interpreter())
+        try:
+            await launcher.set_up(
+                {
+                    "cell_uid": CELL_UID,
+                    "uid_base": _FIRST_UID + (os.getpid() % 65_536) * 1024,
+                    "workdir": WORKDIR,
+                    "show": shown_paths(self._config.python or interpreter()),
+                    "cgroups": self._cgroups,
+                }
+            )
+        except BaseException:
+            await launcher.close()
+            raise
+        return launcher
+
+    async def create_cell(self, limits: Limits) -> Cell:
+        if self._launcher is None:
+            raise SandboxUnavailableError("the backend is closed")
+        async with self._lock:
+            if self._launcher.ended:
+                # A launcher that was killed takes only its own cells with it.
+                await self._launcher.close()
+                self._launcher = await self._start_launcher()
+            sock, pidfd = await self._launcher.launch(
+                {
+                    "disk_mb": limits.disk_mb,
+                    "memory_mb": limits.memory_mb,
+                    "pids": limits.pids,
+                    "cpus": limits.cpus,
+                }
+            )
+        settings = self._settings(limits)
+        return Cell(Channel(sock), NamespaceProcess(pidfd), self.traits, settings)
+
+    def _settings(self, limits: Limits) -> dict[str, Any]:
+        rlimits = {"core": 0, "open_files": limits.open_files}
+        if not self._cgroups:
+            rlimits["processes"] = limits.pids
+        return {
+            "uid": CELL_UID,
+            "workdir": WORKDIR,
+            "env": cell_environment(self._config.env, WORKDIR),
+            "rlimits": rlimits,
+            "address_space": 0 if self._cgroups else limits.memory_mb << 20,
+            "affinity": 0 if self._cgroups else limits.cpus,
+            "require": list(_REQUIRED),
+        }
+
+    async def close(self) -> None:
+        launcher, self._launcher = self._launcher, None
+        if launcher is not None:
+            await launcher.close()
+        cgroups, self._cgroups = self._cgroups, {}
+        host_cgroups.remove(cgroups)
+
+
+class Launcher:
+    """The host's end of one launcher process."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket
+    ) -> None:
+        self._process = process
+        self._control = control
+        self._next_id = 0
+
+    @classmethod
+    def spawn(cls, python: str) -> Launcher:
+        """Start a launcher process.
+
+        Raises:
+            SandboxUnavailableError: The interpreter cannot be started.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                command(python, "launcher", theirs.fileno()),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise SandboxUnavailableError(
+                f"cannot start the interpreter {python}: {error.strerror}",
+                hint="set `python` to an interpreter that this user may run",
+            ) from None
+        finally:
+            theirs.close()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(bundle())
+        ours.setblocking(False)
+        return cls(process, ours)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
+
+    async def set_up(self, setup: dict[str, Any]) -> None:
+        """Have the root built.
+
+        Raises:
+            SandboxUnavailableError: The kernel refused, or nothing answered.
+        """
+        with anyio.move_on_after(_START_SECONDS):
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._control.send(json.dumps(setup).encode())
+            answer, _ = await self._receive()
+            if "error" not in answer:
+                return
+            raise SandboxUnavailableError(
+                f"this machine gives no namespaces: {answer['error']}",
+                hint="`toolcell doctor` lists what is missing and how to get it; or "
+                "use Docker, or ask for minimum_isolation='process' by name",
+            )
+        raise SandboxUnavailableError("the launcher did not start in time")
+
+    async def launch(self, request: dict[str, Any]) -> tuple[socket.socket, int]:
+        """Make a cell; return its channel and a pidfd of its first process.
+
+        Raises:
+            SandboxUnavailableError: The cell could not be made.
+        """
+        self._next_id += 1
+        ours, theirs = socket.socketpair()
+        message = json.dumps({"id": self._next_id, **request}).encode()
+        try:
+            with theirs:
+                socket.send_fds(self._control, [message], [theirs.fileno()])
+            while True:
+                answer, fds = await self._receive()
+                if answer.get("id") == self._next_id:
+                    break
+                # The answer to a request whose caller was cancelled.
+                for fd in fds:
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+                    os.close(fd)
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                raise SandboxUnavailableError(f"the launcher is gone: {error}") from None
+            raise
+        if "error" in answer:
+            ours.close()
+            raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
+        return ours, fds[0]
+
+    async def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
+                break
+            except BlockingIOError:
+                await anyio.wait_readable(self._control)
+            except ConnectionResetError:
+                data, fds = b"", []
+                break
+        if not data:
+            return {"error": "the launcher ended", "id": self._next_id}, []
+        answer: dict[str, Any] = json.loads(data)
+        return answer, fds
+
+    async def close(self) -> None:
+        """End the launcher and with it its cells; return when all are gone."""
+        with anyio.CancelScope(shield=True):
+            self._control.close()
+            await anyio.to_thread.run_sync(self._wait)
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class NamespaceProcess:
+    """The first process of a PID namespace. Owns the pidfd."""
+
+    def __init__(self, pidfd: int) -> None:
+        self._pidfd = pidfd
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        await anyio.wait_readable(self._pidfd)
+        os.close(self._pidfd)
+
+
+def interpreter() -> str:
+    """Return the interpreter below any virtual environment of this process."""
+    base: str = getattr(sys, "_base_executable", sys.executable)
+    return os.path.realpath(base)
+
+
+def shown_paths(python: str) -> list[str]:
+    """Return the host paths that an interpreter needs, and nothing else."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
+    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64")]
+    return [*_SHOWN, *(path for path in own if path not in _SHOWN)]

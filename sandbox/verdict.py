@@ -1,0 +1,257 @@
+"""From what the supervisor reports to one status with one cause."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .cell.frames import FrameError, strict_json
+from .config import Limits
+from .result import (
+    Described,
+    ExceptionInfo,
+    ExecutionResult,
+    Isolation,
+    Status,
+    Truncated,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from .cell_client import CellTraits, Language
+
+_REASONS: tuple[Status, ...] = (
+    "timeout",
+    "cpu_limit",
+    "out_of_memory",
+    "output_limit",
+    "cancelled",
+)
+_FORGED = "the program wrote to the result channel; its value was dropped"
+
+
+@dataclass(slots=True)
+class _Stream:
+    data: bytearray = field(default_factory=bytearray)
+    tail: bytes = b""
+    dropped: int = 0
+
+    def raw(self) -> bytes:
+        return bytes(self.data) + self.tail
+
+    def text(self) -> str:
+        head = self.data.decode("utf-8", "replace")
+        tail = self.tail.decode("utf-8", "replace")
+        if not self.dropped:
+            return (bytes(self.data) + self.tail).decode("utf-8", "replace")
+        return f"{head}\n[... {self.dropped} bytes left out ...]\n{tail}"
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What a cell has said about one run so far.
+
+    Args:
+        cap: Bytes that each stream may have; a cell that sends more is broken.
+    """
+
+    cap: int
+    stdout: _Stream = field(default_factory=_Stream)
+    stderr: _Stream = field(default_factory=_Stream)
+    overdue: bool = False
+    reason: Status | None = None
+    wait_status: int | None = None
+    wall_ms: float = 0.0
+    cpu_ms: float = 0.0
+    peak_memory_bytes: int = 0
+    oom_kills: int = 0
+    layers: tuple[str, ...] = ()
+    setup_error: str | None = None
+    word: dict[str, Any] | None = None
+    forged: bool = False
+
+    def add_output(self, header: dict[str, Any], payload: bytes) -> None:
+        """Keep a piece of output. Raises FrameError if it cannot be one."""
+        streams = {"stdout": self.stdout, "stderr": self.stderr}
+        stream = streams[header["stream"]]
+        if header["type"] == "tail":
+            stream.tail = payload
+            stream.dropped = _whole(header["dropped"])
+        else:
+            stream.data += payload
+        if len(stream.data) + len(stream.tail) > self.cap:
+            raise FrameError("more output than the cap")
+
+    def finish(self, header: dict[str, Any], word: bytes) -> None:
+        """Take the supervisor's verdict and the program's own word.
+
+        Raises:
+            FrameError: The verdict is malformed.
+        """
+        if header["reason"] not in (None, *_REASONS):
+            raise FrameError("unknown reason")
+        self.reason = header["reason"]
+        if header["wait_status"] is not None:
+            self.wait_status = _whole(header["wait_status"])
+        self.wall_ms = float(header["wall_ms"])
+        self.cpu_ms = float(header["cpu_ms"])
+        self.peak_memory_bytes = _whole(header["peak_memory_bytes"])
+        self.oom_kills = _whole(header["oom_kills"])
+        self.layers = tuple(str(layer)[:40] for layer in header["layers"][:40])
+        if header["setup_error"] is not None:
+            self.setup_error = str(header["setup_error"])[:1000]
+        self.word, self.forged = _program_word(word)
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise FrameError("not a whole number")
+    return value
+
+
+def _program_word(data: bytes) -> tuple[dict[str, Any] | None, bool]:
+    """Accept exactly one line of the right shape; anything else is a forgery."""
+    if not data:
+        return None, False
+    body, newline, rest = data.partition(b"\n")
+    if not newline or rest:
+        return None, True
+    try:
+        word = strict_json(body)
+        if not isinstance(word, dict) or word["outcome"] not in ("ok", "error", "exit"):
+            return None, True
+        if word["outcome"] == "error":
+            exception = word["exception"]
+            for name in ("type", "message", "traceback"):
+                if not isinstance(exception[name], str):
+                    return None, True
+        if word["outcome"] == "ok" and not isinstance(word["value"], dict):
+            return None, True
+    except (FrameError, KeyError, TypeError):
+        return None, True
+    return word, False
+
+
+def verdict(
+    report: RunReport, language: Language, limits: Limits, traits: CellTraits
+) -> ExecutionResult:
+    """Return the result of a run; see docs/security.md for the causes."""
+    code, number = _ending(report)
+    status, claimed = _status(report, language, limits, code, number)
+    held = {
+        name: enforcer
+        for name, enforcer in traits.enforced_by.items()
+        if getattr(limits, name) is not None
+    }
+    return ExecutionResult.model_construct(
+        status=status,
+        value=_value(report) if status == "ok" else None,
+        stdout_bytes=report.stdout.raw(),
+        stderr_bytes=report.stderr.raw(),
+        stdout=report.stdout.text(),
+        stderr=report.stderr.text(),
+        truncated=Truncated.model_construct(
+            stdout=report.stdout.dropped, stderr=report.stderr.dropped
+        ),
+        exception=_exception(report),
+        exit_code=code,
+        signal=_signal_name(number),
+        claimed=claimed,
+        warnings=(_FORGED,) if report.forged else (),
+        usage=Usage.model_construct(
+            wall_ms=report.wall_ms,
+            cpu_ms=report.cpu_ms,
+            peak_memory_bytes=report.peak_memory_bytes,
+            enforced_by=held,
+        ),
+        backend=traits.backend,
+        isolation=Isolation.model_construct(
+            level=traits.level, layers=(*traits.layers, *report.layers)
+        ),
+    )
+
+
+def _ending(report: RunReport) -> tuple[int | None, int | None]:
+    if report.wait_status is None:
+        return None, None
+    if os.WIFSIGNALED(report.wait_status):
+        return None, os.WTERMSIG(report.wait_status)
+    return os.WEXITSTATUS(report.wait_status), None
+
+
+def _status(
+    report: RunReport,
+    language: Language,
+    limits: Limits,
+    code: int | None,
+    number: int | None,
+) -> tuple[Status, bool]:
+    if report.overdue:
+        return "timeout", False
+    if report.reason is not None:
+        return report.reason, False
+    if number is not None:
+        return _signalled(report, limits, number), False
+    if language == "bash":
+        return ("ok" if code == 0 else "exit"), False
+    word = report.word or {}
+    if code == 0 and word.get("outcome") == "ok":
+        return "ok", False
+    if code == 1 and word.get("outcome") == "error":
+        return _raised(report, word["exception"])
+    return "exit", False
+
+
+def _signalled(report: RunReport, limits: Limits, number: int) -> Status:
+    if number == signal.SIGXCPU:
+        return "cpu_limit"
+    if number != signal.SIGKILL:
+        return "crashed"
+    if report.oom_kills:
+        return "out_of_memory"
+    if limits.cpu_seconds and report.cpu_ms >= limits.cpu_seconds * 1000:
+        return "cpu_limit"
+    return "killed"
+
+
+def _raised(report: RunReport, exception: dict[str, Any]) -> tuple[Status, bool]:
+    if report.oom_kills and exception["type"] == "MemoryError":
+        return "out_of_memory", False
+    if exception["type"] == "MemoryError":
+        return "out_of_memory", True
+    if exception.get("errno") == errno.ENOSPC:
+        return "disk_limit", True
+    return "error", False
+
+
+def _value(report: RunReport) -> Any:
+    if report.word is None:
+        return None
+    value = report.word["value"]
+    if "json" in value:
+        return value["json"]
+    return Described.model_construct(
+        type=str(value.get("type", "unknown"))[:200],
+        repr=str(value.get("repr", ""))[:1024],
+    )
+
+
+def _exception(report: RunReport) -> ExceptionInfo | None:
+    if report.word is None or report.word["outcome"] != "error":
+        return None
+    said = report.word["exception"]
+    return ExceptionInfo.model_construct(
+        type=said["type"][:200], message=said["message"], traceback=said["traceback"]
+    )
+
+
+def _signal_name(number: int | None) -> str | None:
+    if number is None:
+        return None
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
