@@ -16,12 +16,12 @@ from .errors import (
     SandboxError,
     SandboxUnavailableError,
     StoreUnavailableError,
+    ToolcellError,
     ToolError,
     ToolExecutionError,
     ToolNotFoundError,
     ToolTimeoutError,
     ToolValidationError,
-    ToolcellError,
 )
 
 __all__ = [

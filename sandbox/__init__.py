@@ -1,1 +1,41 @@
+"""Runs untrusted code in cells: containers, or processes behind namespaces."""
 
+from .config import CodePolicy, Limits, Network, SandboxConfig
+from .doctor import Check, Report, examine
+from .images import build_image, image_names
+from .janitor import clean
+from .manager import SandboxManager
+from .result import (
+    Described,
+    ExceptionInfo,
+    ExecutionResult,
+    Isolation,
+    Status,
+    Truncated,
+    Usage,
+)
+from .run import run
+from .session import Session
+
+__all__ = [
+    "Check",
+    "CodePolicy",
+    "Described",
+    "ExceptionInfo",
+    "ExecutionResult",
+    "Isolation",
+    "Limits",
+    "Network",
+    "Report",
+    "SandboxConfig",
+    "SandboxManager",
+    "Session",
+    "Status",
+    "Truncated",
+    "Usage",
+    "build_image",
+    "clean",
+    "examine",
+    "image_names",
+    "run",
+]

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import anyio
+
 from toolcell.core import CellLostError, SandboxUnavailableError
 
 from .cell.frames import PROTOCOL_VERSION, Frame, FrameError, encode, strict_json
@@ -121,7 +122,8 @@ class Cell:
         self._greeted = False
         self._ready = False
         self._killed = False
-        self.running = False
+        self.idle = anyio.Event()
+        self.idle.set()
         self.traits = traits
 
     async def greet(self) -> None:
@@ -180,11 +182,11 @@ class Cell:
             CellLostError: The cell ended or spoke nonsense before its verdict.
             SandboxUnavailableError: The cell could not confine the program.
         """
-        self.running = True
+        self.idle = anyio.Event()
         try:
             return await self._run(program, on_output)
         finally:
-            self.running = False
+            self.idle.set()
 
     async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
         if not self._greeted:

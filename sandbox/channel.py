@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import anyio
+
 from toolcell.core import CellLostError
 
 from .cell.frames import Frame, FrameDecoder, FrameError

@@ -88,7 +88,7 @@ def compile_restricted(source: str) -> Restricted:
     Raises:
         InvalidInputError: The source is too deeply nested to be compiled.
     """
-    from RestrictedPython import compile_restricted_exec
+    from RestrictedPython.compile import compile_restricted_exec
 
     reasons = check(source, CodePolicy(imports=LAST_RESORT_IMPORTS))
     if reasons:

@@ -12,6 +12,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
 from toolcell.core import ConfigError
 
 Backend = Literal["auto", "docker", "subprocess"]

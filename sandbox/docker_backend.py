@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
+
 from toolcell.core import SandboxUnavailableError
 
 from . import docker_profile, owner, runtime_probe
@@ -114,7 +115,8 @@ class DockerBackend:
         return info
 
     def _find_image(self) -> None:
-        image = self._engine.api.inspect_image(self._config.image)
+        api: Any = self._engine.api
+        image = api.inspect_image(self._config.image)
         self._image_env = (image.get("Config") or {}).get("Env") or []
 
     async def _probe(self, set_up: str) -> runtime_probe.Held:
@@ -154,7 +156,8 @@ class DockerBackend:
         return cell
 
     def _start_container(self, limits: Limits, made: dict[str, str]) -> socket.socket:
-        api = self._engine.api
+        # The SDK leaves its low-level client without types.
+        api: Any = self._engine.api
         body = docker_profile.container_arguments(
             self._config.image, self._image_env, self._runtime, limits
         )
@@ -248,7 +251,7 @@ def _remove(client: docker.DockerClient, container_id: str) -> None:
         # The engine is at it already; wait until it is done.
         with contextlib.suppress(Exception):
             client.api.wait(container_id, timeout=10, condition="removed")
-    except Exception:
+    except Exception:  # noqa: BLE001 - the SDK and its transport raise anything
         # An engine that is gone cannot be asked; its containers end with their
         # streams, and the next start sweeps.
         return
@@ -258,7 +261,12 @@ def own_socket(attached: Any) -> socket.socket:
     """Return a plain socket for an attach stream, ours to close."""
     raw = getattr(attached, "_sock", attached)
     if type(raw) is socket.socket:
-        return socket.socket(fileno=os.dup(raw.fileno()))
+        ours = socket.socket(fileno=os.dup(raw.fileno()))
+        response = getattr(attached, "_response", None)
+        raw.close()
+        if response is not None:
+            response.close()
+        return ours
     # TLS and SSH streams have no descriptor that can be polled for plaintext.
     ours, theirs = socket.socketpair()
     for source, target in ((raw, theirs), (theirs, raw)):

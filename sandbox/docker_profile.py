@@ -20,6 +20,7 @@ lets it empty the bounding set, so that the program has no capability anywhere."
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _FILES_PER_MB = 256
+_MOUNT_FLAGS = "nosuid,nodev,exec"
 
 
 @functools.cache
@@ -97,8 +98,8 @@ def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
         "Tmpfs": {
-            WORKDIR: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},nosuid,nodev,exec",
-            "/tmp": f"{size},mode=1777,nosuid,nodev,exec",  # noqa: S108
+            WORKDIR: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},{_MOUNT_FLAGS}",
+            "/tmp": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the cell's own
         },
         "ShmSize": limits.disk_mb << 20,
         "Memory": memory,

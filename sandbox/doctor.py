@@ -1,0 +1,236 @@
+"""Tries every layer of isolation on this machine and says what holds."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import anyio.to_thread
+from pydantic import BaseModel, ConfigDict
+
+from toolcell.core import SandboxError, ToolcellError
+
+from .cell_client import Backend, Program
+from .config import Limits, SandboxConfig
+
+_USERNS_FIX = (
+    "sysctl -w user.max_user_namespaces=10000; on Ubuntu 24.04 also "
+    "kernel.apparmor_restrict_unprivileged_userns=0; inside Docker start the outer "
+    "container with --security-opt seccomp=unconfined --cap-add SYS_ADMIN"
+)
+_CGROUP_FIX = "systemd-run --user --scope -p Delegate=yes toolcell ..., or run as root"
+_DOCKER_FIX = "install and start Docker, or set DOCKER_HOST"
+_FIXED_RUNC = ((1, 2, 8), (1, 3, 3))
+_NAMESPACES = {
+    "user": 0x10000000,
+    "mount": 0x00020000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+    "ipc": 0x08000000,
+    "uts": 0x04000000,
+}
+
+_PROBE = """\
+import ctypes, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+USER = 0x10000000
+def attempt(flags):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        failed = libc.unshare(flags) != 0
+        os.write(write, str(ctypes.get_errno() if failed else 0).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return int(os.read(read, 16))
+result = {}
+for name, flag in json.loads(sys.argv[1]).items():
+    error = attempt(flag)
+    if error and flag != USER:
+        error = attempt(flag | USER)
+    result[name] = os.strerror(error) if error else ""
+print(json.dumps(result))
+"""
+
+
+class Check(BaseModel):
+    """One layer or service, and whether it holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    ok: bool
+    detail: str = ""
+    fix: str = ""
+
+
+class Report(BaseModel):
+    """What `toolcell doctor` found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: str | None
+    """What `backend="auto"` would use here; None if nothing is strong enough."""
+
+    level: str | None
+    checks: tuple[Check, ...]
+
+
+async def examine(config: SandboxConfig | None = None) -> Report:
+    """Try everything and report; starts, and removes, one cell per backend."""
+    config = config or SandboxConfig()
+    namespaces = await anyio.to_thread.run_sync(_probe_namespaces)
+    subprocess_checks, subprocess_works = await _subprocess_cell(config, namespaces)
+    docker_checks, docker_level = await _docker_cell(config)
+    backend, level = None, None
+    if docker_level is not None:
+        backend, level = "docker", docker_level
+    elif subprocess_works:
+        backend, level = "subprocess", "namespaces"
+    checks = (*namespaces, *subprocess_checks, *docker_checks)
+    return Report(backend=backend, level=level, checks=checks)
+
+
+def _probe_namespaces() -> list[Check]:
+    names = [f"namespace {name}" for name in _NAMESPACES]
+    if sys.platform != "linux":
+        why = f"there are no namespaces on {sys.platform}"
+        return [
+            Check(name=name, ok=False, detail=why, fix=_DOCKER_FIX) for name in names
+        ]
+    command = [sys.executable, "-I", "-c", _PROBE, json.dumps(_NAMESPACES)]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=30)  # noqa: S603
+    found: dict[str, str] = json.loads(done.stdout or b"{}")
+    return [
+        Check(
+            name=f"namespace {name}",
+            ok=found.get(name) == "",
+            detail=found.get(name, "the probe did not answer"),
+            fix="" if found.get(name) == "" else _USERNS_FIX,
+        )
+        for name in _NAMESPACES
+    ]
+
+
+async def _subprocess_cell(
+    config: SandboxConfig, namespaces: list[Check]
+) -> tuple[list[Check], bool]:
+    from .subprocess_backend import SubprocessBackend
+
+    backend = SubprocessBackend(config)
+    try:
+        await backend.start()
+        layers = await _layers_of_a_run(backend)
+    except SandboxError as error:
+        fix = error.hint or ""
+        if any(not check.ok for check in namespaces):
+            fix = _USERNS_FIX
+        failed = Check(name="subprocess cell", ok=False, detail=error.message, fix=fix)
+        return [failed], False
+    finally:
+        await backend.close()
+    why = backend.why_no_cgroups
+    checks = [Check(name="subprocess cell", ok=True, detail=", ".join(layers))]
+    checks.append(
+        Check(
+            name="cgroup limits",
+            ok=not why,
+            detail=f"{why}; rlimits and a watchdog hold instead" if why else "",
+            fix=_CGROUP_FIX if why else "",
+        )
+    )
+    checks.append(Check(name="seccomp filter", ok="seccomp" in layers))
+    return checks, True
+
+
+async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
+    program = Program(code=b"1", language="python", inputs=b"", limits=Limits())
+    async with await backend.create_cell(Limits()) as cell:
+        result = cell.result(await cell.run(program, None), program)
+    return result.isolation.layers if result.isolation else ()
+
+
+async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
+    try:
+        facts = await anyio.to_thread.run_sync(_engine_facts, config.docker_host)
+    except Exception as error:  # noqa: BLE001 - any reason is worth telling
+        why = str(error).splitlines()[0][:200]
+        return [
+            Check(name="docker engine", ok=False, detail=why, fix=_DOCKER_FIX)
+        ], None
+    checks = [
+        Check(name="docker engine", ok=True, detail=facts["version"]),
+        _runc_check(facts["runc"]),
+        _gvisor_check(facts["runtimes"]),
+    ]
+    from .docker_backend import DockerBackend
+
+    backend = DockerBackend(config)
+    try:
+        await backend.start()
+        layers = await _layers_of_a_run(backend)
+        traits = backend.traits
+    except ToolcellError as error:
+        checks.append(
+            Check(
+                name="docker cell", ok=False, detail=error.message, fix=error.hint or ""
+            )
+        )
+        return checks, None
+    finally:
+        await backend.close()
+    held = ", ".join(f"{name}: {by}" for name, by in sorted(traits.enforced_by.items()))
+    checks.append(Check(name="docker cell", ok=True, detail=", ".join(layers)))
+    checks.append(Check(name="docker limits", ok=True, detail=held))
+    return checks, traits.level
+
+
+def _engine_facts(docker_host: str | None) -> dict[str, Any]:
+    from .docker_backend import connect
+
+    client = connect(docker_host)
+    try:
+        version, info = client.version(), client.info()
+    finally:
+        client.close()
+    runc = next(
+        (
+            str(part.get("Version", ""))
+            for part in version.get("Components") or []
+            if part.get("Name") == "runc"
+        ),
+        "",
+    )
+    return {
+        "version": str(version.get("Version", "")),
+        "runc": runc,
+        "runtimes": sorted(info.get("Runtimes") or {}),
+    }
+
+
+def _runc_check(version: str) -> Check:
+    """Warn of a runc older than the fixes of CVE-2025-31133, -52565 and -52881."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if numbers is None:
+        return Check(name="runc version", ok=True, detail=version or "unknown")
+    found = tuple(int(number) for number in numbers.groups())
+    same_line = [fixed for fixed in _FIXED_RUNC if fixed[:2] == found[:2]]
+    ok = found >= (same_line[0] if same_line else _FIXED_RUNC[-1])
+    return Check(
+        name="runc version",
+        ok=ok,
+        detail=version,
+        fix=""
+        if ok
+        else "update to runc 1.2.8, 1.3.3 or newer (CVE-2025-31133, "
+        "CVE-2025-52565, CVE-2025-52881)",
+    )
+
+
+def _gvisor_check(runtimes: list[str]) -> Check:
+    ok = "runsc" in runtimes
+    fix = "" if ok else "install gVisor and register `runsc` for 'kernel' isolation"
+    return Check(name="gVisor", ok=ok, detail=", ".join(runtimes), fix=fix)

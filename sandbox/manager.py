@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import anyio
+
 from toolcell.core import (
     CallFailedError,
     InvalidInputError,
@@ -102,8 +103,8 @@ class SandboxManager:
         for cell in self._active:
             await cell.stop()
         with anyio.move_on_after(_STOP_SECONDS):
-            while any(cell.running for cell in self._active):
-                await anyio.sleep(0.01)
+            for cell in list(self._active):
+                await cell.idle.wait()
         for cell in list(self._active):
             await cell.kill()
 
@@ -184,7 +185,9 @@ class SandboxManager:
             return None
         return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
 
-    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def call(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
         """Call a plain Python function in a cell and return its value.
 
         Its source travels, with the modules, functions and JSON values that it

@@ -8,6 +8,8 @@ import os
 import socket
 from pathlib import Path
 
+FOLDER_PREFIX = "toolcell_"
+
 
 def start_time(pid: int) -> str:
     """Return when a process started, in clock ticks; empty if there is none."""

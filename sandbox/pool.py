@@ -6,6 +6,7 @@ from collections import deque
 
 import anyio
 import anyio.abc
+
 from toolcell.core import SandboxError
 
 from .cell_client import Backend, Cell

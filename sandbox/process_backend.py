@@ -11,10 +11,13 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from typing import Any
 
 import anyio.to_thread
+
 from toolcell.core import SandboxUnavailableError
 
+from . import owner
 from .bundle import bundle, command
 from .cell_client import Cell, CellTraits, cell_environment
 from .channel import Channel
@@ -50,19 +53,12 @@ class ProcessBackend:
 
     async def create_cell(self, limits: Limits) -> Cell:
         python = self._config.python or interpreter()
-        workdir = tempfile.mkdtemp(prefix="toolcell-")
+        prefix = f"{owner.FOLDER_PREFIX}{owner.this_process()}_"
+        workdir = tempfile.mkdtemp(prefix=prefix)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                    command(python, "supervisor", 0, 0),
-                    stdin=theirs,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env={},
-                    cwd="/",
-                    start_new_session=True,
-                )
+                process = _spawn(python, theirs)
         except OSError as error:
             ours.close()
             shutil.rmtree(workdir, ignore_errors=True)
@@ -70,7 +66,7 @@ class ProcessBackend:
                 f"cannot start the interpreter {python}: {error.strerror}",
                 hint="set `python` to an interpreter that this user may run",
             ) from None
-        settings = {
+        settings: dict[str, Any] = {
             "uid": None,
             "workdir": workdir,
             "env": cell_environment(self._config.env, workdir),
@@ -86,6 +82,18 @@ class ProcessBackend:
 
     async def close(self) -> None:
         """Nothing to leave behind."""
+
+
+def _spawn(python: str, stdin: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own command, no shell
+        command(python, "supervisor", 0, 0),
+        stdin=stdin.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 class PlainProcess:

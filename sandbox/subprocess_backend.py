@@ -21,6 +21,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+
 from toolcell.core import SandboxUnavailableError
 
 from . import host_cgroups
@@ -265,7 +266,9 @@ class Launcher:
         except BaseException as error:
             ours.close()
             if isinstance(error, OSError):
-                raise SandboxUnavailableError(f"the launcher is gone: {error}") from None
+                raise SandboxUnavailableError(
+                    f"the launcher is gone: {error}"
+                ) from None
             raise
         if "error" in answer:
             ours.close()

@@ -94,7 +94,7 @@ class FrameDecoder:
             FrameError: A length is over its cap or a header is no JSON object.
         """
         self._buffer += data
-        frames = []
+        frames: list[Frame] = []
         while True:
             frame = self._next()
             if frame is None:

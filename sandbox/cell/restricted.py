@@ -29,8 +29,8 @@ _BUILTINS = (
 _FORMATTERS = ("format", "format_map")
 # Lead from a generator, coroutine, frame, traceback or code object outwards;
 # the objects that an AttributeError, NameError or ImportError carries along.
-_INNER = (
-    "gi_ cr_ ag_ f_ tb_ co_ func_ mro obj name_from __".replace(" ", "\0").split("\0")
+_INNER = "gi_ cr_ ag_ f_ tb_ co_ func_ mro obj name_from __".replace(" ", "\0").split(
+    "\0"
 )
 _WRITABLE = (list, dict, set, bytearray)
 
@@ -67,8 +67,8 @@ def _importer(imports: list[str]) -> Callable[..., Any]:
 
     def restricted_import(
         name: str,
-        globals: Any = None,
-        locals: Any = None,
+        globals_: Any = None,
+        locals_: Any = None,
         fromlist: tuple[str, ...] = (),
         level: int = 0,
     ) -> Any:
@@ -131,7 +131,8 @@ _OPERATORS = {
 
 
 def _inplace(symbol: str, target: Any, value: Any) -> Any:
-    return _OPERATORS[symbol](target, value)
+    operation: Callable[[Any, Any], Any] = _OPERATORS[symbol]
+    return operation(target, value)
 
 
 class _Printer:

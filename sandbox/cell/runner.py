@@ -41,7 +41,7 @@ FILE_NAME = "main.py"
 class Pipes:
     """The program's ends of its four pipes."""
 
-    __slots__ = ("request", "stdout", "stderr", "result")
+    __slots__ = ("request", "result", "stderr", "stdout")
 
     def __init__(self, request: int, stdout: int, stderr: int, result: int) -> None:
         self.request = request
@@ -66,6 +66,8 @@ def start(pipes: Pipes, settings: dict[str, Any], rehearse: bool) -> None:
     try:
         _settle_in(pipes, settings)
         held = confine(settings)
+        # Only the program's own uid may enter.
+        os.chdir(settings["workdir"])
         if rehearse:
             _rehearse()
         code = _serve(held)
@@ -84,7 +86,6 @@ def _settle_in(pipes: Pipes, settings: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     _place([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request])
     os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
-    os.chdir(settings["workdir"])
     os.umask(0o022)
     os.environ.clear()
     os.environ.update(settings["env"])
@@ -102,7 +103,7 @@ def _rehearse() -> None:
     """Run a small program now, so that the memory it touches is ours when asked."""
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
     request_r, request_w = os.pipe()
-    header = {"language": "python", "cpu_seconds": None, "inputs": {}}
+    header: dict[str, Any] = {"language": "python", "cpu_seconds": None, "inputs": {}}
     os.write(request_w, _line(header) + b"x = [1]\nprint(x)\n0\n")
     os.close(request_w)
     _place([0, 0, 0, 0, request_r])
@@ -170,8 +171,10 @@ def _run_python(code: bytes, request: dict[str, Any]) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
-    sys.stdout = sys.__stdout__ = _writer(1, "surrogateescape")
-    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace")
+    sys.stdout = _writer(1, "surrogateescape")
+    sys.stderr = _writer(2, "backslashreplace")
+    # What `sys.stdout = sys.__stdout__` in a program goes back to.
+    sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
     atexit._clear()
     restricted = request.get("restricted")
     program = code if restricted is None else _restricted(code, module, restricted)
@@ -211,19 +214,19 @@ def _execute(program: Any, namespace: dict[str, Any]) -> Any:
     if isinstance(program, types.CodeType):
         exec(program, namespace)
         return namespace.get("last_value_")
-    tree = compile(program, FILE_NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
-    last: _ast.Expression | None = None
+    tree: Any = compile(
+        program, FILE_NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True
+    )
+    last: Any = None
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = _ast.Expression(tree.body.pop().value)
     if isinstance(program, bytes):
         text = program.decode("utf-8", "replace")
-        linecache.cache[FILE_NAME] = (
-            len(text), None, text.splitlines(True), FILE_NAME
-        )
-    exec(compile(tree, FILE_NAME, "exec", dont_inherit=True), namespace)
+        linecache.cache[FILE_NAME] = (len(text), None, text.splitlines(True), FILE_NAME)
+    exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
     if last is None:
         return None
-    return eval(compile(last, FILE_NAME, "eval", dont_inherit=True), namespace)
+    return eval(compile(last, FILE_NAME, "eval", 0, True), namespace)
 
 
 def _outcome(program: Callable[[], Any]) -> Outcome:

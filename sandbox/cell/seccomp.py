@@ -150,9 +150,7 @@ def bpf_program(machine: str) -> bytes:
         calls["clone"], [(_JUMP_SET, 0, 1, NAMESPACE_FLAGS), _errno(_EPERM)]
     )
     # Another process's limits, the supervisor's included, stay out of reach.
-    program += _if_call(
-        calls["prlimit64"], [(_JUMP_EQ, 1, 0, 0), _errno(_EPERM)]
-    )
+    program += _if_call(calls["prlimit64"], [(_JUMP_EQ, 1, 0, 0), _errno(_EPERM)])
     families = [
         (_JUMP_EQ, len(SOCKET_FAMILIES) - index, 0, family)
         for index, family in enumerate(SOCKET_FAMILIES)

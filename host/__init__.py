@@ -1,0 +1,5 @@
+"""The doors to toolcell: the command line."""
+
+from .cli import main
+
+__all__ = ["main"]

@@ -1,0 +1,195 @@
+"""The `toolcell` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolcell.core import ConfigError, InvalidInputError, ToolcellError
+
+from .images_cli import images
+
+EXIT_BAD_INPUT = 2
+EXIT_REFUSED = 3
+EXIT_COULD_NOT_RUN = 4
+_EXIT_BY_STATUS = {
+    "ok": 0,
+    "error": 1,
+    "disk_limit": 1,
+    "refused": EXIT_REFUSED,
+    "timeout": 124,
+    "cpu_limit": 124,
+    "out_of_memory": 137,
+    "output_limit": 137,
+    "killed": 137,
+    "cancelled": 130,
+}
+
+app = typer.Typer(
+    name="toolcell",
+    help="Run code that you do not trust, and see what it did.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(images, name="images")
+
+
+def main() -> None:
+    """Run the command line; typed errors become one line and an exit code."""
+    try:
+        app()
+    except ToolcellError as error:
+        print(f"toolcell: {error}", file=sys.stderr)
+        bad_input = isinstance(error, ConfigError | InvalidInputError)
+        raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+@app.command()
+def run(
+    file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
+    backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
+    language: Annotated[
+        str | None, typer.Option(help="python or bash; default by the file's name.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
+    memory: Annotated[int, typer.Option(help="MiB of memory.")] = 256,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="The image of Docker cells.")
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="runc, runsc, kata ...")] = None,
+    isolation: Annotated[
+        str,
+        typer.Option(
+            help="The weakest accepted: kernel, container, namespaces or process."
+        ),
+    ] = "namespaces",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON line only.")
+    ] = False,
+) -> None:
+    """Run a program in a cell of its own."""
+    from .run_command import RunOptions, run_program
+
+    options = RunOptions(
+        code=read_program(file),
+        language=language or ("bash" if file.endswith(".sh") else "python"),
+        inputs=dict(parse_input(text) for text in input_ or []),
+        config={
+            "backend": backend,
+            "minimum_isolation": isolation,
+            "runtime": runtime,
+            "limits": {"wall_seconds": timeout, "memory_mb": memory},
+            **({"image": image} if image else {}),
+        },
+        as_json=as_json,
+    )
+    status, exit_code, signal_name = run_program(options)
+    raise typer.Exit(exit_code_of(status, exit_code, signal_name))
+
+
+def read_program(file: str) -> str:
+    """Return a program's text. Raises InvalidInputError that names the file."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        raise InvalidInputError(f"there is no file {file}") from None
+    except IsADirectoryError:
+        raise InvalidInputError(f"{file} is a directory, not a program") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{file} is not UTF-8 (byte {error.start})",
+            hint="save the program as UTF-8",
+        ) from None
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {file}: {error.strerror}") from None
+
+
+def parse_input(text: str) -> tuple[str, Any]:
+    """Split k=v; v is JSON where it can be read as such, else text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInputError(f"--input {text!r} is not of the form name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def exit_code_of(status: str, exit_code: int | None, signal_name: str | None) -> int:
+    """Return the exit code of `toolcell run` for a finished program."""
+    if status == "exit":
+        return exit_code or 0
+    if status == "crashed":
+        import signal
+
+        return 128 + getattr(signal.Signals, signal_name or "SIGABRT", 6)
+    return _EXIT_BY_STATUS[status]
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    image: Annotated[
+        str | None, typer.Option(help="The image to try in a Docker cell.")
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
+) -> None:
+    """Try every layer of isolation here; say what holds and how to get the rest."""
+    import anyio
+
+    from toolcell.sandbox import SandboxConfig, examine
+
+    config = SandboxConfig(runtime=runtime)
+    if image is not None:
+        config = SandboxConfig(runtime=runtime, image=image)
+    report = anyio.run(examine, config)
+    if as_json:
+        print(report.model_dump_json())
+    else:
+        _print_report(report)
+    raise typer.Exit(0 if report.backend else EXIT_COULD_NOT_RUN)
+
+
+def _print_report(report: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("layer", "holds", "detail", "how to get it")
+    for check in report.checks:
+        mark = "[green]yes[/]" if check.ok else "[red]no[/]"
+        table.add_row(check.name, mark, check.detail, check.fix)
+    console = Console()
+    console.print(table)
+    if report.backend:
+        console.print(f"programs run in: {report.backend} ({report.level} isolation)")
+    else:
+        console.print("programs cannot run here: see the column 'how to get it'")
+
+
+@app.command()
+def clean(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Remove containers, cgroups and folders of toolcell hosts that died."""
+    import anyio
+
+    from toolcell.sandbox import clean as sweep
+
+    removed = anyio.run(sweep)
+    if as_json:
+        print(json.dumps({"removed": removed}))
+    else:
+        for name in removed:
+            print(f"removed {name}")
+        print(f"{len(removed)} leftovers removed")

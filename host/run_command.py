@@ -1,0 +1,127 @@
+"""`toolcell run`: live output, one line of summary, or one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import anyio
+
+from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager
+
+# What a terminal would obey rather than show: C0 but newline and tab, DEL, C1,
+# and the marks that reorder text.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the command line asked for."""
+
+    code: str
+    language: str
+    inputs: dict[str, Any]
+    config: dict[str, Any]
+    as_json: bool
+
+
+def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
+    """Run it and show it; return status, exit code and signal.
+
+    Raises:
+        ToolcellError: It could not be run.
+    """
+    config = SandboxConfig(**options.config)
+    result, notices = anyio.run(_run, config, options)
+    if options.as_json:
+        print(json.dumps(result.to_json()))
+    else:
+        for reason in result.reasons:
+            print(f"toolcell: refused: {safe(reason)}", file=sys.stderr)
+        for line in (*notices, *result.warnings):
+            print(f"toolcell: {safe(line)}", file=sys.stderr)
+        print(f"toolcell: {summary(result)}", file=sys.stderr)
+    return result.status, result.exit_code, result.signal
+
+
+async def _run(
+    config: SandboxConfig, options: RunOptions
+) -> tuple[ExecutionResult, tuple[str, ...]]:
+    view = None if options.as_json else LiveView()
+    async with SandboxManager(config) as sandbox:
+        result = await sandbox.run(
+            options.code,
+            language=options.language,  # type: ignore[arg-type] # checked by run
+            inputs=options.inputs,
+            on_output=view.show if view else None,
+        )
+    if view is not None:
+        view.end()
+    return result, sandbox.notices
+
+
+class LiveView:
+    """Passes output on as it comes: as it is to a pipe, harmless to a terminal."""
+
+    def __init__(self) -> None:
+        self._targets: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._partial = {"stdout": b"", "stderr": b""}
+
+    def show(self, stream: str, data: bytes) -> None:
+        """Write a piece of a stream."""
+        target = self._targets[stream]
+        if not target.isatty():
+            target.flush()
+            target.buffer.write(data)
+            target.buffer.flush()
+            return
+        whole, self._partial[stream] = _split_utf8(self._partial[stream] + data)
+        target.write(safe(whole.decode("utf-8", "replace")))
+        target.flush()
+
+    def end(self) -> None:
+        """Write what is left of a character that never became complete."""
+        for stream, rest in self._partial.items():
+            self._targets[stream].write(rest.decode("utf-8", "replace"))
+
+
+def _split_utf8(data: bytes) -> tuple[bytes, bytes]:
+    """Split off a character at the end whose last bytes are still to come."""
+    for back in range(1, min(4, len(data) + 1)):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        needed = 2 if byte >= 0xC0 else 1
+        needed += (byte >= 0xE0) + (byte >= 0xF0)
+        return (data[:-back], data[-back:]) if needed > back else (data, b"")
+    return data, b""
+
+
+def safe(text: str) -> str:
+    """Return text with what a terminal would obey written as visible escapes."""
+    return _UNSAFE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def summary(result: ExecutionResult) -> str:
+    """Return one line: status, time, memory, backend, isolation."""
+    usage = result.usage
+    parts: list[str] = [result.status]
+    if result.signal:
+        parts.append(result.signal)
+    elif result.exit_code:
+        parts.append(f"exit code {result.exit_code}")
+    if result.claimed:
+        parts.append("by its own account")
+    parts.append(f"{usage.wall_ms:.0f} ms")
+    parts.append(f"{usage.peak_memory_bytes / 1048576:.0f} MiB")
+    if result.isolation is not None:
+        parts.append(f"{result.backend} backend, {result.isolation.level} isolation")
+    if result.truncated:
+        left_out = result.truncated.stdout + result.truncated.stderr
+        parts.append(f"{left_out} bytes of output left out")
+    return ", ".join(parts)

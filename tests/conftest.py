@@ -1,0 +1,93 @@
+"""One table of backends; every behaviour and attack test runs on each row."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pytest
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+
+IN_CI = bool(os.environ.get("CI"))
+IMAGE = os.environ.get("TOOLCELL_TEST_IMAGE", "python:3.12-slim")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendRow:
+    """One way to make cells."""
+
+    name: str
+    options: dict[str, Any]
+    held_by_kernel: bool = True
+    """Whether memory and pids are held by a cgroup."""
+
+    def config(self, **options: Any) -> SandboxConfig:
+        return SandboxConfig(**{**self.options, **options})
+
+
+SUBPROCESS = BackendRow(name="subprocess", options={"backend": "subprocess"})
+DOCKER = BackendRow(name="docker", options={"backend": "docker", "image": IMAGE})
+RUNSC = BackendRow(
+    name="runsc",
+    options={"backend": "docker", "image": IMAGE, "runtime": "runsc"},
+    held_by_kernel=False,
+)
+BACKENDS = [
+    pytest.param(SUBPROCESS, id="subprocess"),
+    pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
+    pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
+]
+
+
+def missing(why: str) -> NoReturn:
+    """Skip for want of something on a user's machine; fail in CI."""
+    if IN_CI:
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@functools.cache
+def why_no_docker(runtime: str | None) -> str:
+    """Return why Docker tests cannot run here; empty if they can."""
+    import docker
+    import docker.errors
+
+    try:
+        client = docker.from_env(timeout=10)
+        runtimes = client.info()["Runtimes"]
+        client.images.get(IMAGE)
+        client.close()
+    except docker.errors.ImageNotFound:
+        return f"the Docker engine has no image {IMAGE} (TOOLCELL_TEST_IMAGE)"
+    except docker.errors.DockerException as error:
+        return f"no Docker engine answers: {error}"
+    if runtime is not None and runtime not in runtimes:
+        return f"the Docker engine has no runtime {runtime}"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> BackendRow:
+    """The row that this test runs on."""
+    row: BackendRow = request.param
+    if row.options["backend"] == "docker":
+        why = why_no_docker(row.options.get("runtime"))
+        if why:
+            missing(why)
+    return row
+
+
+@pytest.fixture(scope="session")
+async def sandbox(backend: BackendRow) -> AsyncIterator[SandboxManager]:
+    """An open manager of this backend, shared by all tests that ask for it."""
+    limits = Limits(wall_seconds=20)
+    async with SandboxManager(backend.config(limits=limits)) as manager:
+        yield manager

@@ -1,0 +1,104 @@
+"""Every status has one cause, on every backend (docs/security.md)."""
+
+from __future__ import annotations
+
+import pytest
+from toolcell.sandbox import Limits, SandboxManager
+
+from .conftest import BackendRow
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_program_that_ends_is_ok(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("print('hello')\n6 * 7")
+
+    assert (result.status, result.value, result.stdout) == ("ok", 42, "hello\n")
+    assert (result.exit_code, result.signal, result.exception) == (0, None, None)
+
+
+async def test_an_uncaught_exception_is_an_error(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("def f():\n    return 1 / 0\nf()")
+
+    assert (result.status, result.exit_code) == ("error", 1)
+    assert result.exception is not None
+    assert result.exception.type == "ZeroDivisionError"
+    assert 'File "main.py", line 2, in f' in result.exception.traceback
+    assert result.stderr == result.exception.traceback
+
+
+@pytest.mark.parametrize(
+    "code", ["import sys; sys.exit(3)", "import os; os._exit(3)", "raise SystemExit(3)"]
+)
+async def test_leaving_by_an_exit_code_is_an_exit(
+    sandbox: SandboxManager, code: str
+) -> None:
+    result = await sandbox.run(code)
+
+    assert (result.status, result.exit_code, result.exception) == ("exit", 3, None)
+
+
+async def test_bash_that_fails_is_an_exit(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("echo out; echo err >&2; exit 7", language="bash")
+
+    assert (result.status, result.exit_code) == ("exit", 7)
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+
+
+async def test_the_deadline_is_a_timeout_and_keeps_output(
+    sandbox: SandboxManager,
+) -> None:
+    code = "import time\nprint('before', end='')\ntime.sleep(60)"
+    result = await sandbox.run(code, limits=Limits(wall_seconds=0.5))
+
+    assert (result.status, result.stdout) == ("timeout", "before")
+    assert result.signal == "SIGKILL"
+
+
+async def test_cpu_time_is_a_cpu_limit(sandbox: SandboxManager) -> None:
+    limits = Limits(wall_seconds=20, cpu_seconds=1)
+    result = await sandbox.run("while True: pass", limits=limits)
+
+    assert result.status == "cpu_limit"
+    assert result.usage.enforced_by["cpu_seconds"] == "watchdog"
+
+
+async def test_memory_is_out_of_memory(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    result = await sandbox.run("data = b'x' * (600 << 20)\nprint('held it')")
+
+    assert (result.status, result.stdout) == ("out_of_memory", "")
+    # Without a cgroup an rlimit holds, and only the program can say so.
+    assert result.claimed is not backend.held_by_kernel
+
+
+async def test_output_is_an_output_limit_by_rule(sandbox: SandboxManager) -> None:
+    limits = Limits(wall_seconds=20, output_bytes=1000, stop_at_output_limit=True)
+    result = await sandbox.run("while True: print('x' * 100)", limits=limits)
+
+    assert result.status == "output_limit"
+    assert len(result.stdout_bytes) <= 1000
+    assert result.truncated.stdout > 0
+
+
+async def test_a_full_disk_is_a_disk_limit(sandbox: SandboxManager) -> None:
+    code = "with open('big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))"
+    result = await sandbox.run(code)
+
+    assert (result.status, result.claimed) == ("disk_limit", True)
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGTERM", "SIGABRT"])
+async def test_a_fatal_signal_is_a_crash(sandbox: SandboxManager, name: str) -> None:
+    result = await sandbox.run(
+        f"import os, signal; os.kill(os.getpid(), signal.{name})"
+    )
+
+    assert (result.status, result.signal, result.exit_code) == ("crashed", name, None)
+
+
+async def test_a_kill_that_nobody_asked_for_is_killed(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("import os; os.kill(os.getpid(), 9)")
+
+    assert (result.status, result.signal) == ("killed", "SIGKILL")

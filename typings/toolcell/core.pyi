@@ -1,0 +1,2 @@
+# Type checkers only: toolcell.core is the folder ./core.
+from core import *

@@ -1,0 +1,2 @@
+# Type checkers only: toolcell.host is the folder ./host.
+from host import *

@@ -1,0 +1,2 @@
+# Type checkers only: toolcell.sandbox is the folder ./sandbox.
+from sandbox import *
