@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from toolcell.core import ConfigError
+from toolcell.core import ConfigError, InvalidInputError
 
 Backend = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
@@ -102,20 +102,26 @@ class Limits(_Model):
     """Bytes of the program's UTF-8 text, and as many of its inputs as JSON. More
     is refused with InvalidInputError before a cell is spent."""
 
-    def exceeds(self, other: Limits) -> list[str]:
-        """Return the names of the limits that are wider here than in `other`."""
-        wider = []
-        for name in type(self).model_fields:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if name == "stop_at_output_limit":
-                exceeds = theirs and not mine
-            elif theirs is None:
-                exceeds = False
-            else:
-                exceeds = mine is None or mine > theirs
-            if exceeds:
-                wider.append(name)
-        return wider
+    def narrowed_by(self, other: Limits) -> Limits:
+        """Return these limits with the fields that were set in `other`.
+
+        Raises:
+            InvalidInputError: A field of `other` is wider than here.
+        """
+        changes = {name: getattr(other, name) for name in other.model_fields_set}
+        wider = sorted(n for n, v in changes.items() if _wider(v, getattr(self, n)))
+        if wider:
+            raise InvalidInputError(
+                f"a run can only narrow limits; wider here: {', '.join(wider)}",
+                hint="raise them in SandboxConfig(limits=...)",
+            )
+        return self.model_copy(update=changes)
+
+
+def _wider(mine: float | None, theirs: float | None) -> bool:
+    if isinstance(theirs, bool):
+        return theirs and not mine
+    return theirs is not None and (mine is None or mine > theirs)
 
 
 class Network(_Model):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "read_only_root")
-_REQUIRED = ("no_new_privileges",)
+_REQUIRED = ("own_uid", "no_capabilities", "no_new_privileges", "seccomp")
 _KERNEL_RUNTIMES = ("runsc", "gvisor", "kata")
 _TIMEOUT_SECONDS = 60
 _PING_SECONDS = 5.0

@@ -9,11 +9,7 @@ from typing import Any
 
 import anyio
 
-from toolcell.core import (
-    CallFailedError,
-    InvalidInputError,
-    SandboxUnavailableError,
-)
+from toolcell.core import CallFailedError, SandboxUnavailableError
 
 from . import code_policy
 from .cell_client import Backend, Cell, Language, OnOutput, Program
@@ -45,7 +41,7 @@ class SandboxManager:
         self._pool: Pool | None = None
         self._active: set[Cell] = set()
         self._room = anyio.CapacityLimiter(self.config.max_concurrency)
-        self._waiting = 0
+        self._admitted = 0
         self.notices: tuple[str, ...] = ()
         """What choosing the backend was worth saying, one line each."""
 
@@ -125,7 +121,8 @@ class SandboxManager:
             inputs: JSON values that become variables: Python globals, or
                 environment variables of bash (strings as they are, others as
                 JSON text).
-            limits: Narrower limits for this run; None takes the manager's.
+            limits: Narrower limits for this run; what is not set in them, and
+                None, takes the manager's.
             on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
@@ -150,17 +147,13 @@ class SandboxManager:
         *,
         final: bool,
     ) -> Program:
-        if limits is not None and (wider := limits.exceeds(self.config.limits)):
-            raise InvalidInputError(
-                f"a run can only narrow limits; wider here: {', '.join(wider)}",
-                hint="raise them in SandboxConfig(limits=...)",
-            )
+        own = self.config.limits
         restricted = self._open_backend.traits.level == "process"
         return make_program(
             code,
             language,
             dict(inputs or {}),
-            limits or self.config.limits,
+            own if limits is None else own.narrowed_by(limits),
             restricted=restricted,
             final=final,
         )
@@ -225,6 +218,11 @@ class SandboxManager:
             yield Session(self, cell, agent_id)
 
     @property
+    def active_cells(self) -> int:
+        """How many cells are in use by runs and sessions now."""
+        return len(self._active)
+
+    @property
     def _open_backend(self) -> Backend:
         if self._backend is None:
             raise SandboxUnavailableError(
@@ -254,19 +252,20 @@ class SandboxManager:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
+        """Wait, first come first served, until a cell may be taken."""
         _ = self._open_backend
-        if self._waiting >= self.config.max_queue and self._room.available_tokens < 1:
+        if self._admitted >= self.config.max_concurrency + self.config.max_queue:
             raise SandboxUnavailableError(
-                f"{self._waiting} runs wait already",
+                f"{self.config.max_queue} runs wait already",
                 hint="raise max_concurrency or max_queue, or try again later",
             )
         borrower = object()
-        self._waiting += 1
+        self._admitted += 1
         try:
             await self._room.acquire_on_behalf_of(borrower)
+            try:
+                yield
+            finally:
+                self._room.release_on_behalf_of(borrower)
         finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._room.release_on_behalf_of(borrower)
+            self._admitted -= 1

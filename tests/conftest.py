@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pytest
+
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
 IN_CI = bool(os.environ.get("CI"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from toolcell.sandbox import Limits, SandboxManager
 
 from .conftest import BackendRow
@@ -56,7 +57,7 @@ async def test_the_deadline_is_a_timeout_and_keeps_output(
 
 
 async def test_cpu_time_is_a_cpu_limit(sandbox: SandboxManager) -> None:
-    limits = Limits(wall_seconds=20, cpu_seconds=1)
+    limits = Limits(cpu_seconds=1)
     result = await sandbox.run("while True: pass", limits=limits)
 
     assert result.status == "cpu_limit"
@@ -74,7 +75,7 @@ async def test_memory_is_out_of_memory(
 
 
 async def test_output_is_an_output_limit_by_rule(sandbox: SandboxManager) -> None:
-    limits = Limits(wall_seconds=20, output_bytes=1000, stop_at_output_limit=True)
+    limits = Limits(output_bytes=1000, stop_at_output_limit=True)
     result = await sandbox.run("while True: print('x' * 100)", limits=limits)
 
     assert result.status == "output_limit"

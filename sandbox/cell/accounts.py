@@ -31,6 +31,7 @@ class Accounts:
     def __init__(self, cgroup: dict[str, int] | None) -> None:
         self._files = self._container_files() if cgroup is None else cgroup
         self._only: int | None = None
+        self._baseline = 0
         self._oom_before = 0
         self._cpu_before = 0.0
 
@@ -53,6 +54,8 @@ class Accounts:
             only: The one process to watch where there is no PID namespace.
         """
         self._only = only
+        # What each fork starts out with, for kernels that know no shares.
+        self._baseline = _resident_bytes("self")
         self._oom_before = self._read_oom()
         self._cpu_before = self._read_cpu_seconds()
 
@@ -67,7 +70,7 @@ class Accounts:
     def exceeded(self, request: dict[str, Any]) -> str | None:
         """Return the status that a watched limit calls for, if it is reached."""
         limit = request["watch_memory_bytes"]
-        if limit and self._resident_bytes() > limit:
+        if limit and self._memory_exceeds(limit):
             return "out_of_memory"
         seconds = request["cpu_seconds"]
         if seconds and self._read_cpu_seconds() - self._cpu_before >= seconds:
@@ -103,17 +106,21 @@ class Accounts:
             return []
         return [name for name in names if name.isdigit() and name != "1"]
 
-    def _resident_bytes(self) -> int:
+    def _memory_exceeds(self, limit: int) -> bool:
+        """Sum resident memory; where that is too much, sum it fairly.
+
+        Forks share most of their pages, so plain sums count them many times.
+        """
+        resident = {pid: _resident_bytes(pid) for pid in self._processes()}
+        if sum(resident.values()) <= limit:
+            return False
         total = 0
-        for pid in self._processes():
-            try:
-                with open(f"/proc/{pid}/statm") as file:
-                    fields = file.read().split()
-            except OSError:
-                continue
-            # Shared pages are the interpreter's own, counted once with PID 1.
-            total += max(int(fields[1]) - int(fields[2]), 0) * _PAGE
-        return total
+        for pid, size in resident.items():
+            share = _proportional_bytes(pid)
+            if share is None:
+                share = max(size - self._baseline, 0)
+            total += share
+        return total > limit
 
     def _cpu_seconds_of_all(self) -> float:
         ticks = 0
@@ -125,3 +132,22 @@ class Accounts:
                 continue
             ticks += sum(int(field) for field in fields[11:15])
         return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_bytes(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
+def _proportional_bytes(pid: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

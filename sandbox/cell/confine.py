@@ -37,15 +37,16 @@ def confine(settings: dict[str, Any]) -> list[str]:
         set_rlimits({"memory": _address_space() + settings["address_space"]})
     held = ["rlimits"]
     uid = settings["uid"]
-    if os.getuid() != uid and uid is not None:
-        _try(held, "bounding_set", _drop_bounding_set)
+    _try(held, "no_bounding_set", _drop_bounding_set)
+    if uid is not None and os.getuid() != uid:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    if os.getpid() != 1 and os.getuid() == uid:
         held.append("own_uid")
     for layer, step in _STEPS.items():
         _try(held, layer, step)
+    # A container engine may have set a layer that this Python cannot.
+    held += [name for name in settings["require"] if name not in held and _stands(name)]
     missing = [layer for layer in settings["require"] if layer not in held]
     if missing:
         raise ConfineError("missing layers: " + ", ".join(missing))
@@ -61,6 +62,21 @@ def set_rlimits(limits: dict[str, int]) -> None:
         if hard != resource.RLIM_INFINITY:
             top = min(top, hard)
         resource.setrlimit(kind, (min(value, top), top))
+
+
+def _stands(layer: str) -> bool:
+    """Ask the kernel whether a layer holds that we could not put up ourselves."""
+    try:
+        with open("/proc/self/status") as file:
+            status = dict(
+                line.rstrip().split(":\t", 1) for line in file if ":\t" in line
+            )
+    except OSError:
+        return False
+    if layer == "no_capabilities":
+        return int(status.get("CapPrm", "1"), 16) == 0
+    name, value = _STATUS_FIELDS.get(layer, ("", ""))
+    return status.get(name) == value
 
 
 def _address_space() -> int:
@@ -108,6 +124,8 @@ def _no_new_privileges() -> None:
     # The supervisor is not dumpable; programs may read their own /proc/self.
     linux.prctl(linux.PR_SET_DUMPABLE, 1)
 
+
+_STATUS_FIELDS = {"no_new_privileges": ("NoNewPrivs", "1"), "seccomp": ("Seccomp", "2")}
 
 _STEPS: dict[str, Callable[[], None]] = {
     "no_capabilities": _drop_capabilities,

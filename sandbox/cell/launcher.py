@@ -71,6 +71,7 @@ class Launcher:
         self.uids = self._enter_mount_namespace()
         root.build(setup["show"], setup["workdir"], self._cell_uid)
         self._masks = root.masks()
+        _try_namespaces()
         # Warm what cells need before the first of them is cloned.
         _warm_up()
         gc.collect()
@@ -226,6 +227,14 @@ class Launcher:
                 group.remove()
         if self._maker is not None:
             self._maker.remove()
+
+
+def _try_namespaces() -> None:
+    """Find out now, not at the first cell, that one is refused. Raises OSError."""
+    pid = linux.clone(_NAMESPACES)
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _keep_only(channel: int, group: CellGroup | None) -> dict[str, int]:

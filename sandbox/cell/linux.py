@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -25,6 +26,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 _SIGCHLD = 17
+_MAX_CAPABILITIES = 64
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
@@ -111,27 +113,24 @@ def bring_up_loopback() -> None:
 
 def drop_bounding_set() -> None:
     """Empty the capability bounding set; needs CAP_SETPCAP. Raises OSError."""
-    for capability in range(_last_capability() + 1):
-        prctl(PR_CAPBSET_DROP, capability)
+    for capability in range(_MAX_CAPABILITIES):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno != errno.EINVAL or capability == 0:
+                raise
+            # The first number that this kernel has no capability for.
+            return
 
 
 def drop_capabilities() -> None:
     """Empty the effective, permitted, inheritable and ambient sets. Raises OSError."""
-    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    try:
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    except OSError as error:
+        # gVisor knows no ambient set; there is nothing to empty then.
+        if error.errno != errno.EINVAL:
+            raise
     header = struct.pack("=Ii", 0x20080522, 0)
     data = bytes(24)
     _check(_libc.capset(header, data), "capset")
-
-
-_known_last: int | None = None
-
-
-def _last_capability() -> int:
-    global _known_last
-    if _known_last is None:
-        try:
-            with open("/proc/sys/kernel/cap_last_cap") as file:
-                _known_last = int(file.read())
-        except OSError:
-            _known_last = 40
-    return _known_last

@@ -27,11 +27,14 @@ _BUILTINS = (
 
 # Reads attributes by names inside a string, past every guard.
 _FORMATTERS = ("format", "format_map")
-# Lead from a generator, coroutine, frame, traceback or code object outwards;
-# the objects that an AttributeError, NameError or ImportError carries along.
-_INNER = "gi_ cr_ ag_ f_ tb_ co_ func_ mro obj name_from __".replace(" ", "\0").split(
-    "\0"
+# Lead from a generator, coroutine, frame or traceback outwards.
+_INNER = frozenset(
+    "tb_frame tb_next f_back f_builtins f_code f_globals f_locals f_trace co_code "
+    "gi_frame gi_code gi_yieldfrom cr_await cr_frame cr_code cr_origin ag_frame "
+    "ag_code ag_await mro".split()
 )
+# The object that an AttributeError carries along.
+_OF_ERRORS = frozenset({"obj", "with_traceback"})
 _WRITABLE = (list, dict, set, bytearray)
 
 
@@ -81,7 +84,9 @@ def _importer(imports: list[str]) -> Callable[..., Any]:
 
 
 def _getattr(value: Any, name: str, *default: Any) -> Any:
-    if type(name) is not str or name.startswith(("_", *_INNER)) or name in _INNER:
+    if type(name) is not str or name.startswith("_") or name in _INNER:
+        raise AttributeError("this attribute is not allowed")
+    if name in _OF_ERRORS and isinstance(value, BaseException):
         raise AttributeError("this attribute is not allowed")
     if name in _FORMATTERS and (isinstance(value, str) or value is str):
         raise AttributeError("str.format is not allowed; use an f-string")

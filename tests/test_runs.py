@@ -1,0 +1,344 @@
+"""What a run promises, on every backend."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import CallFailedError, InvalidInputError, SandboxUnavailableError
+from toolcell.sandbox import (
+    CodePolicy,
+    Described,
+    ExecutionResult,
+    Limits,
+    SandboxManager,
+)
+
+from .conftest import BackendRow
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_inputs_become_variables(sandbox: SandboxManager) -> None:
+    """GR-21, RG-12, A-03: the same values on every backend."""
+    inputs = {"x": [1, 2.5, None, True, {"k": "ü\0\n"}], "name": "a 'b' $c"}
+    result = await sandbox.run("[x, name]", inputs=inputs)
+
+    assert result.value == [inputs["x"], inputs["name"]]
+
+
+async def test_inputs_become_variables_of_bash(sandbox: SandboxManager) -> None:
+    inputs = {"text": "$(id) `id` ; rm -rf / \n*", "data": {"a": [1, True]}}
+    code = 'printf "%s|%s" "$text" "$data"'
+    result = await sandbox.run(code, language="bash", inputs=inputs)
+
+    assert result.stdout == inputs["text"] + '|{"a": [1, true]}'
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [
+        ("object()", "object"),
+        ("(1, 2)", "tuple"),
+        ("{1: 2}", "dict"),
+        ("float('nan')", "float"),
+        ("'\\ud800'", "str"),
+        ("10 ** 5000", "int"),
+        ("'x' * 2_000_000", "str"),
+        ("lambda: 1", "function"),
+    ],
+)
+async def test_what_is_not_json_is_described(
+    sandbox: SandboxManager, expression: str, kind: str
+) -> None:
+    """RG-13: the value is plain JSON or a description, never an object."""
+    result = await sandbox.run(expression)
+
+    assert result.status == "ok"
+    assert isinstance(result.value, Described)
+    assert result.value.type == kind
+    assert len(result.value.repr) <= 1024
+
+
+async def test_a_deeply_nested_value_is_described(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("x = []\nfor _ in range(100_000): x = [x]\nx")
+
+    assert result.status == "ok"
+    assert isinstance(result.value, Described)
+
+
+async def test_bytes_that_are_no_text_survive(sandbox: SandboxManager) -> None:
+    """RG-19: a bad byte costs nothing."""
+    data = bytes(range(256)) + b"\x1b[31mred\x00"
+    code = f"import sys; sys.stdout.buffer.write({data!r})\nNone"
+    result = await sandbox.run(code)
+
+    assert (result.status, result.stdout_bytes) == ("ok", data)
+    assert result.stdout == data.decode("utf-8", "replace")
+
+
+async def test_head_and_tail_are_kept_and_the_rest_counted(
+    sandbox: SandboxManager,
+) -> None:
+    code = "for i in range(100_000): print(f'{i:09d}')"
+    result = await sandbox.run(code, limits=Limits(output_bytes=1000))
+
+    assert result.status == "ok"
+    assert result.stdout_bytes.startswith(b"000000000\n000000001\n")
+    assert result.stdout_bytes.endswith(b"000099998\n000099999\n")
+    assert len(result.stdout_bytes) == 1000
+    assert result.truncated.stdout == 1_000_000 - 1000
+    assert f"[... {result.truncated.stdout} bytes left out ...]" in result.stdout
+
+
+async def test_both_streams_at_once_do_not_block(sandbox: SandboxManager) -> None:
+    code = (
+        "import sys\nfor _ in range(1000):\n"
+        "    sys.stdout.write('o' * 1000)\n    sys.stderr.write('e' * 1000)"
+    )
+    result = await sandbox.run(code)
+
+    assert (len(result.stdout), len(result.stderr)) == (1_000_000, 1_000_000)
+    assert not result.truncated
+
+
+async def test_output_arrives_while_the_program_runs(sandbox: SandboxManager) -> None:
+    seen = anyio.Event()
+    pieces: list[tuple[str, bytes]] = []
+
+    def on_output(stream: str, data: bytes) -> None:
+        pieces.append((stream, data))
+        seen.set()
+
+    code = "import time\nprint('early', flush=True)\ntime.sleep(60)"
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+
+            async def program() -> None:
+                await sandbox.run(code, on_output=on_output)
+
+            tasks.start_soon(program)
+            await seen.wait()
+            tasks.cancel_scope.cancel()
+
+    assert pieces == [("stdout", b"early\n")]
+
+
+async def test_200_kb_of_code_runs(sandbox: SandboxManager) -> None:
+    """RG-30: the code does not travel on a command line."""
+    code = "\n".join(f"x{i} = {i}" for i in range(20_000)) + "\nx19999"
+    result = await sandbox.run(code)
+
+    assert len(code) > 200_000
+    assert result.value == 19_999
+
+
+async def test_usage_is_measured_from_outside(sandbox: SandboxManager) -> None:
+    code = (
+        "from time import process_time as now\nend = now() + 0.3\n"
+        "while now() < end: pass"
+    )
+    result = await sandbox.run(code)
+
+    assert 200 < result.usage.cpu_ms < 2000
+    assert result.usage.wall_ms >= result.usage.cpu_ms * 0.9
+    assert result.usage.peak_memory_bytes > 5 << 20
+
+
+async def test_each_limit_names_its_enforcer(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    """RG-04, RG-15: what holds a limit is said, per limit."""
+    held = (await sandbox.run("1")).usage.enforced_by
+
+    assert held["wall_seconds"] == held["output_bytes"] == "watchdog"
+    assert held["open_files"] == "rlimit"
+    assert "cpu_seconds" not in held
+    if backend.name == "docker":
+        assert held["memory_mb"] == held["pids"] == held["cpus"] == "cgroup"
+    if backend.name == "runsc":
+        assert (held["memory_mb"], held["pids"]) == ("watchdog", "rlimit")
+
+
+async def test_a_function_runs_in_a_cell(sandbox: SandboxManager) -> None:
+    assert await sandbox.call(_hypotenuse, 3, b=4.0) == 5.0
+
+
+def _square(x: float) -> float:
+    return x**2
+
+
+def _hypotenuse(a: float, b: float) -> float:
+    return math.sqrt(sum(_square(side) for side in (a, b)))
+
+
+async def test_a_function_that_raises_says_so(sandbox: SandboxManager) -> None:
+    with pytest.raises(CallFailedError) as failure:
+        await sandbox.call(_fail, "reason")
+
+    result: ExecutionResult = failure.value.result
+    assert result.exception is not None
+    assert (result.exception.type, result.exception.message) == ("KeyError", "'reason'")
+
+
+def _fail(text: str) -> None:
+    raise KeyError(text)
+
+
+def test_a_function_that_cannot_travel_is_refused() -> None:
+    from toolcell.sandbox.function_source import call_program
+
+    lock = threading.Lock()
+
+    def closure() -> Any:
+        return lock
+
+    for function in (closure, lambda: 1, len, _uses_a_lock):
+        with pytest.raises(InvalidInputError):
+            call_program(function, (), {})
+
+
+_LOCK = threading.Lock()
+
+
+def _uses_a_lock() -> None:
+    _LOCK.acquire()
+
+
+async def test_cancelling_kills_the_tree_before_control_returns(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    """RG-18: nothing of a cancelled run is left when the task is."""
+    started = anyio.Event()
+    code = (
+        "import os, time\n"
+        "for _ in range(3):\n    if os.fork() == 0: time.sleep(600)\n"
+        "print('up', flush=True)\ntime.sleep(600)"
+    )
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+
+            async def program() -> None:
+                await sandbox.run(code, on_output=lambda *_: started.set())
+
+            tasks.start_soon(program)
+            await started.wait()
+            tasks.cancel_scope.cancel()
+
+    assert not sandbox.active_cells
+    assert (await sandbox.run("'next'")).value == "next"
+
+
+async def test_closing_the_manager_ends_runs_as_cancelled(backend: BackendRow) -> None:
+    results: list[ExecutionResult] = []
+    started = anyio.Event()
+
+    async def program(manager: SandboxManager) -> None:
+        code = "print('up', flush=True)\nimport time\ntime.sleep(600)"
+        results.append(await manager.run(code, on_output=lambda *_: started.set()))
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            async with SandboxManager(backend.config()) as manager:
+                tasks.start_soon(program, manager)
+                await started.wait()
+
+    assert [result.status for result in results] == ["cancelled"]
+    assert results[0].stdout == "up\n"
+
+
+async def test_a_run_can_only_narrow_limits(sandbox: SandboxManager) -> None:
+    with pytest.raises(InvalidInputError, match="memory_mb"):
+        await sandbox.run("1", limits=Limits(wall_seconds=1, memory_mb=512))
+
+
+async def test_narrower_memory_holds(sandbox: SandboxManager) -> None:
+    limits = Limits(memory_mb=64)
+    result = await sandbox.run("x = b'1' * (150 << 20)", limits=limits)
+
+    assert result.status == "out_of_memory"
+
+
+async def test_concurrent_runs_do_not_mix(sandbox: SandboxManager) -> None:
+    results: dict[int, ExecutionResult] = {}
+
+    async def one(number: int) -> None:
+        code = f"for _ in range(200): print('{number:04d}' * 50)\n{number}"
+        results[number] = await sandbox.run(code)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(8):
+            tasks.start_soon(one, number)
+
+    for number, result in results.items():
+        assert result.value == number
+        assert set(result.stdout.split()) == {f"{number:04d}" * 50}
+
+
+async def test_more_than_the_queue_holds_is_refused(backend: BackendRow) -> None:
+    config = backend.config(max_concurrency=1, max_queue=1)
+    refused: list[SandboxUnavailableError] = []
+    values: list[Any] = []
+
+    async def one(manager: SandboxManager) -> None:
+        try:
+            values.append((await manager.run("7")).value)
+        except SandboxUnavailableError as error:
+            refused.append(error)
+
+    async with SandboxManager(config) as manager, anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(one, manager)
+
+    assert values == [7, 7]
+    assert [error.retryable for error in refused] == [True, True]
+
+
+async def test_the_pool_gives_never_used_cells(backend: BackendRow) -> None:
+    code = "import os\nseen = os.listdir('.')\nopen('mark', 'w').close()\nseen"
+    async with SandboxManager(backend.config(pool=2)) as manager:
+        values = [(await manager.run(code)).value for _ in range(5)]
+
+    assert values == [[]] * 5
+
+
+async def test_a_code_policy_refuses_before_a_cell_is_spent(
+    backend: BackendRow,
+) -> None:
+    policy = CodePolicy(imports=("math",))
+    async with SandboxManager(backend.config(code_policy=policy)) as manager:
+        refused = await manager.run("import math\nimport os\nopen('x')")
+        allowed = await manager.run("import math\nmath.floor(2.5)")
+
+    assert refused.status == "refused"
+    assert refused.reasons == (
+        "line 2: import of 'os' is not allowed",
+        "line 3: the name 'open' is not allowed",
+    )
+    assert allowed.value == 2
+
+
+async def test_the_deadline_is_kept_within_100_ms(sandbox: SandboxManager) -> None:
+    """DESIGN §4: for code that ignores signals, stops itself or sits in C."""
+    programs = [
+        "import signal, time\nfor n in set(signal.Signals) - {9, 19}:\n"
+        "    signal.signal(n, signal.SIG_IGN)\nwhile True: time.sleep(1)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        "sum(range(10 ** 12))",
+        "import re; re.match(r'(a+)+$', 'a' * 64 + 'b')",
+    ]
+    late = []
+    async with sandbox.session() as session:
+        for code in programs:
+            limits = Limits(wall_seconds=0.5)
+            started = anyio.current_time()
+            result = await session.run(code, fresh=True, limits=limits)
+            late.append(anyio.current_time() - started - 0.5)
+            assert result.status == "timeout"
+
+    assert statistics.median(late) < 0.1

@@ -1,0 +1,102 @@
+"""A session is one cell: files stay, interpreters and processes do not."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolcell.core import CellLostError
+from toolcell.sandbox import Limits, SandboxManager
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_files_stay_and_variables_do_not(sandbox: SandboxManager) -> None:
+    async with sandbox.session(agent_id="a") as session:
+        await session.run("x = 1\nopen('kept', 'w').write('text')", fresh=True)
+        file = await session.run("open('kept').read()", fresh=True)
+        variable = await session.run("x", fresh=True)
+
+    assert session.agent_id == "a"
+    assert file.value == "text"
+    assert variable.exception is not None
+    assert variable.exception.type == "NameError"
+
+
+async def test_two_sessions_share_nothing(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as one, sandbox.session() as other:
+        await one.run("open('mine', 'w').close()", fresh=True)
+        seen = await other.run("import os; os.listdir('.')", fresh=True)
+
+    assert seen.value == []
+
+
+async def test_no_process_outlives_its_run(sandbox: SandboxManager) -> None:
+    daemon = (
+        "import os, time\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        for fd in (0, 1, 2): os.close(fd)\n        time.sleep(600)\n"
+        "    os._exit(0)\nos.wait()"
+    )
+    processes = "import os; [p for p in os.listdir('/proc') if p.isdigit()]"
+    async with sandbox.session() as session:
+        assert (await session.run(daemon, fresh=True)).status == "ok"
+        seen = await session.run(processes, fresh=True)
+
+    assert isinstance(seen.value, list)
+    assert len(seen.value) == 2  # the supervisor and the program that looks
+
+
+async def test_a_failed_run_leaves_the_session_usable(sandbox: SandboxManager) -> None:
+    programs = {
+        "raise ValueError": "error",
+        "import os; os.kill(os.getpid(), 11)": "crashed",
+        "while True: pass": "timeout",
+        # Nobody but PID 1 is there to be killed, and PID 1 is out of reach.
+        "import os\ntry: os.kill(-1, 9)\nexcept OSError: pass": "ok",
+    }
+    limits = Limits(wall_seconds=0.5)
+    async with sandbox.session() as session:
+        for code, status in programs.items():
+            result = await session.run(code, fresh=True, limits=limits)
+            assert result.status == status
+        last = await session.run("'alive'", fresh=True)
+
+    assert last.value == "alive"
+
+
+async def test_runs_of_one_session_follow_each_other(sandbox: SandboxManager) -> None:
+    code = (
+        "import os, time\nassert not os.path.exists('busy')\n"
+        "open('busy', 'w').close()\n"
+        "time.sleep(0.05)\nos.remove('busy')"
+    )
+    statuses: list[str] = []
+    async with sandbox.session() as session:
+
+        async def one() -> None:
+            statuses.append((await session.run(code, fresh=True)).status)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(one)
+
+    assert statuses == ["ok"] * 3
+
+
+async def test_a_cancelled_run_loses_the_session_and_says_so(
+    sandbox: SandboxManager,
+) -> None:
+    with pytest.raises(CellLostError):
+        async with sandbox.session() as session:
+            with anyio.move_on_after(0.3):
+                await session.run("import time; time.sleep(600)", fresh=True)
+            await session.run("1", fresh=True)
+
+
+async def test_bash_and_python_share_the_work_dir(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("echo from-bash > note", fresh=True, language="bash")
+        result = await session.run("open('note').read()", fresh=True)
+
+    assert result.value == "from-bash\n"
