@@ -23,6 +23,7 @@ from .errors import (
     ToolTimeoutError,
     ToolValidationError,
 )
+from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
 
 __all__ = [
     "AuditError",
@@ -33,16 +34,22 @@ __all__ = [
     "CheckpointSerializationError",
     "ConfigError",
     "DuplicateToolError",
+    "ErrorInfo",
     "GuardDeniedError",
     "GuardError",
     "InvalidInputError",
+    "Message",
     "PolicyError",
+    "Role",
     "SandboxError",
     "SandboxUnavailableError",
     "StoreUnavailableError",
+    "ToolCall",
     "ToolError",
     "ToolExecutionError",
     "ToolNotFoundError",
+    "ToolResult",
+    "ToolStatus",
     "ToolTimeoutError",
     "ToolValidationError",
     "ToolcellError",

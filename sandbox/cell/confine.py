@@ -68,11 +68,10 @@ def _stands(layer: str) -> bool:
     """Ask the kernel whether a layer holds that we could not put up ourselves."""
     try:
         with open("/proc/self/status") as file:
-            status = dict(
-                line.rstrip().split(":\t", 1) for line in file if ":\t" in line
-            )
+            fields = [line.partition(":") for line in file]
     except OSError:
         return False
+    status = {name: value.strip() for name, _, value in fields}
     if layer == "no_capabilities":
         return int(status.get("CapPrm", "1"), 16) == 0
     name, value = _STATUS_FIELDS.get(layer, ("", ""))

@@ -73,8 +73,9 @@ def start(pipes: Pipes, settings: dict[str, Any], rehearse: bool) -> None:
         code = _serve(held)
     except ConfineError as error:
         _write_all(RESULT_FD, _line({"error": str(error)}))
-    except OSError as error:
-        _write_all(RESULT_FD, _line({"error": f"cell set-up failed: {error}"}))
+    except Exception as error:
+        why = f"cell set-up failed: {type(error).__name__}: {error}"
+        _write_all(RESULT_FD, _line({"error": why}))
     finally:
         os._exit(code)
 

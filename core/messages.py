@@ -1,0 +1,336 @@
+"""What models and tools say to each other: messages, calls and results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
+
+from .errors import InvalidInputError, ToolcellError
+
+ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
+"""How a call ended: it returned, it failed, the guard refused it, it was stopped
+at its deadline, or the caller gave it up."""
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+def _json_text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _whole(text: str) -> str:
+    """Refuse half a surrogate pair, which no protocol can carry."""
+    text.encode()
+    return text
+
+
+def _copied(value: Any) -> Any:
+    """Return a JSON value that shares nothing with the caller's.
+
+    Raises:
+        ValueError: It holds NaN, an infinity, half a surrogate pair, or is too deep.
+    """
+    try:
+        text = _json_text(value)
+        text.encode()
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("an argument is given twice")
+    return values
+
+
+def _parsed(value: Any) -> Any:
+    """Read arguments that a model wrote as JSON text; pass on anything else."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(
+            value, parse_constant=_no_constant, object_pairs_hook=_unique_keys
+        )
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+_Json = Annotated[JsonValue, AfterValidator(_copied)]
+_JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_copied)]
+_Arguments = Annotated[_JsonObject, BeforeValidator(_parsed)]
+_Id = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_whole)]
+_Text = Annotated[str, AfterValidator(_whole)]
+_Count = Annotated[int, Field(ge=0, strict=True)]
+_Decimal = Annotated[str, Field(pattern=r"^[0-9]{1,18}(\.[0-9]{1,18})?$")]
+
+
+def _readable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _tellable(details: dict[str, Any]) -> dict[str, Any]:
+    """Return details as JSON. Telling of an error must not itself fail."""
+    try:
+        return dict(_copied(details))
+    except (TypeError, ValueError):
+        return {_readable(str(key)): _readable(repr(details[key])) for key in details}
+
+
+class _Record(BaseModel):
+    """Frozen, unknown keys refused; a bad value is an InvalidInputError."""
+
+    # Built at first use: not every command speaks to a model.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _input_error(type(self).__name__, error) from None
+
+
+def _input_error(name: str, error: ValidationError) -> InvalidInputError:
+    problems = [
+        {"field": ".".join(map(str, item["loc"])) or name, "reason": item["msg"]}
+        for item in error.errors(include_input=False, include_url=False)
+    ]
+    text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
+    return InvalidInputError(
+        f"{name} is not valid: {text}", details={"problems": problems}
+    )
+
+
+class ToolCall(_Record):
+    """A call that a model asks for.
+
+    The arguments are copied: what the caller keeps cannot change the call.
+    """
+
+    id: _Id
+    name: _Id
+    arguments: _Arguments = Field(default_factory=dict)
+    """Values by name, or the JSON text of an object, as some models write it."""
+
+    agent_id: _Id | None = None
+    """The agent that asks; a label until a host has bound it."""
+
+    parent_id: _Id | None = None
+    """The call inside which this one was made."""
+
+    def to_openai_format(self) -> dict[str, Any]:
+        """Return an entry of `tool_calls` of Chat Completions."""
+        function = {"name": self.name, "arguments": _json_text(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+    def to_anthropic_format(self) -> dict[str, Any]:
+        """Return a `tool_use` block of the Messages API."""
+        return {
+            "type": "tool_use",
+            "id": self.id,
+            "name": self.name,
+            "input": _copied(self.arguments),
+        }
+
+
+class ErrorInfo(_Record):
+    """An error as data, for models, logs and clients."""
+
+    kind: _Id
+    """`ToolcellError.kind` of the error's class."""
+
+    message: Annotated[_Text, Field(min_length=1)]
+    hint: _Text | None = None
+    """What to do about it."""
+
+    retryable: bool = False
+    """Whether the same call may succeed later without a change."""
+
+    details: _JsonObject = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: ToolcellError) -> ErrorInfo:
+        """Describe an error that was raised."""
+        return cls(
+            kind=error.kind,
+            message=_readable(error.message) or type(error).__name__,
+            hint=None if error.hint is None else _readable(error.hint),
+            retryable=error.retryable,
+            details=_tellable(error.details),
+        )
+
+
+class ToolResult(_Record):
+    """What came of one call; each call has exactly one."""
+
+    call_id: _Id
+    name: _Id
+    status: ToolStatus = "ok"
+    content: _Json = None
+    """What the tool returned; for a failed call, what it had to show before."""
+
+    error: ErrorInfo | None = None
+    """Why the call failed; None if and only if the status is `ok`."""
+
+    usage: dict[_Id, _Count | _Decimal] = Field(default_factory=dict)
+    """What the call used, by unit: whole numbers, or decimals as text (`usd`)."""
+
+    @model_validator(mode="after")
+    def _one_outcome(self) -> ToolResult:
+        if (self.status == "ok") is not (self.error is None):
+            raise ValueError("a status other than 'ok' needs an error, 'ok' has none")
+        return self
+
+    @classmethod
+    def failed(
+        cls,
+        call_id: str,
+        name: str,
+        error: ToolcellError,
+        *,
+        status: Literal["error", "denied", "timeout", "cancelled"] = "error",
+        content: JsonValue = None,
+    ) -> ToolResult:
+        """Return the result of a call that an error ended."""
+        return cls(
+            call_id=call_id,
+            name=name,
+            status=status,
+            content=content,
+            error=ErrorInfo.of(error),
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tool returned."""
+        return self.error is None
+
+    def to_text(self) -> str:
+        """Return what the model reads: text as it is, other values as JSON.
+
+        A failed call reads as a JSON object with its status and error, and what
+        content there is; it is never empty.
+        """
+        if self.error is None:
+            content = self.content
+            return content if isinstance(content, str) else _json_text(content)
+        said: dict[str, JsonValue] = {
+            "status": self.status,
+            "error": self.error.model_dump(exclude_defaults=True),
+        }
+        if self.content is not None:
+            said["content"] = self.content
+        return _json_text(said)
+
+
+class Message(_Record):
+    """One turn of a conversation with a model."""
+
+    role: Role
+    content: _Text = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """What an assistant asks for."""
+
+    call_id: _Id | None = None
+    """The call that a tool message answers."""
+
+    failed: bool = False
+    """Whether the answered call failed; its error is in `content`."""
+
+    @model_validator(mode="after")
+    def _fits_its_role(self) -> Message:
+        if self.tool_calls and self.role is not Role.ASSISTANT:
+            raise ValueError("only an assistant asks for tool calls")
+        if (self.role is Role.TOOL) is not (self.call_id is not None):
+            raise ValueError("a tool message, and no other, names its call")
+        if self.failed and (self.role is not Role.TOOL or not self.content):
+            raise ValueError("only a tool message fails, and it says why")
+        return self
+
+    @classmethod
+    def system(cls, content: str) -> Message:
+        """Return what the model is told to be."""
+        return cls(role=Role.SYSTEM, content=content)
+
+    @classmethod
+    def user(cls, content: str) -> Message:
+        """Return what a person says."""
+        return cls(role=Role.USER, content=content)
+
+    @classmethod
+    def assistant(
+        cls, content: str = "", tool_calls: Sequence[ToolCall] = ()
+    ) -> Message:
+        """Return what the model says and asks for."""
+        return cls(role=Role.ASSISTANT, content=content, tool_calls=tuple(tool_calls))
+
+    @classmethod
+    def tool(cls, result: ToolResult) -> Message:
+        """Return what came of a call, its error included."""
+        return cls(
+            role=Role.TOOL,
+            content=result.to_text(),
+            call_id=result.call_id,
+            failed=not result.ok,
+        )
+
+    def to_openai_format(self) -> dict[str, Any]:
+        """Return a message of Chat Completions."""
+        message: dict[str, Any] = {"role": self.role.value, "content": self.content}
+        if self.tool_calls:
+            message["content"] = self.content or None
+            message["tool_calls"] = [
+                call.to_openai_format() for call in self.tool_calls
+            ]
+        if self.call_id is not None:
+            message["tool_call_id"] = self.call_id
+        return message
+
+    def to_anthropic_format(self) -> dict[str, Any]:
+        """Return a message of the Messages API.
+
+        A tool message becomes a user turn with one `tool_result` block; the API
+        joins those that follow each other. The system text that opens a
+        conversation belongs in the request's `system` parameter; as a message,
+        only some models accept it, and only later on.
+        """
+        if self.role is Role.TOOL:
+            block: dict[str, Any] = {
+                "type": "tool_result",
+                "tool_use_id": self.call_id,
+                "content": self.content,
+            }
+            if self.failed:
+                block["is_error"] = True
+            return {"role": "user", "content": [block]}
+        if not self.tool_calls:
+            return {"role": self.role.value, "content": self.content}
+        # The API refuses empty text blocks.
+        blocks = [{"type": "text", "text": self.content}] if self.content else []
+        blocks += [call.to_anthropic_format() for call in self.tool_calls]
+        return {"role": self.role.value, "content": blocks}

@@ -1,0 +1,83 @@
+"""The table of attacks, and programs for cells written as plain functions."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .conftest import missing
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT.parent / "shared" / "spec" / "escape_classes.md"
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
+
+
+def known_rows() -> dict[int, str]:
+    """Return the layers of each row of the table by its number."""
+    if not TABLE.is_file():
+        missing(f"the table of attacks is not at {TABLE}")
+    rows = {}
+    for line in TABLE.read_text().splitlines():
+        cells = [cell.strip() for cell in _CELL_BORDER.split(line)]
+        if len(cells) == 8 and cells[1].isdigit():
+            rows[int(cells[1])] = cells[6]
+    return rows
+
+
+def required_rows() -> set[int]:
+    """Return the rows of the kernel, container, fallback, host and result layers."""
+    return {
+        row for row, layer in known_rows().items() if re.search(r"\b[KCFHR]\b", layer)
+    }
+
+
+def program(function: Callable[..., Any], *helpers: Callable[..., Any]) -> str:
+    """Return a program whose value is what `function` returns.
+
+    The function's parameters are taken from inputs of the same names.
+    """
+    parts = ["from __future__ import annotations"]
+    parts += [
+        textwrap.dedent(inspect.getsource(each))
+        for each in (assert_in_a_cell, *helpers, function)
+    ]
+    names = ", ".join(inspect.signature(function).parameters)
+    return "\n".join([*parts, "assert_in_a_cell()", f"{function.__name__}({names})"])
+
+
+def assert_in_a_cell() -> None:
+    """Stop an attack that was started anywhere but in a cell."""
+    import os
+
+    assert (os.getuid(), os.getppid()) == (10_001, 1), "not in a cell"
+
+
+def attempt(action: Callable[[], object]) -> str:
+    """Return "done", or the name of the error that stopped an action."""
+    import errno
+
+    try:
+        action()
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, type(error).__name__)
+    except BaseException as error:
+        return type(error).__name__
+    return "done"
+
+
+def system_call(number: int, *arguments: Any) -> str:
+    """Make a raw system call; return "done" or the name of its errno."""
+    import ctypes
+    import errno
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    values = [
+        ctypes.c_long(each) if isinstance(each, int) else each for each in arguments
+    ]
+    if libc.syscall(ctypes.c_long(number), *values) == -1:
+        return errno.errorcode.get(ctypes.get_errno(), "unknown")
+    return "done"

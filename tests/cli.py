@@ -1,0 +1,26 @@
+"""Runs the installed `toolcell` command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
+
+
+def toolcell(
+    *arguments: str,
+    stdin: bytes = b"",
+    env: dict[str, str] | None = None,
+    seconds: float = 90,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the command to its end; output is captured."""
+    return subprocess.run(
+        [TOOLCELL, *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=seconds,
+        env=env,
+        check=False,
+    )

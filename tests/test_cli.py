@@ -1,0 +1,222 @@
+"""`toolcell run`, `doctor` and `clean` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .cli import TOOLCELL, toolcell
+from .conftest import BackendRow
+
+SUBPROCESS = ("--backend", "subprocess")
+
+
+def on(backend: BackendRow) -> list[str]:
+    """Return the options that choose a backend row."""
+    return [
+        part
+        for name in ("backend", "image", "runtime")
+        if name in backend.options
+        for part in (f"--{name}", str(backend.options[name]))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "status"),
+    [
+        ("print(1)", 0, "ok"),
+        ("1 / 0", 1, "error"),
+        ("raise SystemExit(42)", 42, "exit"),
+        ("while True: pass", 124, "timeout"),
+        ("x = b'1' * (600 << 20)", 137, "out_of_memory"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "killed"),
+        ("import os; os.kill(os.getpid(), 11)", 139, "crashed, SIGSEGV"),
+    ],
+)
+def test_exit_codes_and_summary(
+    backend: BackendRow, code: str, exit_code: int, status: str
+) -> None:
+    """DESIGN §9."""
+    options = [*on(backend), "--timeout", "1.5"]
+    done = toolcell("run", "-", *options, stdin=code.encode())
+
+    last_line = done.stderr.decode().splitlines()[-1]
+    assert done.returncode == exit_code
+    assert last_line.startswith(f"toolcell: {status}")
+    assert f"{backend.options['backend']} backend" in last_line
+    assert "isolation" in last_line
+
+
+def test_json_is_one_line_and_nothing_else(backend: BackendRow) -> None:
+    code = b"import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': [1]}"
+    done = toolcell("run", "-", "--json", *on(backend), stdin=code)
+
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)
+    assert (result["status"], result["value"]) == ("ok", {"a": [1]})
+    assert (result["stdout"], result["stderr"]) == ("out\n", "err\n")
+
+
+def test_inputs_are_json_or_text() -> None:
+    code = b"print(type(n).__name__, type(t).__name__, t)"
+    options = ["--input", "n=[1]", "--input", "t=a=b", *SUBPROCESS]
+    done = toolcell("run", "-", *options, stdin=code)
+
+    assert done.stdout == b"list str a=b\n"
+
+
+def test_bash_by_file_name(tmp_path: Path) -> None:
+    script = tmp_path / "script.sh"
+    script.write_text("echo $BASH_VERSION | cut -c1; exit 3")
+    done = toolcell("run", str(script), *SUBPROCESS)
+
+    assert (done.returncode, done.stdout.strip().isdigit()) == (3, True)
+
+
+def test_output_is_live(tmp_path: Path) -> None:
+    program = tmp_path / "slow.py"
+    program.write_text("import time\nprint('early')\ntime.sleep(60)")
+    arguments = [TOOLCELL, "run", str(program), *SUBPROCESS]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        started = time.monotonic()
+        assert process.stdout.readline() == b"early\n"
+        assert time.monotonic() - started < 30
+        process.terminate()
+        process.communicate()
+
+
+def test_interrupting_the_command_leaves_no_process(tmp_path: Path) -> None:
+    program = tmp_path / "slow.py"
+    mark = f"toolcell-test-{tmp_path.name}"
+    program.write_text(
+        "import subprocess, sys\n"
+        f"subprocess.Popen(['/bin/sh', '-c', 'sleep 600 # {mark}'])\n"
+        "print('up', flush=True)\nimport time; time.sleep(600)"
+    )
+    arguments = [TOOLCELL, "run", str(program), *SUBPROCESS]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(2)
+        assert process.wait(20) == 130
+
+    assert mark not in _command_lines()
+
+
+def _command_lines() -> str:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(
+                path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            )
+        except OSError:
+            continue
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "no-such-file.py"], "there is no file no-such-file.py"),
+        (["run", "."], ". is a directory"),
+        (["run", "-", "--input", "novalue"], "not of the form name=value"),
+        (["run", "-", "--input", "a-b=1"], "cannot be a variable"),
+        (["run", "-", "--timeout", "-1"], "wall_seconds"),
+        (["run", "-", "--timeout", "nan"], "wall_seconds"),
+        (["run", "-", "--memory", "1"], "memory_mb"),
+        (["run", "-", "--backend", "vm"], "backend"),
+        (["run", "-", "--language", "perl", *SUBPROCESS], "unknown language"),
+        (["run", "-", "--isolation", "kernel", *SUBPROCESS], "isolation"),
+        (["images", "build", "nothing"], "there is no image"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str
+) -> None:
+    done = toolcell(*arguments)
+
+    lines = done.stderr.decode().splitlines()
+    assert (done.returncode, len(lines), done.stdout) == (2, 1, b"")
+    assert message in lines[0]
+
+
+def test_a_file_that_is_not_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "latin.py"
+    file.write_bytes(b"print('\xe9')")
+    done = toolcell("run", str(file))
+
+    assert done.returncode == 2
+    assert b"is not UTF-8 (byte 7)" in done.stderr
+
+
+def test_unknown_options_are_bad_usage() -> None:
+    assert toolcell("run", "-", "--no-such-option").returncode == 2
+
+
+def test_without_docker_the_subprocess_backend_is_used_and_said() -> None:
+    """GR-17, A-05: never a silent downgrade."""
+    env = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "PATH": "/usr/bin:/bin"}
+    done = toolcell("run", "-", env=env, stdin=b"print(1)")
+
+    notice, summary = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout) == (0, b"1\n")
+    assert notice.startswith("toolcell: using the subprocess backend: no Docker")
+    assert "subprocess backend, namespaces isolation" in summary
+
+
+def test_asking_for_a_container_without_docker_is_refused() -> None:
+    env = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "PATH": "/usr/bin:/bin"}
+    for options in (["--isolation", "container"], ["--backend", "docker"]):
+        done = toolcell("run", "-", *options, env=env, stdin=b"print(1)")
+
+        assert (done.returncode, done.stdout) == (4, b"")
+        assert b"no Docker engine answers" in done.stderr
+
+
+def test_doctor_finds_what_run_uses() -> None:
+    done = toolcell(
+        "doctor", "--json", env={"DOCKER_HOST": "unix:///nowhere", "HOME": "/"}
+    )
+
+    report = json.loads(done.stdout)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert (report["backend"], report["level"]) == ("subprocess", "namespaces")
+    for layer in ("user", "mount", "pid", "net", "ipc", "uts"):
+        assert checks[f"namespace {layer}"]["ok"]
+    assert "seccomp" in checks["subprocess cell"]["detail"]
+    assert not checks["docker engine"]["ok"]
+    assert "DOCKER_HOST" in checks["docker engine"]["fix"]
+
+
+def test_doctor_is_a_table_for_people() -> None:
+    done = toolcell("doctor", env={"DOCKER_HOST": "unix:///nowhere", "COLUMNS": "160"})
+
+    assert done.returncode == 0
+    assert "programs run in: subprocess (namespaces isolation)" in done.stdout.decode()
+
+
+def test_clean_finds_nothing_to_do() -> None:
+    done = toolcell("clean", "--json")
+
+    assert (done.returncode, list(json.loads(done.stdout))) == (0, ["removed"])
+
+
+def test_no_heavy_import_before_a_command_is_known() -> None:
+    """The command line starts without the packages that only one command needs."""
+    code = (
+        "import sys, toolcell.host\n"
+        "heavy = {'docker', 'requests', 'RestrictedPython', 'pydantic', 'anyio'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+
+    assert done.stdout == "[]\n"

@@ -1,0 +1,173 @@
+"""The engine may be absent, remote, gone in the middle, or lack what is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import tarfile
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import CellLostError, SandboxUnavailableError
+from toolcell.sandbox import SandboxManager, build_image, owner
+from toolcell.sandbox.docker_profile import OWNER_LABEL
+
+from .conftest import DOCKER, IMAGE, missing, why_no_docker
+
+pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine() -> Iterator[Any]:
+    """A client of the engine."""
+    import docker
+
+    if why := why_no_docker(None):
+        missing(why)
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+class Relay:
+    """A TCP door to the engine that can be shut in everybody's face."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                engine = socket.socket(socket.AF_UNIX)
+                engine.connect("/var/run/docker.sock")
+                self._open += [client, engine]
+                for pair in ((client, engine), (engine, client)):
+                    threading.Thread(target=_copy, args=pair, daemon=True).start()
+
+    def shut(self) -> None:
+        # A plain close would leave the blocked accept one more connection.
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for end in self._open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+async def test_a_remote_engine_works() -> None:
+    relay = Relay()
+    try:
+        config = DOCKER.config(docker_host=relay.address)
+        async with SandboxManager(config) as sandbox:
+            assert (await sandbox.run("print('far'); 1")).value == 1
+    finally:
+        relay.shut()
+
+
+async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
+    relay = Relay()
+    up = anyio.Event()
+    code = "print('up', flush=True)\nimport time; time.sleep(600)"
+    async with SandboxManager(DOCKER.config(docker_host=relay.address)) as sandbox:
+        async with anyio.create_task_group() as tasks:
+
+            async def shut() -> None:
+                await up.wait()
+                relay.shut()
+
+            tasks.start_soon(shut)
+            with pytest.raises(CellLostError):
+                await sandbox.run(code, on_output=lambda *_: up.set())
+        with pytest.raises(SandboxUnavailableError):
+            await sandbox.run("1")
+
+    await no_containers(engine)
+
+
+async def no_containers(engine: Any) -> None:
+    """Wait until no container of ours is left; the engine removes them itself."""
+    ours = {"label": f"{OWNER_LABEL}={owner.this_process()}"}
+    with anyio.fail_after(20):
+        while engine.api.containers(all=True, filters=ours):
+            await anyio.sleep(0.05)
+
+
+async def test_a_missing_image_names_the_fix() -> None:
+    with pytest.raises(SandboxUnavailableError, match="docker pull no/such:image"):
+        async with SandboxManager(DOCKER.config(image="no/such:image")):
+            pass
+
+
+async def test_a_missing_runtime_lists_what_there_is() -> None:
+    with pytest.raises(SandboxUnavailableError, match=r"no runtime 'nope'.*runc"):
+        async with SandboxManager(DOCKER.config(runtime="nope")):
+            pass
+
+
+async def test_an_image_without_python3_is_said(engine: Any) -> None:
+    image = _image_of(engine, {"bin/sh": b"#!"})
+    try:
+        with pytest.raises(SandboxUnavailableError, match="has no python3"):
+            async with SandboxManager(DOCKER.config(image=image)) as sandbox:
+                await sandbox.run("1")
+    finally:
+        engine.images.remove(image, force=True)
+    await no_containers(engine)
+
+
+def _image_of(engine: Any, files: dict[str, bytes]) -> str:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o755
+            archive.addfile(entry, io.BytesIO(data))
+    tag = "toolcell-test/empty:latest"
+    engine.api.import_image_from_data(buffer.getvalue(), "toolcell-test/empty")
+    return tag
+
+
+async def test_a_python_without_ctypes_is_enough(engine: Any) -> None:
+    """The engine's own layers stand in for those that need ctypes."""
+    remove = "import _ctypes, os; os.remove(_ctypes.__file__)"
+    dockerfile = f"FROM {IMAGE}\nRUN python3 -c '{remove}'"
+    tag = "toolcell-test/no-ctypes:latest"
+    engine.images.build(fileobj=io.BytesIO(dockerfile.encode()), tag=tag, rm=True)
+    code = "status = open('/proc/self/status').read()\n'Seccomp:\\t2' in status"
+    try:
+        async with SandboxManager(DOCKER.config(image=tag)) as sandbox:
+            result = await sandbox.run(code)
+    finally:
+        engine.images.remove(tag, force=True)
+
+    assert (result.status, result.value) == ("ok", True)
+
+
+async def test_the_shipped_image_builds_and_runs() -> None:
+    steps: list[tuple[int, int]] = []
+    tag = build_image(
+        "python",
+        base=IMAGE,
+        tag="toolcell-test/python:latest",
+        on_step=lambda done, total, _: steps.append((done, total)),
+    )
+    async with SandboxManager(DOCKER.config(image=tag)) as sandbox:
+        assert (await sandbox.run("print('built'); 2")).value == 2
+
+    assert steps[-1][0] == steps[-1][1] == len(steps)

@@ -1,0 +1,386 @@
+"""The error tree, and who raises what for which bad input.
+
+Rows LC-14..LC-18, LC-20 and RG-29.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+
+from toolcell import core
+from toolcell.core import (
+    CallFailedError,
+    CellLostError,
+    CheckpointError,
+    ConfigError,
+    GuardError,
+    InvalidInputError,
+    SandboxError,
+    SandboxUnavailableError,
+    ToolcellError,
+    ToolError,
+)
+from toolcell.sandbox import ExecutionResult, Limits, SandboxConfig, SandboxManager
+
+pytestmark = pytest.mark.anyio
+
+TREE = importlib.import_module(ToolcellError.__module__)
+CLASSES: list[type[ToolcellError]] = [
+    value
+    for value in vars(TREE).values()
+    if isinstance(value, type) and issubclass(value, ToolcellError)
+]
+KINDS = {
+    "AuditError": "guard.audit",
+    "CallFailedError": "call_failed",
+    "CellLostError": "sandbox.cell_lost",
+    "CheckpointError": "checkpoint",
+    "CheckpointNotFoundError": "checkpoint.not_found",
+    "CheckpointSerializationError": "checkpoint.serialization",
+    "ConfigError": "config",
+    "DuplicateToolError": "tool.duplicate",
+    "GuardDeniedError": "guard.denied",
+    "GuardError": "guard",
+    "InvalidInputError": "invalid_input",
+    "PolicyError": "guard.policy",
+    "SandboxError": "sandbox",
+    "SandboxUnavailableError": "sandbox.unavailable",
+    "StoreUnavailableError": "guard.store_unavailable",
+    "ToolError": "tool",
+    "ToolExecutionError": "tool.execution",
+    "ToolNotFoundError": "tool.not_found",
+    "ToolTimeoutError": "tool.timeout",
+    "ToolValidationError": "tool.validation",
+    "ToolcellError": "toolcell",
+}
+"""Names in other people's logs and metrics: they never change."""
+
+RETRYABLE = {"CellLostError", "SandboxUnavailableError", "StoreUnavailableError"}
+
+
+def drawn_tree() -> dict[str, str]:
+    """Return each class of the drawing with its parent; the root has none."""
+    parents: dict[str, str] = {}
+    above: list[str] = []
+    for line in (TREE.__doc__ or "").splitlines():
+        found = re.match(r"^    ([│ ]*(?:├── |└── )?)(\w+Error)\b", line)
+        if found:
+            depth = len(found[1]) // 4
+            above[depth:] = [found[2]]
+            parents[found[2]] = above[depth - 1] if depth else ""
+    return parents
+
+
+def made(kind: type[ToolcellError], message: str, **data: Any) -> ToolcellError:
+    """Return an error of a class; one class carries a result instead of details."""
+    if issubclass(kind, CallFailedError):
+        return kind(message, result=ExecutionResult(status="timeout"))
+    return kind(message, **data)
+
+
+def test_the_tree_is_the_one_drawn_lc_14() -> None:
+    built = {kind.__name__: kind.__mro__[1].__name__ for kind in CLASSES}
+    built["ToolcellError"] = ""
+
+    assert drawn_tree() == built
+    assert ToolcellError.__base__ is Exception
+    assert all(len(kind.__bases__) == 1 for kind in CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        (ToolcellError, {"ConfigError", "InvalidInputError", "CallFailedError"}),
+        (SandboxError, {"SandboxUnavailableError", "CellLostError"}),
+        (
+            ToolError,
+            {
+                "ToolNotFoundError",
+                "DuplicateToolError",
+                "ToolValidationError",
+                "ToolTimeoutError",
+                "ToolExecutionError",
+            },
+        ),
+        (
+            GuardError,
+            {"GuardDeniedError", "PolicyError", "StoreUnavailableError", "AuditError"},
+        ),
+        (
+            CheckpointError,
+            {"CheckpointNotFoundError", "CheckpointSerializationError"},
+        ),
+    ],
+)
+def test_errors_stand_under_their_subject_lc_15_lc_16_lc_17_lc_18(
+    base: type[ToolcellError], expected: set[str]
+) -> None:
+    leaves = {
+        kind.__name__
+        for kind in CLASSES
+        if kind.__base__ is base and not kind.__subclasses__()
+    }
+    assert leaves == expected
+
+
+def test_every_error_is_public_lc_14() -> None:
+    assert {kind.__name__ for kind in CLASSES} <= set(vars(core)["__all__"])
+
+
+def test_no_name_clashes_with_pydantic_or_builtins_lc_15() -> None:
+    import builtins
+
+    import pydantic
+
+    names = {kind.__name__ for kind in CLASSES}
+    assert not names & (set(dir(builtins)) | set(dir(pydantic)))
+
+
+def test_kinds_are_stable_and_unique_lc_14() -> None:
+    assert {kind.__name__: kind.kind for kind in CLASSES} == KINDS
+    assert len(set(KINDS.values())) == len(CLASSES)
+
+
+def test_kinds_begin_with_their_parents_kind_lc_14() -> None:
+    for kind in CLASSES:
+        parent = kind.__mro__[1]
+        if kind is not ToolcellError and parent is not ToolcellError:
+            assert kind.kind.startswith(f"{getattr(parent, 'kind', '')}.")
+
+
+def test_what_may_succeed_later_is_retryable_lc_14_lc_16() -> None:
+    assert {kind.__name__ for kind in CLASSES if kind.retryable} == RETRYABLE
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_error_is_raised_with_its_data_lc_17_rg_29(
+    kind: type[ToolcellError],
+) -> None:
+    given = {"limit": 3}
+    with pytest.raises(kind) as caught:
+        raise made(kind, "too many", hint="ask for fewer", details=given)
+
+    error = caught.value
+    assert error.message == "too many"
+    assert error.args == ("too many",)
+    if isinstance(error, CallFailedError):
+        assert error.result == ExecutionResult(status="timeout")
+        assert (str(error), error.details) == ("too many", {"status": "timeout"})
+        return
+    assert str(error) == "too many (ask for fewer)"
+    assert (error.hint, error.details) == ("ask for fewer", {"limit": 3})
+    given["limit"] = 4
+    assert error.details == {"limit": 3}
+
+
+def test_hint_and_details_may_be_left_out_rg_29() -> None:
+    error = ToolcellError("broken")
+
+    assert (str(error), error.hint, error.details) == ("broken", None, {})
+    with pytest.raises(TypeError):
+        ToolcellError("broken", "by position")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_one_handler_catches_all_and_one_its_own_lc_20(
+    kind: type[ToolcellError],
+) -> None:
+    with pytest.raises(ToolcellError):
+        raise made(kind, "broken")
+    for other in CLASSES:
+        assert issubclass(kind, other) is (other in kind.__mro__)
+
+
+def said_by(error: ConfigError) -> list[str]:
+    return [problem["field"] for problem in error.details["problems"]]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"bakend": "docker"}, "bakend"),
+        ({"backend": "podman"}, "backend"),
+        ({"minimum_isolation": "some"}, "minimum_isolation"),
+        ({"minimum_enforcement": "hope"}, "minimum_enforcement"),
+        ({"image": ""}, "image"),
+        ({"runtime": "run c"}, "runtime"),
+        ({"python": "python3"}, "python"),
+        ({"env": {"1A": "x"}}, "env.1A.[key]"),
+        ({"env": {"A": "x\0y"}}, "env"),
+        ({"pool": -1}, "pool"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"max_queue": -1}, "max_queue"),
+        ({"network": {"mode": "all"}}, "mode"),
+        ({"code_policy": {"allow": ["os"]}}, "allow"),
+        ({"limits": {"memory": 64}}, "memory"),
+        ({"limits": {"memory_mb": -1}}, "memory_mb"),
+    ],
+)
+def test_a_config_that_cannot_be_used_lc_15(
+    options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SandboxConfig(**options)
+
+    assert said_by(caught.value) == [field]
+    assert field in str(caught.value)
+    assert caught.value.hint
+
+
+def test_all_problems_are_told_at_once_lc_15() -> None:
+    with pytest.raises(ConfigError) as caught:
+        SandboxConfig.model_validate({"bakend": "docker", "pool": -1})
+
+    assert sorted(said_by(caught.value)) == ["bakend", "pool"]
+
+
+@pytest.mark.parametrize("name", [n for n in Limits.model_fields if "stop" not in n])
+@pytest.mark.parametrize("value", [-1, 0, float("nan"), float("inf"), "many", 10**12])
+def test_a_limit_out_of_range_lc_15(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name) as caught:
+        Limits(**{name: value})
+
+    assert said_by(caught.value) == [name]
+
+
+def test_a_contradiction_in_the_config_lc_15() -> None:
+    with pytest.raises(ConfigError, match="never gives 'kernel'") as caught:
+        SandboxConfig(backend="subprocess", minimum_isolation="kernel")
+
+    assert said_by(caught.value) == ["SandboxConfig"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("wall_seconds", 21),
+        ("cpus", 1.5),
+        ("memory_mb", 257),
+        ("pids", 65),
+        ("disk_mb", 65),
+        ("output_bytes", 1_048_577),
+        ("open_files", 257),
+        ("code_bytes", 1_048_577),
+    ],
+)
+async def test_a_run_cannot_widen_its_limits_lc_15(
+    sandbox: SandboxManager, name: str, value: float
+) -> None:
+    limits = Limits.model_validate({name: value})
+
+    with pytest.raises(InvalidInputError, match=f"wider here: {name} ") as caught:
+        await sandbox.run("1", limits=limits)
+    assert caught.value.hint
+
+
+def loop() -> list[Any]:
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"code": b"1"}, "code must be str, not bytes"),
+        ({"code": None}, "code must be str, not NoneType"),
+        ({"code": "x = '\ud83d'"}, "not valid Unicode"),
+        ({"code": "#" * 1_048_577}, "has 1048577 bytes, the limit is 1048576"),
+        ({"code": "#" * 524_288 + "é" * 262_145}, "has 1048578 bytes"),
+        ({"language": "ruby"}, "unknown language 'ruby'"),
+        ({"language": None}, "unknown language None"),
+        ({"inputs": {"a b": 1}}, "'a b' cannot be a variable"),
+        ({"inputs": {"": 1}}, "'' cannot be a variable"),
+        ({"inputs": {"class": 1}}, "'class' cannot be a variable"),
+        ({"inputs": {"__name__": 1}}, "'__name__' cannot be a variable"),
+        ({"inputs": {1: 1}}, "1 cannot be a variable"),
+        ({"inputs": {"a": object()}}, "not JSON values"),
+        ({"inputs": {"a": {1, 2}}}, "not JSON values"),
+        ({"inputs": {"a": b"x"}}, "not JSON values"),
+        ({"inputs": {"a": float("nan")}}, "not JSON values"),
+        ({"inputs": {"a": float("-inf")}}, "not JSON values"),
+        ({"inputs": {"a": "half \ud83d"}}, "not JSON values"),
+        ({"inputs": {"a": loop()}}, "not JSON values"),
+        ({"inputs": {"a": {1: "an integer key"}}}, "not JSON values"),
+        ({"inputs": {"a": "x" * 1_048_577}}, "the inputs have"),
+        ({"language": "bash", "inputs": {"ä": 1}}, "cannot be used in bash"),
+        ({"language": "bash", "inputs": {"a": "\0"}}, "NUL character"),
+    ],
+)
+async def test_a_program_that_cannot_be_used_lc_15(
+    sandbox: SandboxManager, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(words)):
+        await sandbox.run(**{"code": "1", **options})
+
+
+async def test_bash_may_be_told_of_a_nul_lc_15(sandbox: SandboxManager) -> None:
+    result = await sandbox.run(
+        'printf %s "$a"', language="bash", inputs={"a": r"no NUL: \u0000"}
+    )
+
+    assert (result.status, result.stdout) == ("ok", r"no NUL: \u0000")
+
+
+async def test_a_session_checks_like_a_run_lc_15(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        with pytest.raises(InvalidInputError, match="not valid Unicode"):
+            await session.run("'\ud83d'", fresh=True)
+        with pytest.raises(InvalidInputError, match="wall_seconds"):
+            await session.run("1", fresh=True, limits=Limits(wall_seconds=21))
+
+        result = await session.run("1 + 1", fresh=True)
+
+    assert result.value == 2
+
+
+async def test_a_function_that_fails_says_how_lc_16(sandbox: SandboxManager) -> None:
+    def divide(by: int) -> float:
+        return 1 / by
+
+    with pytest.raises(CallFailedError, match="division by zero") as caught:
+        await sandbox.call(divide, 0)
+
+    result = caught.value.result
+    assert isinstance(result, ExecutionResult)
+    assert result.status == "error"
+    assert caught.value.details == {"status": "error"}
+
+
+@pytest.mark.parametrize("after_use", [False, True])
+async def test_a_manager_that_is_not_open_lc_16(after_use: bool) -> None:
+    manager = SandboxManager(SandboxConfig(backend="subprocess"))
+    if after_use:
+        async with manager:
+            pass
+
+    with pytest.raises(SandboxUnavailableError, match="not open"):
+        await manager.run("1")
+    with pytest.raises(SandboxUnavailableError, match="not open"):
+        async with manager.session():
+            pass
+
+
+async def test_a_backend_weaker_than_asked_lc_16() -> None:
+    config = SandboxConfig(
+        backend="docker", docker_host="tcp://127.0.0.1:9", minimum_isolation="kernel"
+    )
+    with pytest.raises(SandboxUnavailableError, match="no Docker engine answers") as e:
+        async with SandboxManager(config):
+            pass
+    assert "DOCKER_HOST" in (e.value.hint or "")
+
+
+async def test_a_cell_that_is_lost_is_our_failure_lc_16(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("1", fresh=True)
+        await session._cell.kill()
+
+        with pytest.raises(CellLostError):
+            await session.run("1", fresh=True)

@@ -1,0 +1,226 @@
+"""The same promises for an ordinary user, and the last resort where the OS has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .cli import TOOLCELL
+from .conftest import missing
+
+ORDINARY_USER = 65_534
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+# Everything is imported before the privileges go: the checkout may be private.
+_AS_ORDINARY_USER = """
+import json, os, sys
+import anyio, anyio._backends._asyncio
+import toolcell.sandbox
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+from toolcell.sandbox import bundle, cell_client, host_cgroups, subprocess_backend
+bundle.bundle()
+user = int(sys.argv[1])
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+config = SandboxConfig(backend="subprocess", python=sys.argv[2],
+                       limits=Limits(memory_mb=64, pids=24, wall_seconds=10))
+programs = json.loads(sys.argv[3])
+async def main():
+    async with SandboxManager(config) as sandbox:
+        print(json.dumps([(await sandbox.run(code)).to_json() for code in programs]))
+anyio.run(main)
+"""
+
+_STATUS_LINES = """
+import os
+status = {k: v.strip() for k, _, v in (l.partition(":") for l in open("/proc/self/status"))}
+[os.getuid() == os.stat("/proc/1").st_uid, os.getpid(), status["Seccomp"]] + [
+    int(status["Cap" + name], 16) for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")]
+"""
+_REACH_SUPERVISOR = """
+import os, resource
+reached = []
+for name, attempt in {
+    "mem": lambda: open("/proc/1/mem", "rb"),
+    "fd": lambda: os.listdir("/proc/1/fd"),
+    "environ": lambda: open("/proc/1/environ"),
+    "limits": lambda: resource.prlimit(1, resource.RLIMIT_CPU, (0, 0)),
+    "affinity": lambda: os.sched_setaffinity(0, range(os.cpu_count())),
+}.items():
+    try:
+        attempt()
+        reached.append(name)
+    except OSError:
+        pass
+os.kill(1, 9)
+reached
+"""
+_FORKS = """
+import os, time
+started = 0
+try:
+    for _ in range(200):
+        if os.fork() == 0: time.sleep(30); os._exit(0)
+        started += 1
+except OSError: pass
+started
+"""
+_SPREAD_MEMORY = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0: x = b"1" * (40 << 20); time.sleep(30)
+time.sleep(30)
+"""
+
+
+@pytest.fixture(scope="module")
+def ordinary() -> list[dict[str, Any]]:
+    """Results of five programs that an ordinary user ran."""
+    if os.getuid() != 0 or not Path(SYSTEM_PYTHON).exists():
+        missing("needs root, to become an ordinary user, and /usr/bin/python3")
+    programs = [
+        _STATUS_LINES,
+        _REACH_SUPERVISOR,
+        _FORKS,
+        _SPREAD_MEMORY,
+        "x = b'1' * (200 << 20)",
+    ]
+    arguments = [str(ORDINARY_USER), SYSTEM_PYTHON, json.dumps(programs)]
+    done = subprocess.run(
+        [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
+        capture_output=True,
+        check=False,
+        timeout=90,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    results: list[dict[str, Any]] = json.loads(done.stdout)
+    return results
+
+
+def test_an_ordinary_user_has_the_same_walls(ordinary: list[dict[str, Any]]) -> None:
+    result = ordinary[0]
+
+    assert result["isolation"]["level"] == "namespaces"
+    # One uid is all that can be mapped; PID 1 is another process all the same.
+    assert result["value"] == [True, 2, "2", 0, 0, 0, 0, 0]
+
+
+def test_the_supervisor_is_out_of_reach_under_the_same_uid(
+    ordinary: list[dict[str, Any]],
+) -> None:
+    assert (ordinary[1]["status"], ordinary[1]["value"]) == ("ok", [])
+
+
+def test_without_cgroups_rlimits_and_the_watchdog_hold(
+    ordinary: list[dict[str, Any]],
+) -> None:
+    held = ordinary[2]["usage"]["enforced_by"]
+    if held["memory_mb"] == "cgroup":
+        missing("this user has cgroups of its own")
+
+    assert (held["memory_mb"], held["pids"]) == ("watchdog", "rlimit")
+    assert 0 < ordinary[2]["value"] < 24
+    assert (ordinary[3]["status"], ordinary[3]["claimed"]) == ("out_of_memory", False)
+    assert (ordinary[4]["status"], ordinary[4]["claimed"]) == ("out_of_memory", True)
+
+
+def without_namespaces(*arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:
+    """Run toolcell where the kernel gives no user namespaces."""
+    if os.getuid() != 0 or shutil.which("unshare") is None:
+        missing("needs root and util-linux, to take namespaces away")
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = ["unshare", "-Ur", "sh", "-c", script, "sh", TOOLCELL, *arguments]
+    env = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    return subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=env,
+    )
+
+
+def test_without_namespaces_nothing_runs_unless_asked_by_name() -> None:
+    """GR-22, A-05."""
+    done = without_namespaces("run", "-", stdin="print(1)")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "minimum_isolation='process'" in done.stderr
+
+
+def in_process(code: str) -> dict[str, Any]:
+    """Run a program in `process` isolation."""
+    options = ("--isolation", "process", "--timeout", "2", "--memory", "64", "--json")
+    done = without_namespaces("run", "-", *options, stdin=code)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_process_isolation_runs_restricted_python() -> None:
+    result = in_process(
+        "import math\n"
+        "class Point:\n"
+        "    def __init__(self, x): self.x = x\n"
+        "    def twice(self): return self.x * 2\n"
+        "point = Point(2)\npoint.x = 3\n"
+        "first, (second, third) = 1, (2, 3)\n"
+        "table = {}\ntable['k'] = [n for n in range(3) if n]\ntable['k'][0] = 6\n"
+        "print('printed', end='!')\n"
+        "[point.twice(), first, second, third, table, math.floor(2.5)]"
+    )
+
+    assert (result["status"], result["stdout"]) == ("ok", "printed!")
+    assert result["value"] == [6, 1, 2, 3, {"k": [6, 2]}, 2]
+    assert result["isolation"]["level"] == "process"
+    assert "restricted_python" in result["isolation"]["layers"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os",
+        "from sys import modules",
+        "().__class__",
+        "open('/etc/passwd')",
+        "eval('1')",
+        "print.__self__",
+        "def f(_getattr_): pass",
+        "exec('1')",
+    ],
+)
+def test_process_isolation_refuses_with_the_line(code: str) -> None:
+    result = in_process(code)
+
+    assert result["status"] == "refused"
+    assert result["reasons"][0].startswith("line 1: ")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "getattr((), '_' + '_class_' + '_')",
+        "'{0.__class__}'.format(())",
+        "import json\njson.codecs",
+        "import re\nre.sre_parse",
+        "def f():\n    yield 1\ngetattr(f(), 'gi_' + 'frame')",
+        "try:\n    (1).nothing\nexcept AttributeError as error:\n    error.obj",
+        "import math\nmath.pi = 3",
+        "str.format_map",
+    ],
+)
+def test_process_isolation_guards_at_run_time(code: str) -> None:
+    assert in_process(code)["status"] == "error"
+
+
+def test_process_isolation_keeps_time_and_memory() -> None:
+    assert in_process("while True: pass")["status"] == "timeout"
+    assert in_process("x = [0] * (1 << 28)")["status"] == "out_of_memory"
