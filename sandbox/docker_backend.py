@@ -301,7 +301,9 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
         )
     if isinstance(error, docker.errors.APIError):
         return SandboxUnavailableError(f"the Docker engine refused: {text}")
+    place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
     return SandboxUnavailableError(
-        f"no Docker engine answers: {text}",
+        f"no Docker engine answers at {place}",
         hint="start it, set DOCKER_HOST, or use backend='subprocess'",
+        details={"error": str(text)},
     )

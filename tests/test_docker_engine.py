@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import socket
 import tarfile
 import threading
@@ -18,6 +19,8 @@ from toolcell.sandbox import SandboxManager, build_image, owner
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
 from .conftest import DOCKER, IMAGE, missing, why_no_docker
+
+ENGINE_SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")[7:]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -48,7 +51,7 @@ class Relay:
             while True:
                 client, _ = self._server.accept()
                 engine = socket.socket(socket.AF_UNIX)
-                engine.connect("/var/run/docker.sock")
+                engine.connect(ENGINE_SOCKET)
                 self._open += [client, engine]
                 for pair in ((client, engine), (engine, client)):
                     threading.Thread(target=_copy, args=pair, daemon=True).start()

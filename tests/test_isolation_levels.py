@@ -39,7 +39,8 @@ anyio.run(main)
 
 _STATUS_LINES = """
 import os
-status = {k: v.strip() for k, _, v in (l.partition(":") for l in open("/proc/self/status"))}
+lines = [line.partition(":") for line in open("/proc/self/status")]
+status = {name: value.strip() for name, _, value in lines}
 [os.getuid() == os.stat("/proc/1").st_uid, os.getpid(), status["Seccomp"]] + [
     int(status["Cap" + name], 16) for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")]
 """

@@ -1,0 +1,140 @@
+"""The other ways to run a program, each as its users would start it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import which
+
+from measure import BURST, SLOW_BURST, Contender, Missing
+
+PYTHON = "/usr/bin/python3"
+"""The interpreter of both sides where cells are processes of this machine."""
+
+HELLO = "print(1)"
+_BWRAP = (
+    *("bwrap", "--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib"),
+    *("--symlink", "usr/lib64", "/lib64", "--symlink", "usr/bin", "/bin"),
+    *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--unshare-all"),
+)
+
+
+def output(command: Sequence[str]) -> bytes:
+    """Run a command to its end; return what it printed."""
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True
+    ).stdout
+
+
+def command(name: str, arguments: Sequence[str], burst: int = BURST) -> Contender:
+    """Return a contender that starts a command and reads its output, `1`."""
+
+    async def run() -> None:
+        # Blocking on purpose: nothing of ours runs while the baseline does.
+        assert output(arguments) == b"1\n"
+
+    return Contender(name=name, run=run, burst=burst)
+
+
+def needs(program: str) -> None:
+    """Raise Missing if a program is not there."""
+    if which(program) is None:
+        raise Missing(f"{program} is not installed")
+
+
+def plain_arguments(code: str) -> list[str]:
+    """Return the command line of a program without any walls."""
+    needs(PYTHON)
+    return [PYTHON, "-I", "-c", code]
+
+
+def bwrap_arguments(code: str) -> list[str]:
+    """Return the command line of a program behind bubblewrap."""
+    needs("bwrap")
+    return [*_BWRAP, *plain_arguments(code)]
+
+
+def plain() -> Contender:
+    """Return a bare interpreter, started anew for each program."""
+    return command("python3 -I -c", plain_arguments(HELLO))
+
+
+def bwrap() -> Contender:
+    """Return bubblewrap, started anew for each program."""
+    return command("bwrap python3 -I -c", bwrap_arguments(HELLO))
+
+
+def bwrap_per_second(runs: int, workers: int) -> float:
+    """Return how many programs a second bubblewrap gets through."""
+    arguments = bwrap_arguments(HELLO)
+    with ThreadPoolExecutor(workers) as threads:
+        started = time.perf_counter()
+        results = list(threads.map(lambda _: output(arguments), range(runs)))
+        elapsed = time.perf_counter() - started
+    assert set(results) == {b"1\n"}
+    return runs / elapsed
+
+
+def _in_image() -> list[str]:
+    return ["python3", "-I", "-c", HELLO]
+
+
+def docker_run(image: str, runtime: str, *, network: bool = True) -> Contender:
+    """Return `docker run --rm`: a container for each program."""
+    flags = [f"--runtime={runtime}", *([] if network else ["--network=none"])]
+    arguments = ["docker", "run", "--rm", *flags, image, *_in_image()]
+    name = f"docker run --rm {' '.join(flags)}"
+    return command(name, arguments, SLOW_BURST)
+
+
+@contextmanager
+def docker_exec(image: str, runtime: str) -> Iterator[Contender]:
+    """Keep a container for `docker exec`; it ends when its input does."""
+    waits = "import sys; print('up', flush=True); sys.stdin.read()"
+    start = ["docker", "run", "--rm", "-i", f"--runtime={runtime}", "--cidfile"]
+    with _scratch_name() as cidfile:
+        container = subprocess.Popen(
+            [*start, cidfile, image, "python3", "-c", waits],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with container:
+            assert container.stdout is not None
+            if container.stdout.readline() != b"up\n":
+                raise Missing(f"docker run --runtime={runtime} does not work")
+            name = Path(cidfile).read_text()
+            arguments = ["docker", "exec", name, *_in_image()]
+            yield command("docker exec", arguments)
+
+
+@contextmanager
+def _scratch_name() -> Iterator[str]:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        yield f"{folder}/id"
+
+
+def needs_docker(image: str, runtime: str) -> None:
+    """Raise Missing if the engine, the image or the runtime is not there."""
+    import docker
+    import docker.errors
+
+    needs("docker")
+    try:
+        client = docker.from_env(timeout=10)
+        try:
+            runtimes = client.info()["Runtimes"]
+            client.images.get(image)
+        finally:
+            client.close()
+    except docker.errors.ImageNotFound:
+        raise Missing(f"the Docker engine has no image {image}") from None
+    except docker.errors.DockerException as error:
+        raise Missing(f"no Docker engine answers: {error}") from None
+    if runtime not in runtimes:
+        raise Missing(f"the Docker engine has no runtime {runtime}")

@@ -1,0 +1,157 @@
+"""Timing: contenders take turns in short bursts, medians are compared.
+
+A machine that others use is slow for seconds at a time. Two things measured one
+after the other may differ by that alone; two things measured in turns meet the
+same weather, so their ratio holds where the milliseconds do not.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Compare = Literal["faster", "share", "rate", "absolute"]
+BURST = 10
+"""Runs of a quick contender before the next one has its turn."""
+
+SLOW_BURST = 3
+"""The same for a contender that takes more than about 100 ms."""
+
+_WARM_UPS = 2
+
+
+class Missing(Exception):
+    """What a row needs is not on this machine; the message says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One way to do a piece of work."""
+
+    name: str
+    run: Callable[[], Awaitable[float | None]]
+    """Does the work once. What it returns is taken as its milliseconds; where it
+    returns None the clock outside counts."""
+
+    settle: Callable[[], Awaitable[None]] | None = None
+    """Waits, off the clock, until what an earlier run left has been cleared away."""
+
+    burst: int = BURST
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """What was measured of one contender."""
+
+    name: str
+    unit: str = "ms"
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def p95(self) -> float:
+        ordered = sorted(self.values)
+        return ordered[math.ceil(0.95 * len(ordered)) - 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Our work against one baseline, or against a fixed bound.
+
+    `compare` says what the ratio is and which way it must go: "faster" is
+    baseline / ours, at least `gate`; "share" is ours / baseline, at most `gate`;
+    "rate" is ours / baseline of things per second, at least `gate`; "absolute"
+    has no baseline, ours is at most `gate`. Without a gate it is only reported.
+    """
+
+    work: str
+    ours: Sample
+    compare: Compare
+    baseline: Sample | None = None
+    gate: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        if self.baseline is None:
+            return None
+        if self.compare == "faster":
+            return self.baseline.p50 / self.ours.p50
+        return self.ours.p50 / self.baseline.p50
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the gate holds; None where there is none."""
+        value = self.ours.p50 if self.compare == "absolute" else self.ratio
+        if self.gate is None or value is None:
+            return None
+        if self.compare in ("faster", "rate"):
+            return value >= self.gate
+        return value <= self.gate
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as JSON values."""
+        return {
+            "work": self.work,
+            "compare": self.compare,
+            "ours": _sample_json(self.ours),
+            "baseline": _sample_json(self.baseline) if self.baseline else None,
+            "ratio": self.ratio,
+            "gate": self.gate,
+            "passed": self.passed,
+        }
+
+
+def _sample_json(sample: Sample) -> dict[str, Any]:
+    return {
+        "name": sample.name,
+        "unit": sample.unit,
+        "runs": len(sample.values),
+        "p50": round(sample.p50, 4),
+        "p95": round(sample.p95, 4),
+    }
+
+
+async def take_turns(contenders: Sequence[Contender], runs: int) -> list[Sample]:
+    """Measure all contenders in turns; a quick one gets at least `runs` runs.
+
+    Slow ones get `SLOW_BURST / BURST` of that.
+    """
+    for contender in contenders:
+        for _ in range(min(_WARM_UPS, runs)):
+            await _once(contender)
+    samples = [Sample(name=contender.name) for contender in contenders]
+    for _ in range(math.ceil(runs / BURST)):
+        for contender, sample in zip(contenders, samples, strict=True):
+            for _ in range(min(contender.burst, runs)):
+                sample.values.append(await _once(contender))
+    return samples
+
+
+async def _once(contender: Contender) -> float:
+    if contender.settle is not None:
+        await contender.settle()
+    started = time.perf_counter()
+    own = await contender.run()
+    elapsed = (time.perf_counter() - started) * 1000
+    return elapsed if own is None else own
+
+
+def against(
+    work: str,
+    samples: Sequence[Sample],
+    gates: Sequence[float | None],
+    compare: Compare = "faster",
+) -> list[Row]:
+    """Return a row for each baseline; the first sample is ours."""
+    ours, *baselines = samples
+    return [
+        Row(work=work, ours=ours, baseline=baseline, compare=compare, gate=gate)
+        for baseline, gate in zip(baselines, gates, strict=True)
+    ]

@@ -1,0 +1,83 @@
+"""What this machine knows about our cells: their processes and containers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+from measure import Missing
+from toolcell.sandbox import SandboxManager
+
+_SETTLE_SECONDS = 30.0
+_POLL_SECONDS = 0.002
+_OWNER_LABEL = "dev.toolcell.owner"
+
+
+def children(pid: int) -> list[int]:
+    """Return the child processes of a process."""
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except OSError:
+        # It ended while we looked.
+        return []
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of a process, their children, and so on."""
+    found: list[int] = []
+    for child in children(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def launcher() -> int:
+    """Return the one process that this one has started: it makes the cells."""
+    [pid] = children(os.getpid())
+    return pid
+
+
+def pss_mb(pid: int) -> float:
+    """Return a process's share of the memory that it uses.
+
+    Raises:
+        Missing: Only root may look.
+    """
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except PermissionError:
+        raise Missing("only root may read the memory of cells") from None
+    [kilobytes] = [line.split()[1] for line in text.splitlines() if line[:4] == "Pss:"]
+    return int(kilobytes) / 1024
+
+
+async def cells_settled(sandbox: SandboxManager, cells: int) -> None:
+    """Wait until `cells` prepared cells, and no others, are there."""
+    # Nothing public tells when the pool is full.
+    pool = sandbox._pool
+    assert pool is not None
+    maker = launcher()
+    with anyio.fail_after(_SETTLE_SECONDS):
+        while pool.ready != cells or len(children(maker)) != cells:
+            await anyio.sleep(_POLL_SECONDS)
+
+
+async def containers_gone() -> None:
+    """Wait until the engine has removed every container of this process."""
+    import docker
+
+    client = docker.from_env()
+    try:
+        with anyio.fail_after(_SETTLE_SECONDS):
+            while any(map(_is_ours, client.containers.list(all=True, sparse=True))):
+                await anyio.sleep(_POLL_SECONDS)
+    finally:
+        client.close()
+
+
+def _is_ours(container: object) -> bool:
+    labels: dict[str, str] = getattr(container, "labels", None) or {}
+    return labels.get(_OWNER_LABEL, "").startswith(f"{os.getpid()}-")

@@ -1,0 +1,244 @@
+"""The rows of the table: one function each, all through the public API."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+import baselines
+import peers
+import processes
+from baselines import HELLO, PYTHON
+from measure import SLOW_BURST, Contender, Row, Sample, against, take_turns
+from toolcell.sandbox import SandboxConfig, SandboxManager, Session
+
+_POOL = 8
+_WORKERS = 4
+_SUM_OF_SQUARES = """\
+import time
+started = time.perf_counter()
+total = 0
+for i in range(1_000_000):
+    total += i * i
+print((time.perf_counter() - started) * 1000)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line asked for."""
+
+    runs: int
+    image: str
+
+
+RowMaker = Callable[[Options], Awaitable[list[Row]]]
+
+
+def _subprocess_config(pool: int = 0) -> SandboxConfig:
+    return SandboxConfig(backend="subprocess", python=PYTHON, pool=pool)
+
+
+def _docker_config(options: Options, runtime: str) -> SandboxConfig:
+    baselines.needs_docker(options.image, runtime)
+    return SandboxConfig(backend="docker", image=options.image, runtime=runtime)
+
+
+async def _hello(sandbox: SandboxManager) -> None:
+    result = await sandbox.run(HELLO)
+    assert (result.status, result.stdout) == ("ok", "1\n"), result
+
+
+async def _hello_again(session: Session) -> None:
+    result = await session.run(HELLO, fresh=True)
+    assert (result.status, result.stdout) == ("ok", "1\n"), result
+
+
+async def on_demand(options: Options) -> list[Row]:
+    """A cell made, used and destroyed for one program."""
+    async with SandboxManager(_subprocess_config()) as sandbox:
+        ours = Contender(
+            name="sandbox.run",
+            run=partial(_hello, sandbox),
+            settle=partial(processes.cells_settled, sandbox, 0),
+        )
+        others = [baselines.bwrap(), baselines.plain()]
+        samples = await take_turns([ours, *others], options.runs)
+    return against("subprocess, fresh cell on demand", samples, [3, None])
+
+
+async def prepared(options: Options) -> list[Row]:
+    """A cell from a full pool, used and destroyed for one program."""
+    async with SandboxManager(_subprocess_config(_POOL)) as sandbox:
+        ours = Contender(
+            name="sandbox.run",
+            run=partial(_hello, sandbox),
+            settle=partial(processes.cells_settled, sandbox, _POOL),
+        )
+        others = [baselines.bwrap(), baselines.plain()]
+        samples = await take_turns([ours, *others], options.runs)
+    return against("subprocess, fresh prepared cell", samples, [12, None])
+
+
+async def sustained(options: Options) -> list[Row]:
+    """As many fresh cells a second as the machine gives, one after another."""
+    ours = Sample(name="sandbox.run", unit="runs/s")
+    bwrap = Sample(name="bwrap python3 -I -c", unit="runs/s")
+    async with SandboxManager(_subprocess_config(_POOL)) as sandbox:
+        for _ in range(min(5, options.runs)):
+            # What the pool held at the start is no part of what can be sustained.
+            await _per_second(sandbox, _POOL)
+            ours.values.append(await _per_second(sandbox, 2 * options.runs))
+            await processes.cells_settled(sandbox, _POOL)
+            rate = baselines.bwrap_per_second(options.runs // 2 + 1, _WORKERS)
+            bwrap.values.append(rate)
+    work = f"subprocess, fresh cells from {_WORKERS} tasks"
+    return against(work, [ours, bwrap], [None], "rate")
+
+
+async def _per_second(sandbox: SandboxManager, runs: int) -> float:
+    left = iter(range(runs))
+
+    async def work() -> None:
+        for _ in left:
+            await _hello(sandbox)
+
+    started = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(_WORKERS):
+            tasks.start_soon(work)
+    return runs / (time.perf_counter() - started)
+
+
+async def session(runtime: str, gates: list[float], options: Options) -> list[Row]:
+    """A new interpreter in a container that is open already."""
+    config = _docker_config(options, runtime)
+    async with SandboxManager(config) as sandbox, sandbox.session() as opened:
+        with baselines.docker_exec(options.image, runtime) as docker_exec:
+            run = partial(_hello_again, opened)
+            ours = Contender(name="session.run(fresh=True)", run=run)
+            docker_run = baselines.docker_run(options.image, runtime)
+            contenders = [ours, docker_run, docker_exec]
+            samples = await take_turns(contenders, options.runs)
+    gate_of_exec = gates[1] if len(gates) > 1 else None
+    return against(
+        f"docker/{runtime}, run in a session", samples, [gates[0], gate_of_exec]
+    )
+
+
+async def cold(runtime: str, gate: float, options: Options) -> list[Row]:
+    """A container made, used and destroyed for one program; the end of a session."""
+    async with SandboxManager(_docker_config(options, runtime)) as sandbox:
+
+        async def close() -> float:
+            async with sandbox.session() as opened:
+                await _hello_again(opened)
+                started = time.perf_counter()
+            return (time.perf_counter() - started) * 1000
+
+        ours, closing = (
+            Contender(
+                name=name, run=run, settle=processes.containers_gone, burst=SLOW_BURST
+            )
+            for name, run in (
+                ("sandbox.run", partial(_hello, sandbox)),
+                ("session exit", close),
+            )
+        )
+        others = [
+            baselines.docker_run(options.image, runtime, network=network)
+            for network in (True, False)
+        ]
+        samples = await take_turns([ours, *others, closing], options.runs)
+    rows = against(
+        f"docker/{runtime}, fresh cell, cold", samples[:3], [gate, None], "share"
+    )
+    work = f"docker/{runtime}, close of a session"
+    return [*rows, Row(work=work, ours=samples[3], compare="absolute", gate=50)]
+
+
+async def cpu_bound(options: Options) -> list[Row]:
+    """A loop that only computes: the whole run, and as the program's clock says."""
+    async with SandboxManager(_subprocess_config()) as sandbox:
+        inside: dict[str, Sample] = {
+            name: Sample(name=name) for name in ("in a cell", "python3 -I -c")
+        }
+        plain = baselines.plain_arguments(_SUM_OF_SQUARES)
+
+        async def ours() -> None:
+            result = await sandbox.run(_SUM_OF_SQUARES)
+            inside["in a cell"].values.append(float(result.stdout))
+
+        async def theirs() -> None:
+            inside["python3 -I -c"].values.append(float(baselines.output(plain)))
+
+        settle = partial(processes.cells_settled, sandbox, 0)
+        contenders = [
+            Contender(name="sandbox.run", run=ours, settle=settle, burst=SLOW_BURST),
+            Contender(name="python3 -I -c", run=theirs, burst=SLOW_BURST),
+        ]
+        whole = await take_turns(contenders, options.runs)
+    clock = list(inside.values())
+    return [
+        *against("CPU-bound loop, the program's clock", clock, [1.05], "share"),
+        *against("CPU-bound loop, the whole run", whole, [1.05], "share"),
+    ]
+
+
+async def command_line(options: Options) -> list[Row]:
+    """The whole process of `toolcell run hello.py`."""
+    toolcell = Path(sys.executable).with_name("toolcell")
+    baselines.needs(str(toolcell))
+    with TemporaryDirectory() as folder:
+        hello = Path(folder, "hello.py")
+        hello.write_text(HELLO)
+        ours = [str(toolcell), "run", str(hello), "--backend", "subprocess"]
+        samples = await take_turns(
+            [
+                baselines.quiet_command("toolcell run hello.py", ours, SLOW_BURST),
+                baselines.command("python3 hello.py", [sys.executable, str(hello)]),
+            ],
+            options.runs,
+        )
+    return against("toolcell run, whole process", samples, [5], "share")
+
+
+async def idle_memory(options: Options) -> list[Row]:
+    """What a prepared cell costs while nobody uses it."""
+    child = Sample(name="PSS of the prepared child", unit="MB")
+    whole = Sample(name="PSS of the cell's processes", unit="MB")
+    async with SandboxManager(_subprocess_config(_POOL)) as sandbox:
+        await processes.cells_settled(sandbox, _POOL)
+        for cell in processes.children(processes.launcher()):
+            inside = [processes.pss_mb(pid) for pid in processes.descendants(cell)]
+            child.values += inside
+            whole.values.append(processes.pss_mb(cell) + sum(inside))
+    return [
+        Row(work="idle prepared child", ours=child, compare="absolute", gate=3),
+        Row(work="idle prepared cell, whole", ours=whole, compare="absolute"),
+    ]
+
+
+async def peer_rows(options: Options) -> list[Row]:
+    """Other sandboxes for Python, where they are installed."""
+    return await peers.rows(options.runs, options.image)
+
+
+ROWS: dict[str, RowMaker] = {
+    "subprocess-on-demand": on_demand,
+    "subprocess-prepared": prepared,
+    "subprocess-sustained": sustained,
+    "docker-session": partial(session, "runc", [60, 15]),
+    "runsc-session": partial(session, "runsc", [16]),
+    "docker-cold": partial(cold, "runc", 0.7),
+    "runsc-cold": partial(cold, "runsc", 0.9),
+    "cpu-bound": cpu_bound,
+    "command-line": command_line,
+    "idle-memory": idle_memory,
+}
