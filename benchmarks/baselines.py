@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import which
+from tempfile import TemporaryDirectory
 
-from measure import BURST, SLOW_BURST, Contender, Missing
+from measure import BURST, SLOW_BURST, Contender, Missing, WrongResult
 
 PYTHON = "/usr/bin/python3"
 """The interpreter of both sides where cells are processes of this machine."""
@@ -23,19 +24,29 @@ _BWRAP = (
 )
 
 
-def output(command: Sequence[str]) -> bytes:
+def output(arguments: Sequence[str], *, quiet: bool = False) -> bytes:
     """Run a command to its end; return what it printed."""
-    return subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True
-    ).stdout
+    done = subprocess.run(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
+        check=False,
+    )
+    if done.returncode:
+        raise WrongResult(f"{' '.join(arguments)} ended with {done.returncode}")
+    return done.stdout
 
 
-def command(name: str, arguments: Sequence[str], burst: int = BURST) -> Contender:
+def command(
+    name: str, arguments: Sequence[str], *, burst: int = BURST, quiet: bool = False
+) -> Contender:
     """Return a contender that starts a command and reads its output, `1`."""
 
     async def run() -> None:
         # Blocking on purpose: nothing of ours runs while the baseline does.
-        assert output(arguments) == b"1\n"
+        if output(arguments, quiet=quiet) != b"1\n":
+            raise WrongResult(f"{name} did not print 1")
 
     return Contender(name=name, run=run, burst=burst)
 
@@ -75,7 +86,8 @@ def bwrap_per_second(runs: int, workers: int) -> float:
         started = time.perf_counter()
         results = list(threads.map(lambda _: output(arguments), range(runs)))
         elapsed = time.perf_counter() - started
-    assert set(results) == {b"1\n"}
+    if set(results) != {b"1\n"}:
+        raise WrongResult("bwrap did not print 1")
     return runs / elapsed
 
 
@@ -87,8 +99,8 @@ def docker_run(image: str, runtime: str, *, network: bool = True) -> Contender:
     """Return `docker run --rm`: a container for each program."""
     flags = [f"--runtime={runtime}", *([] if network else ["--network=none"])]
     arguments = ["docker", "run", "--rm", *flags, image, *_in_image()]
-    name = f"docker run --rm {' '.join(flags)}"
-    return command(name, arguments, SLOW_BURST)
+    name = f"docker run {' '.join(flags)}"
+    return command(name, arguments, burst=SLOW_BURST)
 
 
 @contextmanager
@@ -96,7 +108,8 @@ def docker_exec(image: str, runtime: str) -> Iterator[Contender]:
     """Keep a container for `docker exec`; it ends when its input does."""
     waits = "import sys; print('up', flush=True); sys.stdin.read()"
     start = ["docker", "run", "--rm", "-i", f"--runtime={runtime}", "--cidfile"]
-    with _scratch_name() as cidfile:
+    with TemporaryDirectory() as folder:
+        cidfile = f"{folder}/id"
         container = subprocess.Popen(
             [*start, cidfile, image, "python3", "-c", waits],
             stdin=subprocess.PIPE,
@@ -109,14 +122,6 @@ def docker_exec(image: str, runtime: str) -> Iterator[Contender]:
             name = Path(cidfile).read_text()
             arguments = ["docker", "exec", name, *_in_image()]
             yield command("docker exec", arguments)
-
-
-@contextmanager
-def _scratch_name() -> Iterator[str]:
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        yield f"{folder}/id"
 
 
 def needs_docker(image: str, runtime: str) -> None:

@@ -28,14 +28,17 @@ class Missing(Exception):
     """What a row needs is not on this machine; the message says what."""
 
 
+class WrongResult(Exception):
+    """Something that is measured did not do its work."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
     """One way to do a piece of work."""
 
     name: str
     run: Callable[[], Awaitable[float | None]]
-    """Does the work once. What it returns is taken as its milliseconds; where it
-    returns None the clock outside counts."""
+    """Does the work once; may return milliseconds by a clock of its own."""
 
     settle: Callable[[], Awaitable[None]] | None = None
     """Waits, off the clock, until what an earlier run left has been cleared away."""
@@ -50,6 +53,12 @@ class Sample:
     name: str
     unit: str = "ms"
     values: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+    """By the contender's own clock, if it has one."""
+
+    def by_own_clock(self) -> Sample:
+        """Return what the contender itself measured."""
+        return Sample(name=self.name, unit=self.unit, values=self.own)
 
     @property
     def p50(self) -> float:
@@ -125,22 +134,23 @@ async def take_turns(contenders: Sequence[Contender], runs: int) -> list[Sample]
     """
     for contender in contenders:
         for _ in range(min(_WARM_UPS, runs)):
-            await _once(contender)
+            await _once(contender, Sample(name="thrown away"))
     samples = [Sample(name=contender.name) for contender in contenders]
     for _ in range(math.ceil(runs / BURST)):
         for contender, sample in zip(contenders, samples, strict=True):
             for _ in range(min(contender.burst, runs)):
-                sample.values.append(await _once(contender))
+                await _once(contender, sample)
     return samples
 
 
-async def _once(contender: Contender) -> float:
+async def _once(contender: Contender, sample: Sample) -> None:
     if contender.settle is not None:
         await contender.settle()
     started = time.perf_counter()
     own = await contender.run()
-    elapsed = (time.perf_counter() - started) * 1000
-    return elapsed if own is None else own
+    sample.values.append((time.perf_counter() - started) * 1000)
+    if own is not None:
+        sample.own.append(own)
 
 
 def against(

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import anyio
+import docker
 from measure import Missing
+
 from toolcell.sandbox import SandboxManager
 
 _SETTLE_SECONDS = 30.0
@@ -67,17 +69,17 @@ async def cells_settled(sandbox: SandboxManager, cells: int) -> None:
 
 async def containers_gone() -> None:
     """Wait until the engine has removed every container of this process."""
-    import docker
-
     client = docker.from_env()
     try:
         with anyio.fail_after(_SETTLE_SECONDS):
-            while any(map(_is_ours, client.containers.list(all=True, sparse=True))):
+            while _ours(client):
                 await anyio.sleep(_POLL_SECONDS)
     finally:
         client.close()
 
 
-def _is_ours(container: object) -> bool:
-    labels: dict[str, str] = getattr(container, "labels", None) or {}
-    return labels.get(_OWNER_LABEL, "").startswith(f"{os.getpid()}-")
+def _ours(client: docker.DockerClient) -> list[str]:
+    filters: dict[str, str | list[str] | bool] = {"label": _OWNER_LABEL}
+    containers = client.containers.list(all=True, sparse=True, filters=filters)
+    owners = [container.labels.get(_OWNER_LABEL, "") for container in containers]
+    return [owner for owner in owners if owner.startswith(f"{os.getpid()}-")]

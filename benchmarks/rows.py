@@ -15,8 +15,17 @@ import baselines
 import peers
 import processes
 from baselines import HELLO, PYTHON
-from measure import SLOW_BURST, Contender, Row, Sample, against, take_turns
-from toolcell.sandbox import SandboxConfig, SandboxManager, Session
+from measure import (
+    SLOW_BURST,
+    Contender,
+    Row,
+    Sample,
+    WrongResult,
+    against,
+    take_turns,
+)
+
+from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
 
 _POOL = 8
 _WORKERS = 4
@@ -50,14 +59,17 @@ def _docker_config(options: Options, runtime: str) -> SandboxConfig:
     return SandboxConfig(backend="docker", image=options.image, runtime=runtime)
 
 
+def _check(result: ExecutionResult) -> None:
+    if (result.status, result.stdout) != ("ok", "1\n"):
+        raise WrongResult(f"print(1) became {result!r}")
+
+
 async def _hello(sandbox: SandboxManager) -> None:
-    result = await sandbox.run(HELLO)
-    assert (result.status, result.stdout) == ("ok", "1\n"), result
+    _check(await sandbox.run(HELLO))
 
 
 async def _hello_again(session: Session) -> None:
-    result = await session.run(HELLO, fresh=True)
-    assert (result.status, result.stdout) == ("ok", "1\n"), result
+    _check(await session.run(HELLO, fresh=True))
 
 
 async def on_demand(options: Options) -> list[Row]:
@@ -116,7 +128,9 @@ async def _per_second(sandbox: SandboxManager, runs: int) -> float:
     return runs / (time.perf_counter() - started)
 
 
-async def session(runtime: str, gates: list[float], options: Options) -> list[Row]:
+async def session(
+    runtime: str, gates: tuple[float, float | None], options: Options
+) -> list[Row]:
     """A new interpreter in a container that is open already."""
     config = _docker_config(options, runtime)
     async with SandboxManager(config) as sandbox, sandbox.session() as opened:
@@ -126,10 +140,7 @@ async def session(runtime: str, gates: list[float], options: Options) -> list[Ro
             docker_run = baselines.docker_run(options.image, runtime)
             contenders = [ours, docker_run, docker_exec]
             samples = await take_turns(contenders, options.runs)
-    gate_of_exec = gates[1] if len(gates) > 1 else None
-    return against(
-        f"docker/{runtime}, run in a session", samples, [gates[0], gate_of_exec]
-    )
+    return against(f"docker/{runtime}, run in a session", samples, gates)
 
 
 async def cold(runtime: str, gate: float, options: Options) -> list[Row]:
@@ -142,70 +153,72 @@ async def cold(runtime: str, gate: float, options: Options) -> list[Row]:
                 started = time.perf_counter()
             return (time.perf_counter() - started) * 1000
 
-        ours, closing = (
-            Contender(
-                name=name, run=run, settle=processes.containers_gone, burst=SLOW_BURST
-            )
-            for name, run in (
-                ("sandbox.run", partial(_hello, sandbox)),
-                ("session exit", close),
-            )
+        samples = await take_turns(
+            [
+                _slow("sandbox.run", partial(_hello, sandbox)),
+                baselines.docker_run(options.image, runtime),
+                baselines.docker_run(options.image, runtime, network=False),
+                _slow("session exit", close),
+            ],
+            options.runs,
         )
-        others = [
-            baselines.docker_run(options.image, runtime, network=network)
-            for network in (True, False)
-        ]
-        samples = await take_turns([ours, *others, closing], options.runs)
-    rows = against(
-        f"docker/{runtime}, fresh cell, cold", samples[:3], [gate, None], "share"
+    closing = Row(
+        work=f"docker/{runtime}, close of a session",
+        ours=samples[3].by_own_clock(),
+        compare="absolute",
+        gate=50,
     )
-    work = f"docker/{runtime}, close of a session"
-    return [*rows, Row(work=work, ours=samples[3], compare="absolute", gate=50)]
+    work = f"docker/{runtime}, fresh cell, cold"
+    return [*against(work, samples[:3], [gate, None], "share"), closing]
+
+
+def _slow(name: str, run: Callable[[], Awaitable[float | None]]) -> Contender:
+    settle = processes.containers_gone
+    return Contender(name=name, run=run, settle=settle, burst=SLOW_BURST)
 
 
 async def cpu_bound(options: Options) -> list[Row]:
     """A loop that only computes: the whole run, and as the program's clock says."""
+    plain = baselines.plain_arguments(_SUM_OF_SQUARES)
     async with SandboxManager(_subprocess_config()) as sandbox:
-        inside: dict[str, Sample] = {
-            name: Sample(name=name) for name in ("in a cell", "python3 -I -c")
-        }
-        plain = baselines.plain_arguments(_SUM_OF_SQUARES)
 
-        async def ours() -> None:
+        async def ours() -> float:
             result = await sandbox.run(_SUM_OF_SQUARES)
-            inside["in a cell"].values.append(float(result.stdout))
+            if not result.ok:
+                raise WrongResult(f"the loop became {result!r}")
+            return float(result.stdout)
 
-        async def theirs() -> None:
-            inside["python3 -I -c"].values.append(float(baselines.output(plain)))
+        async def theirs() -> float:
+            return float(baselines.output(plain))
 
         settle = partial(processes.cells_settled, sandbox, 0)
         contenders = [
-            Contender(name="sandbox.run", run=ours, settle=settle, burst=SLOW_BURST),
-            Contender(name="python3 -I -c", run=theirs, burst=SLOW_BURST),
+            Contender(name="sandbox.run", run=ours, settle=settle, burst=1),
+            Contender(name="python3 -I -c", run=theirs, burst=1),
         ]
-        whole = await take_turns(contenders, options.runs)
-    clock = list(inside.values())
+        # A gate this narrow needs turns as short as they can be.
+        whole = await take_turns(contenders, SLOW_BURST * options.runs)
+    inside = [sample.by_own_clock() for sample in whole]
     return [
-        *against("CPU-bound loop, the program's clock", clock, [1.05], "share"),
+        *against("CPU-bound loop, the program's clock", inside, [1.05], "share"),
         *against("CPU-bound loop, the whole run", whole, [1.05], "share"),
     ]
 
 
 async def command_line(options: Options) -> list[Row]:
     """The whole process of `toolcell run hello.py`."""
-    toolcell = Path(sys.executable).with_name("toolcell")
-    baselines.needs(str(toolcell))
+    toolcell = str(Path(sys.executable).with_name("toolcell"))
+    baselines.needs(toolcell)
     with TemporaryDirectory() as folder:
         hello = Path(folder, "hello.py")
         hello.write_text(HELLO)
-        ours = [str(toolcell), "run", str(hello), "--backend", "subprocess"]
-        samples = await take_turns(
-            [
-                baselines.quiet_command("toolcell run hello.py", ours, SLOW_BURST),
-                baselines.command("python3 hello.py", [sys.executable, str(hello)]),
-            ],
-            options.runs,
-        )
+        ours = [toolcell, "run", str(hello), "--backend", "subprocess"]
+        theirs = [sys.executable, str(hello)]
+        contenders = [
+            baselines.command("toolcell run", ours, burst=SLOW_BURST, quiet=True),
+            baselines.command("python3 hello.py", theirs),
+        ]
+        samples = await take_turns(contenders, options.runs)
     return against("toolcell run, whole process", samples, [5], "share")
 
 
@@ -225,20 +238,34 @@ async def idle_memory(options: Options) -> list[Row]:
     ]
 
 
-async def peer_rows(options: Options) -> list[Row]:
-    """Other sandboxes for Python, where they are installed."""
-    return await peers.rows(options.runs, options.image)
+def _peer(make: peers.PeerMaker) -> RowMaker:
+    """Return a row: a peer against the cell that does the same work here."""
+
+    async def row(options: Options) -> list[Row]:
+        with make(options.image) as peer:
+            if peer.container:
+                config = _docker_config(options, "runc")
+            else:
+                config = _subprocess_config()
+            async with SandboxManager(config) as sandbox:
+                ours = Contender(name="sandbox.run", run=partial(_hello, sandbox))
+                runs = min(options.runs, 30) if peer.container else options.runs
+                samples = await take_turns([ours, peer.contender], runs)
+        return against("print(1), fresh cell on demand", samples, [None])
+
+    return row
 
 
 ROWS: dict[str, RowMaker] = {
     "subprocess-on-demand": on_demand,
     "subprocess-prepared": prepared,
     "subprocess-sustained": sustained,
-    "docker-session": partial(session, "runc", [60, 15]),
-    "runsc-session": partial(session, "runsc", [16]),
+    "docker-session": partial(session, "runc", (60, 15)),
+    "runsc-session": partial(session, "runsc", (16, None)),
     "docker-cold": partial(cold, "runc", 0.7),
     "runsc-cold": partial(cold, "runsc", 0.9),
     "cpu-bound": cpu_bound,
     "command-line": command_line,
     "idle-memory": idle_memory,
+    **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }

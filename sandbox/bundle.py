@@ -7,14 +7,18 @@ input: argv is capped at 128 KiB, and a read-only root can take no files.
 from __future__ import annotations
 
 import functools
-import json
-import zlib
+import importlib.util
+import marshal
 from importlib import resources
+from types import CodeType
+from typing import Any
 
 _PACKAGE = "toolcell_cell"
+# The marshal format that every Python 3 reads; code objects need the same Python.
+_MARSHAL_VERSION = 2
 
 STUB = f"""\
-import sys, os, json, zlib
+import sys, os, marshal
 ModuleSpec = type(sys.__spec__)
 def read(size):
     data = b""
@@ -25,16 +29,18 @@ def read(size):
         data += part
     return data
 class Bundle:
-    sources = json.loads(zlib.decompress(read(int(read(8), 16))))
+    modules = marshal.loads(read(int(read(8), 16)))
     def find_spec(self, name, path=None, target=None):
-        if name in self.sources:
+        if name in self.modules:
             package = name == "{_PACKAGE}"
             return ModuleSpec(name, self, origin=name, is_package=package)
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        source = self.sources.pop(module.__name__)
-        exec(compile(source, "<" + module.__name__ + ">", "exec"), module.__dict__)
+        code = self.modules.pop(module.__name__)
+        if isinstance(code, str):
+            code = compile(code, "<" + module.__name__ + ">", "exec")
+        exec(code, module.__dict__)
 sys.meta_path.insert(0, Bundle())
 __import__("{_PACKAGE}." + sys.argv[1])
 sys.modules["{_PACKAGE}." + sys.argv[1]].main(*[int(word) for word in sys.argv[2:]])
@@ -43,17 +49,61 @@ sys.modules["{_PACKAGE}." + sys.argv[1]].main(*[int(word) for word in sys.argv[2
 
 @functools.cache
 def bundle() -> bytes:
-    """Return the length (8 hex digits) and the compressed sources of a cell."""
+    """Return the sources of a cell, for any python3, behind their length."""
     folder = resources.files("toolcell.sandbox").joinpath("cell")
-    sources = {_PACKAGE: ""}
-    for entry in folder.iterdir():
-        name = entry.name.removesuffix(".py")
-        if entry.name.endswith(".py") and name != "__init__":
-            sources[f"{_PACKAGE}.{name}"] = entry.read_text(encoding="utf-8")
-    data = zlib.compress(json.dumps(sources).encode(), 6)
+    modules: dict[str, str] = {_PACKAGE: ""}
+    for name in _module_names():
+        text = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
+        modules[f"{_PACKAGE}.{name}"] = text
+    return _pack(modules)
+
+
+@functools.cache
+def compiled_bundle() -> bytes:
+    """Return the compiled modules of a cell, for this very interpreter."""
+    modules: dict[str, CodeType | str] = {_PACKAGE: ""}
+    for name in _module_names():
+        spec = importlib.util.find_spec(f"toolcell.sandbox.cell.{name}")
+        assert spec is not None
+        assert spec.loader is not None
+        # Comes from the byte code cache where that is fresh.
+        code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
+        modules[f"{_PACKAGE}.{name}"] = _renamed(code, f"<{_PACKAGE}.{name}>")
+    return _pack(modules)
+
+
+def _renamed(code: CodeType, name: str) -> CodeType:
+    """Return code that does not tell programs where this host keeps its files."""
+    constants = tuple(
+        _renamed(constant, name) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
+    )
+    return code.replace(co_filename=name, co_consts=constants)
+
+
+def _module_names() -> list[str]:
+    folder = resources.files("toolcell.sandbox").joinpath("cell")
+    names = sorted(entry.name for entry in folder.iterdir())
+    return [
+        name.removesuffix(".py")
+        for name in names
+        if name.endswith(".py") and name != "__init__.py"
+    ]
+
+
+def _pack(modules: Any) -> bytes:
+    data = marshal.dumps(modules, _MARSHAL_VERSION)
     return f"{len(data):08x}".encode() + data
 
 
-def command(python: str, entry: str, *descriptors: int) -> list[str]:
-    """Return the argv that starts `entry` of the bundle under `python`."""
-    return [python, "-I", "-c", STUB, entry, *map(str, descriptors)]
+def command(python: str, entry: str, *descriptors: int, site: bool = True) -> list[str]:
+    """Return the argv that starts `entry` of the bundle under `python`.
+
+    Args:
+        python: The interpreter.
+        entry: The module of the bundle whose `main` is called.
+        descriptors: Its arguments.
+        site: Whether the interpreter runs its `site` module, .pth files included.
+    """
+    flags = ["-I"] if site else ["-I", "-S"]
+    return [python, *flags, "-c", STUB, entry, *map(str, descriptors)]

@@ -59,7 +59,7 @@ print(json.dumps(result))
 class Check(BaseModel):
     """One layer or service, and whether it holds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str
     ok: bool
@@ -70,7 +70,7 @@ class Check(BaseModel):
 class Report(BaseModel):
     """What `toolcell doctor` found."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     backend: str | None
     """What `backend="auto"` would use here; None if nothing is strong enough."""

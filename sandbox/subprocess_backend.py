@@ -25,7 +25,7 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from . import host_cgroups
-from .bundle import bundle, command
+from .bundle import bundle, command, compiled_bundle
 from .cell_client import (
     CELL_UID,
     WORKDIR,
@@ -196,7 +196,7 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                command(python, "launcher", theirs.fileno()),
+                command(python, "launcher", theirs.fileno(), site=False),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -215,7 +215,7 @@ class Launcher:
             theirs.close()
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(bundle())
+            pipe.write(compiled_bundle() if python == interpreter() else bundle())
         ours.setblocking(False)
         return cls(process, ours)
 

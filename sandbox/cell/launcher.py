@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import socket
+import sys
 
 from . import linux, root, supervisor
 from .cgroups import CellGroup, GroupMaker
@@ -267,7 +268,13 @@ def _write(path: str, text: str) -> None:
 
 def _warm_up() -> None:
     """Import and touch what every program's process will use."""
+    import site
+
     from . import runner, seccomp
 
+    # What `site` gives to programs, without running .pth files in the launcher.
+    sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]
+    site.setquit()
+    site.sethelper()
     seccomp.bpf_program(os.uname().machine)
     runner.value_report([1])

@@ -1,0 +1,161 @@
+"""Bytes from a program are data: nothing of the host runs because of them."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import builtins
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.sandbox import SandboxManager, Session
+from toolcell.sandbox.cell.frames import FrameDecoder, FrameError, encode, strict_json
+
+from .attack_rows import ROOT
+from .conftest import missing
+
+pytestmark = pytest.mark.anyio
+
+CORPORA = ROOT.parent / "shared" / "corpora"
+
+
+def cases(folder: str) -> list[dict[str, Any]]:
+    path = CORPORA / folder / "cases.jsonl"
+    if not path.is_file():
+        missing(f"there is no {path}")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
+    async with sandbox.session() as session:
+        yield session
+
+
+def forbid(*_: object, **__: object) -> Any:
+    raise AssertionError("the host did what a payload asked for")
+
+
+@pytest.mark.corpus
+@pytest.mark.attack(90)
+async def test_payloads_come_back_as_bytes(
+    cell: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = {case["id"]: case["b64"] for case in cases("pickles")}
+    await cell.run("1", fresh=True)
+    modules = set(sys.modules)
+    for name in ("eval", "exec"):
+        monkeypatch.setattr(builtins, name, forbid)
+    monkeypatch.setattr(subprocess.Popen, "__init__", forbid)
+    code = "import base64, os\ndata = base64.b64decode(text)\n{}\ndata"
+    for name, text in payloads.items():
+        data = base64.b64decode(text)
+        written = await cell.run(
+            code.format("os.write(1, data)"), fresh=True, inputs={"text": text}
+        )
+        forged = await cell.run(
+            code.format("os.write(3, data)"), fresh=True, inputs={"text": text}
+        )
+        assert (written.status, written.stdout_bytes) == ("ok", data), name
+        assert forged.value is None and forged.warnings, name
+
+    assert {
+        name for name in set(sys.modules) - modules if "toolcell" not in name
+    } == set()
+
+
+UNSAFE = {
+    "eval", "exec", "compile", "literal_eval", "yaml", "pickle", "marshal", "shelve",
+    "dill", "cloudpickle", "joblib", "object_hook",
+}  # fmt: skip
+# The host compiles for the last resort; it never loads what it has dumped.
+ALLOWED = {("code_policy.py", "marshal")}
+
+
+@pytest.mark.attack(90, 91)
+def test_the_host_has_no_loader_that_runs_code() -> None:
+    found = set()
+    for folder in ("core", "sandbox", "host", "images"):
+        for path in (ROOT / folder).glob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in getattr(node, "names", [])
+                         if isinstance(alias, ast.alias)]  # fmt: skip
+                if isinstance(node, ast.Call):
+                    called = node.func
+                    names += [getattr(called, "id", ""), getattr(called, "arg", "")]
+                    names += [word.arg or "" for word in node.keywords]
+                found |= {(path.name, name) for name in names if name in UNSAFE}
+
+    assert found - ALLOWED == set()
+    assert ".loads(" not in (ROOT / "sandbox" / "code_policy.py").read_text()
+
+
+@pytest.mark.attack(91)
+async def test_text_that_is_code_stays_text(cell: Session) -> None:
+    texts = [
+        "__import__('os').system('touch /tmp/x')",
+        "!!python/object/apply:os.system ['touch /tmp/x']",
+        '{"__class__": "os.system", "__reduce__": 1}',
+        "{0.__class__.__init__.__globals__}",
+        "%(x)s %s",
+    ]
+    result = await cell.run("texts", fresh=True, inputs={"texts": texts})
+
+    assert result.value == texts
+
+
+@pytest.mark.corpus
+@pytest.mark.attack(92)
+async def test_there_is_one_strict_decoder(cell: Session) -> None:
+    word = b'{"outcome":"ok","value":{"json":%s}}'
+    for case in cases("json_parsing"):
+        data = base64.b64decode(case["b64"])
+        accepted = reads(data)
+        if case["expect"] == "reject":
+            assert not accepted, case["id"]
+        # The same answer where the bytes are a whole frame's header...
+        if accepted and isinstance(strict_json(data), dict):
+            continue
+        with pytest.raises(FrameError):
+            FrameDecoder().feed(
+                len(data).to_bytes(4, "big") + bytes(4) + (data or b"")
+            ) or strict_json(data or b"")
+        # ...and the next good one still works.
+        assert FrameDecoder().feed(encode({"type": "x"}))[0].header["type"] == "x"
+    for text in (b"NaN", b'{"a":1,"a":2}', b'"\\ud800"', b"1" * 5000, b'"\xff"'):
+        line = (word % text) + b"\n"
+        result = await cell.run(
+            f"import os\nos.write(3, {line!r})\nos._exit(0)", fresh=True
+        )
+        assert (reads(text), result.status, result.value) == (False, "exit", None)
+        assert result.warnings
+
+
+def reads(data: bytes) -> bool:
+    try:
+        strict_json(data)
+    except FrameError:
+        return False
+    return True
+
+
+@pytest.mark.corpus
+@pytest.mark.attack(52)
+async def test_naughty_strings_survive(cell: Session) -> None:
+    path = CORPORA / "naughty_strings" / "blns.json"
+    if not path.is_file():
+        missing(f"there is no {path}")
+    strings = json.loads(path.read_text())
+    code = "import sys\nfor s in texts: sys.stdout.write(s + '\\n')\ntexts"
+    result = await cell.run(code, fresh=True, inputs={"texts": strings})
+
+    assert result.status == "ok", result.stderr
+    assert result.value == strings
+    assert result.stdout_bytes == "".join(f"{each}\n" for each in strings).encode()
+    assert Path(path).stat().st_size > 0

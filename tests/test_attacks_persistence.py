@@ -1,0 +1,293 @@
+"""What one run leaves for the next, and a dead host for everybody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import SandboxError
+from toolcell.sandbox import SandboxManager, clean, host_cgroups, owner
+from toolcell.sandbox.docker_profile import OWNER_LABEL, PLACE_LABEL
+
+from .attack_rows import attempt, program
+from .conftest import IMAGE, BackendRow
+
+pytestmark = pytest.mark.anyio
+
+
+def plant() -> list[str]:
+    import os
+    import site
+    import sys
+
+    places = [
+        "/tmp/planted.py",
+        "/dev/shm/planted.py",
+        "/work/planted.py",
+        "/work/sitecustomize.py",
+        "/work/usercustomize.py",
+        "/work/json.py",
+        "/work/.bashrc",
+        "/work/.local/lib/python3.11/site-packages/planted.pth",
+        "/var/tmp/planted.py",
+        f"{sys.prefix}/planted.pth",
+        f"{os.path.dirname(os.__file__)}/sitecustomize.py",
+        *(f"{folder}/planted.pth" for folder in site.getsitepackages()),
+    ]
+    written = []
+    for path in places:
+        attempt(lambda p=path: os.makedirs(os.path.dirname(p), exist_ok=True))  # type: ignore[misc]
+        if attempt(lambda p=path: open(p, "x")) == "done":  # type: ignore[misc]
+            written.append(path)
+    return written
+
+
+@pytest.mark.attack(79, 83)
+async def test_nothing_stays_for_another_cell(sandbox: SandboxManager) -> None:
+    first = await sandbox.run(program(plant, attempt))
+    second = await sandbox.run(program(plant, attempt))
+
+    # The second could plant all of it anew, so nothing was there.
+    assert isinstance(first.value, list)
+    assert first.value == second.value
+    for path in first.value:
+        assert str(path).startswith(("/tmp/", "/work/", "/dev/shm/")), path
+
+
+@pytest.mark.attack(80)
+async def test_modules_in_the_work_dir_do_not_reach_the_runner(
+    sandbox: SandboxManager,
+) -> None:
+    names = ("json", "os", "resource", "traceback", "sitecustomize", "_ast", "signal")
+    poison = f"""
+for name in {names!r}:
+    with open(f"/work/{{name}}.py", "w") as file:
+        file.write("raise SystemExit('hijacked')")
+    with open(f"/tmp/{{name}}.py", "w") as file:
+        file.write("raise SystemExit('hijacked')")
+with open("/work/.bashrc", "w") as file:
+    file.write("echo hijacked")
+"""
+    async with sandbox.session() as session:
+        await session.run(poison, fresh=True)
+        results = [await session.run("6 * 7", fresh=True) for _ in range(3)]
+        bash = await session.run("echo clean", fresh=True, language="bash")
+
+    assert [(each.status, each.value) for each in results] == [("ok", 42)] * 3
+    assert bash.stdout == "clean\n"
+
+
+@pytest.mark.attack(80)
+async def test_variables_of_the_host_do_not_reach_the_runner(
+    backend: BackendRow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise SystemExit('hijacked')")
+    (tmp_path / "json.py").write_text("raise SystemExit('hijacked')")
+    for name in ("PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "BASH_ENV", "ENV"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    async with SandboxManager(backend.config()) as manager:
+        result = await manager.run("6 * 7")
+
+    assert (result.status, result.value) == ("ok", 42)
+
+
+@pytest.mark.attack(81)
+async def test_a_ready_cell_is_used_once(backend: BackendRow) -> None:
+    look = """
+import os
+seen = os.path.exists("/work/mark") or os.path.exists("/tmp/mark")
+open("/work/mark", "w"), open("/tmp/mark", "w")
+if os.fork() == 0:
+    os.setsid()
+    while True: os.getpid()
+mine = str(os.getpid())
+[seen, [p for p in os.listdir("/proc") if p.isdigit() and p != mine]]
+"""
+    async with SandboxManager(backend.config(pool=2)) as manager:
+        results = [await manager.run(look) for _ in range(5)]
+
+    for result in results:
+        assert isinstance(result.value, list), result.stderr
+        seen, others = result.value
+        assert seen is False
+        # PID 1 and the child that was just made.
+        assert isinstance(others, list) and len(others) == 2
+
+
+@pytest.mark.attack(83)
+async def test_sessions_share_nothing(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as first, sandbox.session() as second:
+        await first.run("name = 1\nopen('/work/file', 'w')", fresh=True)
+        seen = await second.run("import os\nos.listdir('/work')", fresh=True)
+        named = await second.run("name", fresh=True)
+
+    assert seen.value == []
+    assert named.exception is not None
+    assert named.exception.type == "NameError"
+
+
+DRIVER = """
+import sys, anyio, json
+from toolcell.sandbox import SandboxConfig, SandboxManager
+
+async def main():
+    async with SandboxManager(SandboxConfig(**json.loads(sys.argv[1]))) as manager:
+        async with manager.session() as session:
+            await session.run("import os, time\\nfor _ in range(3): os.fork()\\n"
+                "print('started', flush=True)\\ntime.sleep(600)",
+                fresh=True, on_output=lambda *_: print("running", flush=True))
+
+anyio.run(main)
+"""
+
+
+@contextmanager
+def driver(options: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    """Start another host with a program that runs; kill -9 it when left."""
+    command = [sys.executable, "-c", DRIVER, json.dumps(options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return the processes below one, each with its start time."""
+    found = {}
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in map(int, children):
+        found[child] = owner.start_time(child)
+        found.update(descendants(child))
+    return found
+
+
+def runs(pid: int, started: str) -> bool:
+    """Tell whether a process is there and not only waited for by init."""
+    if owner.start_time(pid) != started:
+        return False
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def groups_of(process: str) -> list[str]:
+    places = set(host_cgroups.parents().values())
+    return [
+        f"{place}/{name}"
+        for place in places
+        for name in os.listdir(place)
+        if name.startswith(f"{host_cgroups.PREFIX}{process}-")
+    ]
+
+
+def containers_of(engine: Any, process: str) -> list[str]:
+    filters = {"label": f"{OWNER_LABEL}={process}"}
+    return [each["Id"] for each in engine.containers(all=True, filters=filters)]
+
+
+@pytest.mark.attack(82)
+async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
+    import docker
+
+    client = docker.from_env() if backend.options["backend"] == "docker" else None
+    with driver(backend.options) as process:
+        name = f"{process.pid}-{owner.start_time(process.pid)}"
+        below = descendants(process.pid)
+        if client is not None:
+            assert containers_of(client.api, name)
+    # The sweep of the next start; `toolcell clean` is the same one.
+    async with SandboxManager(backend.config()) as manager:
+        assert (await manager.run("1")).ok
+        await clean()
+        assert (await manager.run("2")).ok
+
+    assert [pid for pid, start in below.items() if runs(pid, start)] == []
+    if client is not None:
+        assert containers_of(client.api, name) == []
+        client.close()
+    else:
+        assert len(below) >= 9
+        assert groups_of(name) == []
+
+
+@pytest.mark.docker
+@pytest.mark.attack(82)
+async def test_the_sweep_takes_only_what_is_ours_and_dead(
+    sandbox: SandboxManager,
+) -> None:
+    import docker
+
+    client = docker.from_env()
+    api: Any = client.api
+    dead = f"{2**22 + 1}-1"
+    place, alive = owner.place(), owner.this_process()
+    labels = {
+        "dead": {OWNER_LABEL: dead, PLACE_LABEL: place},
+        "alive": {OWNER_LABEL: alive, PLACE_LABEL: place},
+        "elsewhere": {OWNER_LABEL: dead, PLACE_LABEL: "another-boot.1"},
+        "foreign": {"com.example": "x"},
+    }
+    made = {
+        name: api.create_container(IMAGE, ["true"], labels=marks)["Id"]
+        for name, marks in labels.items()
+    }
+    try:
+        await clean()
+        left = {each["Id"] for each in api.containers(all=True)}
+
+        assert {name for name, each in made.items() if each in left} == {
+            "alive", "elsewhere", "foreign"
+        }  # fmt: skip
+    finally:
+        for each in made.values():
+            try:
+                api.remove_container(each, force=True)
+            except docker.errors.NotFound:
+                continue
+        client.close()
+
+
+@pytest.mark.attack(82)
+async def test_cells_end_with_their_launcher(backend: BackendRow) -> None:
+    if backend.name != "subprocess":
+        pytest.skip("only this backend has a launcher")
+    async with SandboxManager(backend.config()) as manager:
+        async with manager.session() as session:
+            await session.run("1", fresh=True)
+            [launcher] = [
+                pid
+                for pid in descendants(os.getpid())
+                if "launcher" in Path(f"/proc/{pid}/cmdline").read_text()
+                and int(Path(f"/proc/{pid}/stat").read_text().split()[3]) == os.getpid()
+                and newest(pid)
+            ]
+            below = descendants(launcher)
+            os.kill(launcher, signal.SIGKILL)
+            with pytest.raises(SandboxError):
+                await session.run("2", fresh=True)
+        assert (await manager.run("3")).value == 3
+
+    assert below
+    assert not [pid for pid, start in below.items() if runs(pid, start)]
+
+
+def newest(pid: int) -> bool:
+    """Tell whether no younger launcher of this process lives."""
+    ours = [
+        each
+        for each in descendants(os.getpid())
+        if int(Path(f"/proc/{each}/stat").read_text().split()[3]) == os.getpid()
+        and "launcher" in Path(f"/proc/{each}/cmdline").read_text()
+    ]
+    return pid == max(ours, key=lambda each: int(owner.start_time(each)))

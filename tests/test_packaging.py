@@ -1,0 +1,161 @@
+"""The wheel holds exactly the rooms, and works without the checkout."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from .conftest import missing
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+ROOMS = {folder.partition("/")[0] for folder in PACKAGES.values()}
+
+
+def repository_files() -> list[str]:
+    """Return the files that belong to the project, new ones included."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        missing("this is not a git checkout")
+    done = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = sorted(set(done.stdout.split("\0")) - {""})
+    return [name for name in names if (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy, so that nothing is left in the checkout."""
+    source = tmp_path_factory.mktemp("source")
+    for name in repository_files():
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target)
+    target = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [*pip, "wheel", "--quiet", "--no-deps", "-w", str(target), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    if "No matching distribution found for setuptools" in done.stderr:
+        missing("the package index does not answer, so no wheel can be built")
+    assert done.returncode == 0, done.stderr
+    [built] = target.glob("*.whl")
+    return built
+
+
+def test_the_wheel_is_the_tree(wheel: Path) -> None:
+    in_rooms = {
+        f"toolcell/{name}"
+        for name in repository_files()
+        if name.partition("/")[0] in ROOMS
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        names = {n for n in archive.namelist() if ".dist-info/" not in n}
+
+    assert names == in_rooms
+    assert "toolcell/sandbox/cell/supervisor.py" in names
+    assert "toolcell/images/python/Dockerfile" in names
+    assert "toolcell/core/py.typed" in names
+
+
+def test_the_wheel_carries_its_licence_and_its_command(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        info = {
+            Path(name).name: archive.read(name).decode()
+            for name in archive.namelist()
+            if ".dist-info/" in name
+        }
+
+    assert "Apache License" in info["LICENSE"]
+    assert "toolcell = toolcell.host.cli:main" in info["entry_points.txt"]
+    for dependency in PROJECT["project"]["dependencies"]:
+        assert f"Requires-Dist: {dependency}\n" in info["METADATA"]
+
+
+def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    script = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from toolcell.sandbox import SandboxConfig, run
+import toolcell.host, toolcell.images, toolcell.sandbox
+for room in (toolcell.host, toolcell.images, toolcell.sandbox):
+    assert room.__file__.startswith(sys.argv[1]), room.__file__
+print(run("6 * 7", config=SandboxConfig(backend="subprocess")).value)
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        timeout=60,
+    )
+
+    assert (done.stdout, done.stderr) == ("42\n", "")
+
+
+def test_every_package_is_listed() -> None:
+    found = {
+        str(path.parent.relative_to(ROOT))
+        for room in ROOMS
+        for path in (ROOT / room).rglob("__init__.py")
+    }
+
+    assert set(PACKAGES.values()) == found
+    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(PACKAGES)
+    assert all(
+        name == f"toolcell.{folder.replace('/', '.')}"
+        for name, folder in PACKAGES.items()
+    )
+
+
+def test_every_package_says_that_it_is_typed() -> None:
+    assert [f for f in PACKAGES.values() if not (ROOT / f / "py.typed").is_file()] == []
+
+
+@pytest.mark.parametrize(
+    "stub",
+    sorted((ROOT / "typings" / "toolcell").rglob("*.pyi")),
+    ids=lambda stub: str(stub.relative_to(ROOT)),
+)
+def test_every_stub_leads_to_its_module(stub: Path) -> None:
+    module = stub.relative_to(ROOT / "typings" / "toolcell").with_suffix("")
+    if module.name == "__init__":
+        module = module.parent
+    dotted = ".".join(module.parts)
+
+    if (ROOT / module).is_dir():
+        exports = (ROOT / module / "__init__.py").read_text().count("__all__")
+    else:
+        exports = (ROOT / module).with_suffix(".py").is_file()
+    leads = re.search(rf"^from {re.escape(dotted)} import ", stub.read_text(), re.M)
+    assert bool(leads) is bool(exports)
+
+
+def test_one_version_everywhere() -> None:
+    version = PROJECT["project"]["version"]
+    changelog = ROOT / "CHANGELOG.md"
+    text = changelog.read_text() if changelog.exists() else ""
+    released = re.findall(r"^## \[?v?(\d+\.\d+\.\d+[^\]\s]*)", text, re.M)
+
+    assert released[:1] == [version], "the newest `## x.y.z` of CHANGELOG.md"
+    assert importlib.metadata.version("toolcell") == version
