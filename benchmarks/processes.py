@@ -13,6 +13,7 @@ from toolcell.sandbox import SandboxManager
 
 _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 0.002
+_CALM_POLLS = 5
 _OWNER_LABEL = "dev.toolcell.owner"
 
 
@@ -56,14 +57,17 @@ def pss_mb(pid: int) -> float:
     return int(kilobytes) / 1024
 
 
-async def cells_settled(sandbox: SandboxManager, cells: int) -> None:
-    """Wait until `cells` prepared cells, and no others, are there."""
+async def cells_settled(sandbox: SandboxManager, prepared: int) -> None:
+    """Wait until the pool is full and no cell comes or goes any more."""
     # Nothing public tells when the pool is full.
     pool = sandbox._pool
     assert pool is not None
-    maker = launcher()
+    maker, before, calm = launcher(), [0], 0
     with anyio.fail_after(_SETTLE_SECONDS):
-        while pool.ready != cells or len(children(maker)) != cells:
+        while calm < _CALM_POLLS:
+            now = children(maker)
+            calm = calm + 1 if pool.ready == prepared and now == before else 0
+            before = now
             await anyio.sleep(_POLL_SECONDS)
 
 
@@ -81,5 +85,8 @@ async def containers_gone() -> None:
 def _ours(client: docker.DockerClient) -> list[str]:
     filters: dict[str, str | list[str] | bool] = {"label": _OWNER_LABEL}
     containers = client.containers.list(all=True, sparse=True, filters=filters)
-    owners = [container.labels.get(_OWNER_LABEL, "") for container in containers]
+    # A sparse listing has labels only here; a full one fails on what goes meanwhile.
+    owners = [
+        (item.attrs.get("Labels") or {}).get(_OWNER_LABEL, "") for item in containers
+    ]
     return [owner for owner in owners if owner.startswith(f"{os.getpid()}-")]

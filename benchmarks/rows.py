@@ -230,6 +230,9 @@ async def idle_memory(options: Options) -> list[Row]:
         await processes.cells_settled(sandbox, _POOL)
         for cell in processes.children(processes.launcher()):
             inside = [processes.pss_mb(pid) for pid in processes.descendants(cell)]
+            if not inside:
+                # Namespaces made ahead, where no cell has started yet.
+                continue
             child.values += inside
             whole.values.append(processes.pss_mb(cell) + sum(inside))
     return [

@@ -73,7 +73,7 @@ def main() -> int:
             rows += anyio.run(functools.partial(ROWS[name], options))
         except Missing as error:
             console.print(f"{name}: left out, {error}", highlight=False)
-        except (WrongResult, ToolcellError, ExceptionGroup) as error:
+        except (WrongResult, ToolcellError, TimeoutError, ExceptionGroup) as error:
             broken = True
             console.print(f"{name}: FAILED, {error!r}", highlight=False, markup=False)
     if rows:

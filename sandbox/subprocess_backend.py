@@ -128,6 +128,7 @@ class SubprocessBackend:
                     "workdir": WORKDIR,
                     "show": shown_paths(self._config.python or interpreter()),
                     "cgroups": self._cgroups,
+                    "limits": _cell_limits(self._config.limits),
                 }
             )
         except BaseException:
@@ -143,14 +144,7 @@ class SubprocessBackend:
                 # A launcher that was killed takes only its own cells with it.
                 await self._launcher.close()
                 self._launcher = await self._start_launcher()
-            sock, pidfd = await self._launcher.launch(
-                {
-                    "disk_mb": limits.disk_mb,
-                    "memory_mb": limits.memory_mb,
-                    "pids": limits.pids,
-                    "cpus": limits.cpus,
-                }
-            )
+            sock, pidfd = await self._launcher.launch(_cell_limits(limits))
         settings = self._settings(limits)
         return Cell(Channel(sock), NamespaceProcess(pidfd), self.traits, settings)
 
@@ -243,7 +237,7 @@ class Launcher:
             )
         raise SandboxUnavailableError("the launcher did not start in time")
 
-    async def launch(self, request: dict[str, Any]) -> tuple[socket.socket, int]:
+    async def launch(self, limits: dict[str, Any]) -> tuple[socket.socket, int]:
         """Make a cell; return its channel and a pidfd of its first process.
 
         Raises:
@@ -251,7 +245,7 @@ class Launcher:
         """
         self._next_id += 1
         ours, theirs = socket.socketpair()
-        message = json.dumps({"id": self._next_id, **request}).encode()
+        message = json.dumps({"id": self._next_id, "limits": limits}).encode()
         try:
             with theirs:
                 socket.send_fds(self._control, [message], [theirs.fileno()])
@@ -315,6 +309,11 @@ class NamespaceProcess:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         await anyio.wait_readable(self._pidfd)
         os.close(self._pidfd)
+
+
+def _cell_limits(limits: Limits) -> dict[str, Any]:
+    """Return the limits that are the cell's own, not the run's."""
+    return limits.model_dump(include={"disk_mb", "memory_mb", "pids", "cpus"})
 
 
 def interpreter() -> str:

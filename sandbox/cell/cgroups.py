@@ -42,7 +42,6 @@ class CellGroup:
         self._name = name
         self._joined: list[int] = []
         self.files: dict[str, int] = {}
-        self.values = values
         for controller, parent in parents.items():
             os.mkdir(name, dir_fd=parent)
             for file, pattern in _LIMIT_FILES[controller]:
@@ -75,7 +74,7 @@ class CellGroup:
 
 
 class GroupMaker:
-    """Makes cgroups below given parents, one ahead of need."""
+    """Makes cgroups below given parents."""
 
     def __init__(self, parents: dict[str, str]) -> None:
         self._paths = parents
@@ -85,35 +84,14 @@ class GroupMaker:
             for name, path in parents.items()
         }
         self._count = 0
-        self._ahead: CellGroup | None = None
-        self._last_values: dict[str, Any] | None = None
 
-    def take(self, request: dict[str, Any]) -> CellGroup:
-        """Return a group with the limits of `request`. Raises OSError."""
+    def make(self, limits: dict[str, Any]) -> CellGroup:
+        """Return a new group that holds these limits. Raises OSError."""
         values = {
-            "memory_bytes": request["memory_mb"] * 1024 * 1024,
-            "pids": request["pids"],
-            "cpu_quota": int(request["cpus"] * 100_000),
+            "memory_bytes": limits["memory_mb"] * 1024 * 1024,
+            "pids": limits["pids"],
+            "cpu_quota": int(limits["cpus"] * 100_000),
         }
-        self._last_values = values
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.values == values:
-            return ahead
-        if ahead is not None:
-            ahead.remove()
-        return self._make(values)
-
-    def make_ahead(self) -> None:
-        """Have a group ready like the last one that was asked for."""
-        if self._ahead is None and self._last_values is not None:
-            self._ahead = self._make(self._last_values)
-
-    def remove(self) -> None:
-        """Remove what is left; the parents are the host's to remove."""
-        if self._ahead is not None:
-            self._ahead.remove()
-
-    def _make(self, values: dict[str, Any]) -> CellGroup:
         self._count += 1
         return CellGroup(self._parents, f"cell-{self._count}", values)
 

@@ -35,9 +35,8 @@ def confine(settings: dict[str, Any]) -> list[str]:
     set_rlimits(settings["rlimits"])
     if settings["address_space"]:
         set_rlimits({"memory": _address_space() + settings["address_space"]})
-    held = ["rlimits"]
+    held = ["rlimits", *settings["held"]]
     uid = settings["uid"]
-    _try(held, "no_bounding_set", _drop_bounding_set)
     if uid is not None and os.getuid() != uid:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
@@ -102,12 +101,6 @@ def _prefer_for_oom_kill() -> None:
             file.write("1000")
     except OSError:
         pass
-
-
-def _drop_bounding_set() -> None:
-    from . import linux
-
-    linux.drop_bounding_set()
 
 
 def _drop_capabilities() -> None:

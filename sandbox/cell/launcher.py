@@ -13,6 +13,7 @@ never reads a byte that untrusted code wrote.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -59,6 +60,18 @@ def main(control_fd: int) -> NoReturn:
         os._exit(0)
 
 
+class Embryo:
+    """A cell without a channel: its namespaces, ids and cgroup are made already."""
+
+    __slots__ = ("key", "pid", "pidfd", "start")
+
+    def __init__(self, key: list[Any], pid: int, pidfd: int, start: Any) -> None:
+        self.key = key
+        self.pid = pid
+        self.pidfd = pidfd
+        self.start = start
+
+
 class Launcher:
     """One control socket and the cells made through it."""
 
@@ -68,15 +81,17 @@ class Launcher:
         self._uid_base: int = setup["uid_base"]
         self._groups: dict[int, CellGroup | None] = {}
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
+        self._embryo: Embryo | None = None
         self._slots = 0
         self.uids = self._enter_mount_namespace()
         root.build(setup["show"], setup["workdir"], self._cell_uid)
         self._masks = root.masks()
-        _try_namespaces()
         # Warm what cells need before the first of them is cloned.
         _warm_up()
         gc.collect()
         gc.freeze()
+        # Finds out now, not at the first run, that a cell cannot be made here.
+        self._embryo = self._conceive(setup["limits"])
 
     def _enter_mount_namespace(self) -> int:
         """Return how many uids a cell can have: two for root, else one."""
@@ -110,8 +125,6 @@ class Launcher:
             if wake_r in ready:
                 os.read(wake_r, 4096)
                 self._reap()
-            if self._maker is not None:
-                self._maker.make_ahead()
         self._shut_down()
 
     def _handle_request(self) -> bool:
@@ -119,51 +132,66 @@ class Launcher:
         if not message:
             return False
         request = json.loads(message)
+        answer = {"id": request["id"]}
         try:
-            pidfd = self._launch(request, fds[0])
+            embryo = self._take_embryo(request["limits"])
+            socket.send_fds(embryo.start, [b"!"], fds)
+            self._send(answer, [embryo.pidfd])
+            embryo.start.close()
+            os.close(embryo.pidfd)
         except OSError as error:
-            self._answer({"id": request["id"], "error": str(error)}, [])
-        else:
-            self._answer({"id": request["id"]}, [pidfd])
-            os.close(pidfd)
+            self._send({**answer, "error": str(error)}, [])
+            return True
         finally:
+            # Before the next clone: no cell may hold another cell's channel.
             os.close(fds[0])
+        with contextlib.suppress(OSError):
+            self._embryo = self._conceive(request["limits"])
         return True
 
-    def _answer(self, answer: dict[str, Any], fds: list[int]) -> None:
+    def _send(self, answer: dict[str, Any], fds: list[int]) -> None:
         socket.send_fds(self._control, [json.dumps(answer).encode()], fds)
 
-    def _launch(self, request: dict[str, Any], channel: int) -> int:
-        """Make one cell and return a descriptor of its first process."""
-        group = self._maker.take(request) if self._maker else None
-        go_r, go_w = os.pipe()
+    def _take_embryo(self, limits: dict[str, Any]) -> Embryo:
+        embryo, self._embryo = self._embryo, None
+        if embryo is not None and embryo.key == sorted(limits.items()):
+            return embryo
+        if embryo is not None:
+            self._discard(embryo)
+        return self._conceive(limits)
+
+    def _discard(self, embryo: Embryo) -> None:
+        os.kill(embryo.pid, signal.SIGKILL)
+        embryo.start.close()
+        os.close(embryo.pidfd)
+
+    def _conceive(self, limits: dict[str, Any]) -> Embryo:
+        """Make the namespaces, the ids and the cgroup of a cell, ahead of need."""
+        group = self._maker.make(limits) if self._maker else None
+        ours, theirs = socket.socketpair()
         self._slots += 1
         try:
             pid = linux.clone(_NAMESPACES)
         except OSError:
-            os.close(go_r)
-            os.close(go_w)
             if group is not None:
                 group.remove()
             raise
         if pid == 0:
-            os.close(go_w)
-            self._become_cell(request, channel, go_r, group)
-        os.close(go_r)
+            ours.close()
+            self._become_cell(limits, theirs, group)
+        theirs.close()
         self._groups[pid] = group
         try:
             if group is not None:
                 group.add(pid)
                 group.close()
             self._map_ids(pid)
-            pidfd = os.pidfd_open(pid)
-            os.write(go_w, b"!")
-            return pidfd
+            ours.send(b"!")
+            key = sorted(limits.items())
+            return Embryo(key, pid, os.pidfd_open(pid), ours)
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
-        finally:
-            os.close(go_w)
 
     def _map_ids(self, pid: int) -> None:
         if self.uids == 2:
@@ -177,33 +205,38 @@ class Launcher:
         _write(f"/proc/{pid}/gid_map", f"{self._cell_uid} {os.getegid()} 1")
 
     def _become_cell(
-        self,
-        request: dict[str, Any],
-        channel: int,
-        go: int,
-        group: CellGroup | None,
+        self, limits: dict[str, Any], start: socket.socket, group: CellGroup | None
     ) -> NoReturn:
-        """In the clone: wait for the ids, finish the namespaces, supervise."""
+        """In the clone: finish the namespaces, wait for a channel, supervise it."""
         try:
-            if os.read(go, 1) != b"!":
+            if start.recv(1) != b"!":
                 os._exit(70)
             if self.uids == 2:
                 os.setgroups([])
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-            accounts = _keep_only(channel, group)
-            try:
-                linux.set_hostname("cell")
-                linux.bring_up_loopback()
-                root.finish(self._masks, request["disk_mb"], self._cell_uid)
-            except OSError as error:
-                why = f"cell set-up failed: {error}"
-                os.write(0, encode({"type": "failed", "why": why}))
+            why = self._finish_namespaces(limits)
+            message, fds, _, _ = socket.recv_fds(start, 1, 1)
+            if not message:
                 os._exit(70)
-            supervisor.main(0, 0, accounts)
+            accounts = _keep_only(fds[0], group)
+            if why:
+                os.write(1, encode({"type": "failed", "why": why}))
+                os._exit(70)
+            supervisor.main(0, 1, accounts)
         finally:
             os._exit(70)
+
+    def _finish_namespaces(self, limits: dict[str, Any]) -> str:
+        try:
+            linux.drop_bounding_set()
+            linux.set_hostname("cell")
+            linux.bring_up_loopback()
+            root.finish(self._masks, limits["disk_mb"], self._cell_uid)
+        except OSError as error:
+            return f"cell set-up failed: {error}"
+        return ""
 
     def _reap(self) -> None:
         while True:
@@ -226,16 +259,6 @@ class Launcher:
             group = self._groups.pop(pid, None)
             if group is not None:
                 group.remove()
-        if self._maker is not None:
-            self._maker.remove()
-
-
-def _try_namespaces() -> None:
-    """Find out now, not at the first cell, that one is refused. Raises OSError."""
-    pid = linux.clone(_NAMESPACES)
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 def _keep_only(channel: int, group: CellGroup | None) -> dict[str, int]:

@@ -21,7 +21,7 @@ MNT_DETACH = 2
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
-PR_CAPBSET_DROP = 24
+PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
@@ -114,13 +114,12 @@ def bring_up_loopback() -> None:
 def drop_bounding_set() -> None:
     """Empty the capability bounding set; needs CAP_SETPCAP. Raises OSError."""
     for capability in range(_MAX_CAPABILITIES):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno != errno.EINVAL or capability == 0:
-                raise
+        present = _libc.prctl(PR_CAPBSET_READ, capability)
+        if present == -1:
             # The first number that this kernel has no capability for.
-            return
+            break
+        if present:
+            prctl(PR_CAPBSET_DROP, capability)
 
 
 def drop_capabilities() -> None:

@@ -11,6 +11,7 @@ ENOSYS, so that C libraries fall back to older calls.
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 
@@ -121,6 +122,7 @@ def allowed_calls(machine: str) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
+@functools.lru_cache(maxsize=None)
 def bpf_program(machine: str) -> bytes:
     """Return the filter for `machine` as `struct sock_filter` records.
 

@@ -138,6 +138,7 @@ class Supervisor:
         self._child: Child | None = None
         self._wake_r, self._wake_w = os.pipe()
         self._settings: dict[str, Any] = {}
+        self._held: list[str] = []
         self._accounts = Accounts(cgroup)
 
     def serve(self) -> None:
@@ -146,7 +147,7 @@ class Supervisor:
         if hello.get("protocol") != PROTOCOL_VERSION:
             self._channel.send(encode({"type": "ready", "protocol": PROTOCOL_VERSION}))
             raise FrameError(f"host speaks protocol {hello.get('protocol')}")
-        self._settings = hello["settings"]
+        self._settings = {**hello["settings"], "held": self._held}
         _narrow_affinity(self._settings["affinity"])
         gc.collect()
         gc.freeze()
@@ -180,6 +181,9 @@ class Supervisor:
             from . import linux
 
             linux.prctl(linux.PR_SET_DUMPABLE, 0)
+            # What this process no longer can give, no child can get.
+            linux.drop_bounding_set()
+            self._held.append("no_bounding_set")
         except (ImportError, OSError):
             # Without ctypes the other uid of the child is the wall.
             pass
@@ -213,11 +217,14 @@ class Supervisor:
             "watch_memory_bytes": 0,
         }
         [frame] = FrameDecoder().feed(encode(header, b"print(1){}"))
+        # A channel of its own: what the host says meanwhile is not for this run.
         null = os.open(os.devnull, os.O_WRONLY)
-        channel, self._channel = self._channel, Channel(self._channel.read_fd, null)
+        quiet = os.pipe()
+        channel, self._channel = self._channel, Channel(quiet[0], null)
         self._run(frame)
         self._channel = channel
-        os.close(null)
+        for fd in (null, *quiet):
+            os.close(fd)
 
     def _run(self, frame: Frame) -> None:
         child, self._child = self._child, None

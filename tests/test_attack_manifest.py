@@ -1,0 +1,65 @@
+"""Every row of the attack table is claimed by a test or said to be out of scope."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from .attack_rows import ROOT, known_rows, required_rows
+
+HEADING = "Attack rows that are out of scope"
+DOCUMENT = ROOT / "docs" / "security.md"
+
+
+def claimed_rows() -> dict[int, list[str]]:
+    """Return the tests that claim each row by their marks."""
+    found: dict[int, list[str]] = {}
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for mark in node.decorator_list:
+                if ast.unparse(mark).startswith("pytest.mark.attack("):
+                    assert isinstance(mark, ast.Call)
+                    for row in mark.args:
+                        tests = found.setdefault(ast.literal_eval(row), [])
+                        tests.append(f"{path.name}::{node.name}")
+    return found
+
+
+def excused_rows() -> set[int]:
+    """Return the rows that docs/security.md says are out of scope, and why."""
+    section = DOCUMENT.read_text().split(f"## {HEADING}")[1].split("\n## ")[0]
+    rows = set()
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) >= 5 and re.fullmatch(r"[\d, ]+", cells[1]):
+            assert cells[2] and cells[3], f"no reason or no advice: {line}"
+            rows |= {int(row) for row in cells[1].split(",")}
+    return rows
+
+
+def test_every_row_is_tested_or_excused() -> None:
+    open_rows = required_rows() - claimed_rows().keys() - excused_rows()
+
+    assert sorted(open_rows) == []
+
+
+def test_no_row_is_both_tested_and_excused() -> None:
+    assert sorted(claimed_rows().keys() & excused_rows()) == []
+
+
+def test_no_row_is_unknown() -> None:
+    known = known_rows().keys()
+
+    assert sorted(claimed_rows().keys() - known) == []
+    assert sorted(excused_rows() - known) == []
+    assert len(required_rows()) > 80
+
+
+@pytest.mark.parametrize("row", [14, 34, 56, 73, 82])
+def test_a_mark_is_really_on_a_test(row: int) -> None:
+    assert all("::test_" in name for name in claimed_rows()[row])

@@ -1,0 +1,398 @@
+"""Programs that take all there is, and programs that will not end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from toolcell.core import SandboxUnavailableError
+from toolcell.sandbox import Limits, SandboxManager
+
+from .conftest import BackendRow
+
+pytestmark = pytest.mark.anyio
+
+BRIEF = Limits(wall_seconds=3)
+IN_A_CELL = "import os\nassert (os.getuid(), os.getppid()) == (10_001, 1)\n"
+
+
+async def innocent(sandbox: SandboxManager) -> None:
+    assert (await sandbox.run("6 * 7")).value == 42
+
+
+@pytest.mark.attack(45)
+async def test_a_fork_bomb_meets_the_limit(sandbox: SandboxManager) -> None:
+    code = f"""{IN_A_CELL}
+made, stopped = 0, False
+for _ in range(1000):
+    try:
+        if os.fork() == 0:
+            while True: os.getpid()
+    except OSError:
+        stopped = True
+        break
+    made += 1
+[made, stopped]
+"""
+    async with sandbox.session() as session:
+        result = await session.run(code, fresh=True)
+        await innocent(sandbox)
+        after = await session.run(
+            "import os\nlen([p for p in os.listdir('/proc') if p.isdigit()])",
+            fresh=True,
+        )
+
+    assert isinstance(result.value, list), result.stderr
+    made, stopped = result.value
+    assert stopped is True
+    assert isinstance(made, int) and made <= 64
+    assert after.value == 2
+
+
+@pytest.mark.attack(45, 55, 56)
+async def test_children_that_breed_end_at_the_deadline(sandbox: SandboxManager) -> None:
+    code = f"""{IN_A_CELL}
+import signal
+for number in range(1, 32):
+    if number not in (9, 19):
+        signal.signal(number, signal.SIG_IGN)
+while True:
+    try: os.fork(), os.setsid()
+    except OSError: pass
+"""
+    begun = time.monotonic()
+    result = await sandbox.run(code, limits=Limits(wall_seconds=1))
+
+    assert result.status == "timeout"
+    assert time.monotonic() - begun < 5
+    await innocent(sandbox)
+
+
+MEMORY = {
+    "list": "x = []\nwhile True: x.append(bytes(1 << 20))",
+    "bytearray": "x = bytearray(700 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1",
+    "mmap": "import mmap\nx = mmap.mmap(-1, 700 << 20)\n"
+    "for i in range(0, len(x), 4096): x[i] = 1",
+    "text": "x = 'x'\nwhile True: x += x",
+    "dict": "x = {}\nwhile True: x[len(x)] = str(len(x)) * 10",
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+@pytest.mark.attack(46, 63)
+async def test_a_memory_bomb_is_out_of_memory(
+    sandbox: SandboxManager, backend: BackendRow, name: str
+) -> None:
+    async with sandbox.session() as session:
+        result = await session.run(MEMORY[name], fresh=True)
+        # The supervisor was not the one that the kernel chose.
+        after = await session.run("'alive'", fresh=True)
+
+    if backend.held_by_kernel:
+        assert result.status == "out_of_memory"
+        assert result.claimed is False
+    else:
+        # mmap fails with ENOMEM as an OSError there: an ordinary exception.
+        assert result.status in ("out_of_memory", "error")
+    assert after.value == "alive"
+
+
+@pytest.mark.attack(46, 63)
+async def test_memory_of_many_processes_is_summed(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    code = f"""{IN_A_CELL}
+import time
+for _ in range(20):
+    if os.fork() == 0:
+        x = bytearray(60 << 20)
+        for i in range(0, len(x), 4096): x[i] = 1
+        time.sleep(60)
+time.sleep(60)
+"""
+    async with sandbox.session() as session:
+        result = await session.run(code, fresh=True, limits=Limits(wall_seconds=8))
+        after = await session.run("'alive'", fresh=True)
+
+    # The kernel picks the children one by one; the program itself may be left.
+    assert result.status in ("out_of_memory", "timeout")
+    if not backend.held_by_kernel:
+        assert result.status == "out_of_memory"
+    assert after.value == "alive"
+
+
+@pytest.mark.attack(63)
+async def test_programs_go_before_the_host(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("int(open('/proc/self/oom_score_adj').read())")
+
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert isinstance(result.value, int)
+    assert result.value > own
+
+
+FILL = """
+import os
+sizes = {}
+for folder in ("/work", "/tmp", "/dev/shm"):
+    path, size = f"{folder}/big", 0
+    try:
+        with open(path, "wb", buffering=0) as file:
+            while size < 400 << 20:
+                size += file.write(bytes(1 << 20))
+    except OSError:
+        pass
+    os.unlink(path)
+    sizes[folder] = size >> 20
+sizes
+"""
+
+
+@pytest.mark.attack(19, 47, 48)
+async def test_scratch_space_is_capped(sandbox: SandboxManager) -> None:
+    free = shutil.disk_usage("/").free
+    result = await sandbox.run(FILL)
+
+    assert isinstance(result.value, dict), result.stderr
+    assert result.value.keys() == {"/work", "/tmp", "/dev/shm"}
+    assert all(0 < int(str(size)) <= 64 for size in result.value.values())
+    assert free - shutil.disk_usage("/").free < 64 << 20
+
+
+@pytest.mark.attack(48)
+async def test_reserved_space_is_capped(sandbox: SandboxManager) -> None:
+    code = """
+import os
+said = {}
+with open("/work/sparse", "wb") as file:
+    try:
+        os.posix_fallocate(file.fileno(), 0, 1 << 32)
+        said["fallocate"] = "done"
+    except OSError as error:
+        said["fallocate"] = error.strerror
+    os.truncate("/work/sparse", 1 << 34)
+said["blocks"] = os.stat("/work/sparse").st_blocks * 512
+said
+"""
+    result = await sandbox.run(code)
+
+    assert result.status in ("ok", "error", "out_of_memory", "disk_limit", "killed")
+    if isinstance(result.value, dict):
+        assert result.value["fallocate"] != "done"
+        assert int(str(result.value["blocks"])) <= 64 << 20
+    await innocent(sandbox)
+
+
+@pytest.mark.attack(49)
+async def test_a_million_files_meet_the_limit(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    code = """
+made = 0
+try:
+    for number in range(20_000):
+        open(f"/work/{number}", "x").close()
+        made += 1
+except OSError:
+    pass
+made
+"""
+    result = await sandbox.run(code)
+
+    assert isinstance(result.value, int), result.stderr
+    if backend.name != "runsc":
+        # gVisor ignores nr_inodes; there the sum of memory is the limit.
+        assert result.value <= 64 * 256
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os\nfor _ in range(64): os.write(1, b'x' * (1 << 20))",
+        "import os\nfor _ in range(160):\n"
+        "    os.write(1, b'o' * 65536); os.write(2, b'e' * 65536)",
+        "import os\nos.write(1, bytes(range(256)) * 40_000)",
+        "import sys\nsys.stdout.write('\\udcff' * (4 << 20))",
+    ],
+)
+@pytest.mark.attack(50, 51, 52)
+async def test_a_flood_is_cut_and_counted(sandbox: SandboxManager, code: str) -> None:
+    result = await sandbox.run(code)
+
+    assert result.status == "ok", result.stderr[:200]
+    cap = sandbox.config.limits.output_bytes
+    assert len(result.stdout_bytes) == cap
+    assert result.truncated.stdout > 0
+    assert len(result.stderr_bytes) <= cap
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\0" * 1000, b"\xff\xfe\x80", b"\xed\xa0\x80", b"\r\n\x1b[2J", b"no newline"],
+)
+@pytest.mark.attack(52)
+async def test_odd_bytes_come_back_as_they_were(
+    sandbox: SandboxManager, data: bytes
+) -> None:
+    result = await sandbox.run(
+        f"import os\nos.write(1, {data!r})\nos.write(2, {data!r})"
+    )
+
+    assert (result.status, result.stdout_bytes, result.stderr_bytes) == (
+        "ok", data, data
+    )  # fmt: skip
+
+
+STUBBORN = {
+    "lock held in C": "import re\nre.match(r'(a+)+$', 'a' * 64 + 'b')",
+    "power": "x = pow(3, 1 << 40)",
+    "sort": "sorted(range(10**7), key=lambda x: sum(range(10**6)))",
+    "sleep": "import time\ntime.sleep(600)",
+    "forever": "import threading\nthreading.Event().wait()",
+    "ignores": "import signal, time\nfor n in range(1, 65):\n"
+    "    try: signal.signal(n, 1)\n    except (OSError, ValueError): pass\n"
+    "while True: time.sleep(1)",
+    "blocks": "import signal, time\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: time.sleep(1)",
+    "stops": "import os\nos.kill(os.getpid(), 19)",
+    "at exit": "import atexit, time\natexit.register(time.sleep, 600)",
+    "thread at exit": "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(600,)).start()",
+    "in repr": "import time\nclass A:\n    def __repr__(self): time.sleep(600)\nA()",
+}
+
+
+@pytest.mark.parametrize("name", STUBBORN)
+@pytest.mark.attack(53, 54, 55)
+async def test_the_deadline_is_kept_from_outside(
+    sandbox: SandboxManager, name: str
+) -> None:
+    begun = time.monotonic()
+    result = await sandbox.run(STUBBORN[name], limits=Limits(wall_seconds=0.5))
+
+    assert result.status in ("timeout", "out_of_memory"), result.status
+    assert time.monotonic() - begun < 4
+
+
+DAEMON = f"""{IN_A_CELL}
+import signal, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for number in (1, 2, 15): signal.signal(number, signal.SIG_IGN)
+        os.closerange({{close}}, 64)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("parent ends")
+"""
+
+
+@pytest.mark.parametrize("close", [0, 64])
+@pytest.mark.attack(56, 57)
+async def test_a_daemon_does_not_outlive_its_run(
+    sandbox: SandboxManager, close: int
+) -> None:
+    code = DAEMON.replace("{close}", str(close))
+    async with sandbox.session() as session:
+        begun = time.monotonic()
+        result = await session.run(code, fresh=True)
+        took = time.monotonic() - begun
+        after = await session.run(
+            "import os\nmine = str(os.getpid())\n"
+            "[p for p in os.listdir('/proc') if p.isdigit() and p != mine]",
+            fresh=True,
+        )
+
+    assert (result.status, result.stdout) == ("ok", "parent ends\n")
+    assert took < 5
+    assert after.value == ["1"]
+
+
+@pytest.mark.attack(58)
+async def test_descriptors_are_capped(sandbox: SandboxManager) -> None:
+    code = """
+import os, socket
+held = []
+try:
+    while len(held) < 5000: held.append(os.dup(0))
+except OSError as error:
+    first = error.errno
+for each in held: os.close(each)
+held = []
+try:
+    while len(held) < 5000: held.append(socket.socket())
+except OSError as error:
+    second = error.errno
+[first, second, len(held)]
+"""
+    result = await sandbox.run(code)
+
+    assert isinstance(result.value, list), result.stderr
+    first, second, held = result.value
+    assert (first, second) == (24, 24)
+    assert isinstance(held, int) and held < 256
+
+
+@pytest.mark.attack(59)
+async def test_threads_count_as_processes(sandbox: SandboxManager) -> None:
+    code = """
+import threading
+stop, made = threading.Event(), []
+try:
+    while len(made) < 1000:
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+        made.append(thread)
+except RuntimeError:
+    pass
+stop.set()
+len(made)
+"""
+    result = await sandbox.run(code)
+
+    assert isinstance(result.value, int), result.stderr
+    assert result.value <= 64
+    await innocent(sandbox)
+
+
+@pytest.mark.attack(60)
+async def test_one_too_many_waits_and_then_is_refused(backend: BackendRow) -> None:
+    config = backend.config(max_concurrency=2, max_queue=1)
+    async with SandboxManager(config) as manager:
+        done: list[object] = []
+
+        async def wait_in_line() -> None:
+            done.append((await manager.run("'in turn'")).value)
+
+        async with anyio.create_task_group() as tasks:
+            async with manager.session() as first, manager.session():
+                await first.run("1", fresh=True)
+                tasks.start_soon(wait_in_line)
+                await anyio.wait_all_tasks_blocked()
+                with pytest.raises(SandboxUnavailableError, match="wait already"):
+                    await manager.run("2")
+                assert done == []
+
+    assert done == ["in turn"]
+
+
+@pytest.mark.attack(64)
+async def test_a_crash_leaves_no_core(sandbox: SandboxManager) -> None:
+    code = """
+import os, resource, signal
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+    async with sandbox.session() as session:
+        result = await session.run(code, fresh=True)
+        left = await session.run("import os\nos.listdir('/work')", fresh=True)
+
+    assert (result.status, result.signal) == ("crashed", "SIGSEGV")
+    assert left.value == []
+    assert not [each for each in os.listdir() if each.startswith("core")]

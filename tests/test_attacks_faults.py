@@ -1,0 +1,286 @@
+"""Faults around the sandbox: engines that vanish, odd environments, many runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import CellLostError, SandboxUnavailableError
+from toolcell.sandbox import (
+    ExecutionResult,
+    Limits,
+    SandboxConfig,
+    SandboxManager,
+    host_cgroups,
+    owner,
+)
+from toolcell.sandbox.docker_profile import OWNER_LABEL
+
+from .conftest import BackendRow
+
+pytestmark = pytest.mark.anyio
+
+ENGINE = "/var/run/docker.sock"
+
+
+class Relay:
+    """A door to the Docker engine that can be slammed."""
+
+    def __init__(self, path: str) -> None:
+        self.address = f"unix://{path}"
+        self._sockets: list[socket.socket] = []
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(path)
+        self._server.listen()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client = self._server.accept()[0]
+            except OSError:
+                return
+            engine = socket.socket(socket.AF_UNIX)
+            engine.connect(ENGINE)
+            self._sockets += [client, engine]
+            for ends in ((client, engine), (engine, client)):
+                self._threads.append(threading.Thread(target=self._copy, args=ends))
+                self._threads[-1].start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def slam(self) -> None:
+        # A shutdown wakes the threads that wait; closing alone would not.
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in (self._server, *self._sockets):
+            each.close()
+
+
+@pytest.mark.docker
+@pytest.mark.attack(138)
+async def test_an_engine_that_vanishes_costs_one_run(
+    backend: BackendRow, tmp_path: Path
+) -> None:
+    if backend.name != "docker":
+        pytest.skip("one engine is enough")
+    import docker
+
+    client = docker.from_env()
+    before = our_containers(client)
+    relay = Relay(str(tmp_path / "engine.sock"))
+    started = anyio.Event()
+    code = "import time\nprint('here', flush=True)\ntime.sleep(60)"
+    async with SandboxManager(backend.config(docker_host=relay.address)) as manager:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(slam_once, started, relay)
+            with pytest.raises(CellLostError):
+                await manager.run(code, on_output=lambda *_: started.set())
+        with pytest.raises(SandboxUnavailableError, match="no Docker engine answers"):
+            await manager.run("1")
+    # The container ends with its stream; nobody is there to ask the engine.
+    with anyio.fail_after(20):
+        while not our_containers(client) <= before:
+            await anyio.sleep(0.05)
+    client.close()
+
+
+def our_containers(client: Any) -> set[str]:
+    filters = {"label": f"{OWNER_LABEL}={owner.this_process()}"}
+    return {each["Id"] for each in client.api.containers(all=True, filters=filters)}
+
+
+async def slam_once(started: anyio.Event, relay: Relay) -> None:
+    await started.wait()
+    await anyio.to_thread.run_sync(relay.slam)
+
+
+@pytest.mark.docker
+@pytest.mark.attack(138)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"image": "toolcell-test/none:none"}, "has no image"),
+        ({"runtime": "no-such-runtime"}, "has no runtime"),
+        ({"docker_host": "unix:///nonexistent.sock"}, "no Docker engine answers"),
+        ({"docker_host": "tcp://127.0.0.1:9"}, "no Docker engine answers"),
+    ],
+)
+async def test_an_engine_that_cannot_is_a_typed_error(
+    options: dict[str, str], said: str
+) -> None:
+    config = SandboxConfig(backend="docker", **options)  # type: ignore[arg-type]
+    with pytest.raises(SandboxUnavailableError, match=said) as caught:
+        async with SandboxManager(config) as manager:
+            await manager.run("1")
+
+    assert caught.value.hint
+
+
+@pytest.mark.attack(138)
+async def test_a_full_disk_harms_one_run(sandbox: SandboxManager) -> None:
+    fill = "with open('/work/big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))"
+    async with sandbox.session() as session:
+        full = await session.run(fill, fresh=True)
+        again = await session.run("print('still here')", fresh=True)
+        emptied = await session.run(
+            "import os\nos.unlink('/work/big')\nopen('/work/x', 'w').write('x')",
+            fresh=True,
+        )
+
+    assert (full.status, full.claimed) == ("disk_limit", True)
+    assert (again.status, again.stdout) == ("ok", "still here\n")
+    assert emptied.value == 1
+
+
+ENVIRONMENTS: dict[str, dict[str, str]] = {
+    "C locale": {"LC_ALL": "C", "LANG": "C"},
+    "unknown locale": {"LC_ALL": "xx_XX.nothing"},
+    "far time zone": {"TZ": "Pacific/Kiritimati"},
+    "bad time zone": {"TZ": ":/no/such/zone"},
+    "no home": {},
+    "bad home": {"HOME": "/nonexistent", "XDG_CACHE_HOME": "/proc/nothing"},
+    "narrow": {"COLUMNS": "1", "TERM": "dumb", "NO_COLOR": "1"},
+    "odd temporary folder": {"TMPDIR": "/nonexistent"},
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.attack(139)
+def test_the_command_runs_in_odd_environments(backend: BackendRow, name: str) -> None:
+    options = ["--backend", str(backend.options["backend"]), "--json"]
+    for option in ("image", "runtime"):
+        if value := backend.options.get(option):
+            options += [f"--{option}", str(value)]
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "toolcell"), "run", *options, "-"],
+        input="print('ä\N{SNOWMAN}')\n6 * 7".encode(),
+        env={"PATH": "/usr/bin:/bin", **ENVIRONMENTS[name]},
+        cwd="/",
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["value"], result["stdout"]) == (42, "ä\N{SNOWMAN}\n")
+
+
+def footprint() -> dict[str, int]:
+    groups = 0
+    try:
+        for place in set(host_cgroups.parents().values()):
+            own = f"{host_cgroups.PREFIX}{owner.this_process()}"
+            for path in Path(place).glob(f"{own}*"):
+                groups += sum(each.is_dir() for each in path.iterdir())
+    except OSError:
+        pass
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "groups": groups,
+    }
+
+
+@contextmanager
+def flat(slack: int) -> Iterator[None]:
+    before = footprint()
+    yield
+    after = footprint()
+    grown = {name: after[name] - before[name] for name in before}
+    assert all(each <= slack for each in grown.values()), grown
+
+
+async def many_runs(manager: SandboxManager, count: int) -> None:
+    for number in range(count):
+        result: ExecutionResult = await manager.run(f"{number}")
+        assert result.value == number
+
+
+@pytest.mark.attack(58, 140)
+async def test_many_runs_leave_the_host_as_it_was(backend: BackendRow) -> None:
+    count = {"subprocess": 300, "docker": 20, "runsc": 8}[backend.name]
+    async with SandboxManager(backend.config()) as manager:
+        await many_runs(manager, 5)
+        # Cells are destroyed behind the caller's back: a few may be under way.
+        with flat(slack=6):
+            await many_runs(manager, count)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.attack(140)
+async def test_10_000_runs_leave_the_host_as_it_was(backend: BackendRow) -> None:
+    count = {"subprocess": 10_000, "docker": 1_000, "runsc": 300}[backend.name]
+    async with SandboxManager(backend.config()) as manager:
+        await many_runs(manager, 5)
+        with flat(slack=6):
+            await many_runs(manager, count)
+
+
+@pytest.mark.attack(56, 133)
+async def test_cancelling_stops_the_program_and_has_one_outcome(
+    backend: BackendRow,
+) -> None:
+    outcomes: list[ExecutionResult] = []
+    begun = anyio.Event()
+    code = "import os, time\nos.fork()\nprint('here', flush=True)\ntime.sleep(600)"
+    async with SandboxManager(backend.config()) as manager:
+
+        async def run() -> None:
+            outcomes.append(await manager.run(code, on_output=lambda *_: begun.set()))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            with anyio.fail_after(30):
+                await begun.wait()
+            before = footprint()
+            tasks.cancel_scope.cancel()
+        after = footprint()
+        assert (await manager.run("1")).value == 1
+
+    assert outcomes == []
+    assert after["descriptors"] < before["descriptors"]
+
+
+@pytest.mark.attack(133)
+async def test_closing_the_manager_ends_runs_as_cancelled(backend: BackendRow) -> None:
+    outcomes: list[str] = []
+    begun = anyio.Event()
+    manager = SandboxManager(backend.config(limits=Limits(wall_seconds=60)))
+    async with anyio.create_task_group() as tasks:
+        async with manager:
+
+            async def run() -> None:
+                result = await manager.run(
+                    "import time\nprint('here', flush=True)\ntime.sleep(600)",
+                    on_output=lambda *_: begun.set(),
+                )
+                outcomes.append(result.status)
+
+            tasks.start_soon(run)
+            with anyio.fail_after(30):
+                await begun.wait()
+
+    assert outcomes == ["cancelled"]
