@@ -99,7 +99,7 @@ def docker_run(image: str, runtime: str, *, network: bool = True) -> Contender:
     """Return `docker run --rm`: a container for each program."""
     flags = [f"--runtime={runtime}", *([] if network else ["--network=none"])]
     arguments = ["docker", "run", "--rm", *flags, image, *_in_image()]
-    name = f"docker run {' '.join(flags)}"
+    name = f"docker run --rm {' '.join(flags)}"
     return command(name, arguments, burst=SLOW_BURST)
 
 

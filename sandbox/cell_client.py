@@ -29,6 +29,8 @@ CELL_UID = 10_001
 WORKDIR = "/work"
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 0.1
+# A session is worth more patience: the backstop ends it.
+_SESSION_GRACE_SECONDS = 2.0
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -121,7 +123,7 @@ class Cell:
         self._settings = settings
         self._greeted = False
         self._ready = False
-        self._killed = False
+        self._killed: anyio.Event | None = None
         self.idle = anyio.Event()
         self.idle.set()
         self.traits = traits
@@ -195,7 +197,8 @@ class Cell:
         if not self._ready:
             await self.wait_ready()
         report = RunReport(cap=program.limits.output_bytes)
-        deadline = program.limits.wall_seconds + _GRACE_SECONDS
+        grace = _GRACE_SECONDS if program.final else _SESSION_GRACE_SECONDS
+        deadline = program.limits.wall_seconds + grace
         with anyio.move_on_after(deadline) as backstop:
             await self._collect(report, on_output)
         if backstop.cancelled_caught:
@@ -257,16 +260,18 @@ class Cell:
 
     def alive(self) -> bool:
         """Tell whether the channel is still open and quiet."""
-        return not self._killed and self._channel.quiet()
+        return self._killed is None and self._channel.quiet()
 
     async def kill(self) -> None:
-        """Kill the cell and everything in it; killing twice is harmless."""
-        if self._killed:
-            return
-        self._killed = True
+        """Kill the cell; return when nothing of it is left. Twice is harmless."""
         with anyio.CancelScope(shield=True):
+            if self._killed is not None:
+                await self._killed.wait()
+                return
+            self._killed = anyio.Event()
             self._channel.close()
             await self._process.kill()
+            self._killed.set()
 
     async def __aenter__(self) -> Cell:
         return self

@@ -244,19 +244,15 @@ class Launcher:
             SandboxUnavailableError: The cell could not be made.
         """
         self._next_id += 1
-        ours, theirs = socket.socketpair()
         message = json.dumps({"id": self._next_id, "limits": limits}).encode()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise SandboxUnavailableError(f"no socket for a cell: {error}") from None
         try:
             with theirs:
                 socket.send_fds(self._control, [message], [theirs.fileno()])
-            while True:
-                answer, fds = await self._receive()
-                if answer.get("id") == self._next_id:
-                    break
-                # The answer to a request whose caller was cancelled.
-                for fd in fds:
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-                    os.close(fd)
+            answer, fds = await self._answer()
         except BaseException as error:
             ours.close()
             if isinstance(error, OSError):
@@ -268,6 +264,16 @@ class Launcher:
             ours.close()
             raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
         return ours, fds[0]
+
+    async def _answer(self) -> tuple[dict[str, Any], list[int]]:
+        while True:
+            answer, fds = await self._receive()
+            if answer.get("id") == self._next_id:
+                return answer, fds
+            # The answer to a request whose caller was cancelled.
+            for fd in fds:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                os.close(fd)
 
     async def _receive(self) -> tuple[dict[str, Any], list[int]]:
         while True:

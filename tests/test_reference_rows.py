@@ -399,35 +399,6 @@ def test_no_field_is_dead_rg_07(model: type[BaseModel]) -> None:
     assert [name for name in fields if not re.search(rf"\.{name}\b", source)] == []
 
 
-async def test_a_cell_is_locked_down_by_default_rg_08(
-    sandbox: SandboxManager, backend: BackendRow
-) -> None:
-    code = """
-import os
-status = dict(line.split(":\\t", 1) for line in open("/proc/self/status"))
-wanted = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"]
-found = {name: int(status[name], 16) for name in wanted if name in status}
-try:
-    open("/usr/new", "w")
-except OSError as error:
-    found["root"] = error.strerror
-[found, 0 in (os.getuid(), os.geteuid(), os.getgid())]
-"""
-    result = await sandbox.run(code)
-
-    assert isinstance(result.value, list)
-    found, is_root = result.value
-    assert isinstance(found, dict)
-    assert found.pop("root") in ("Read-only file system", "Permission denied")
-    assert is_root is False
-    walls = {"Seccomp": 2, "NoNewPrivs": 1}
-    empty = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
-    if backend.name == "runsc":
-        # gVisor's /proc does not show these two.
-        del walls["NoNewPrivs"], empty["CapAmb"]
-    assert found == walls | empty
-
-
 def test_making_a_manager_asks_nobody_rg_10() -> None:
     script = f"""
 import sys

@@ -21,6 +21,9 @@ _RLIMITS = {
 }
 
 
+_NICE = 5
+
+
 class ConfineError(Exception):
     """A layer that this cell was asked to have does not hold."""
 
@@ -32,6 +35,8 @@ def confine(settings: dict[str, Any]) -> list[str]:
         ConfineError: A layer in `settings["require"]` could not be had.
     """
     _prefer_for_oom_kill()
+    # The supervisor shares the cell's CPU time and must not starve.
+    os.nice(_NICE)
     set_rlimits(settings["rlimits"])
     if settings["address_space"]:
         set_rlimits({"memory": _address_space() + settings["address_space"]})

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _MAX_RESULT_BYTES = runner.MAX_RESULT_BYTES + 256 * 1024
 _READ_BYTES = 65536
+_KILL_AGAIN_SECONDS = 0.01
 # The wait status of a child that was already gone when its run began.
 _VANISHED = 70 << 8
 
@@ -237,16 +238,19 @@ class Supervisor:
             self._kill_all(child, run)
         run.finish()
 
-    def _kill_all(self, child: Child, run: "Run") -> None:
+    def _kill_all(self, child: Child, run: Run) -> None:
         """Kill every process of the run and wait until all are gone."""
-        try:
-            if self._owns_namespace:
-                os.kill(-1, signal.SIGKILL)
-            else:
-                os.killpg(child.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-        run.reap(wait=True)
+        while True:
+            try:
+                if self._owns_namespace:
+                    os.kill(-1, signal.SIGKILL)
+                elif not run.ended:
+                    os.killpg(child.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+            if run.reap():
+                return
+            select.select([self._wake_r], [], [], _KILL_AGAIN_SECONDS)
 
 
 class Run:
@@ -312,7 +316,7 @@ class Run:
                         poller.unregister(fd)
                 elif fd == self._wake_fd:
                     self._drain_wakeups()
-                    self.reap(wait=False)
+                    self.reap()
                 else:
                     self._channel.read_more()
                     self._obey(self._channel.take())
@@ -365,17 +369,22 @@ class Run:
             self._sinks[fd].add(data)
         return True
 
-    def reap(self, wait: bool) -> None:
-        """Collect ended processes: the program's status, everybody's usage."""
+    @property
+    def ended(self) -> bool:
+        """Whether the program's own process has been collected."""
+        return self._status is not None
+
+    def reap(self) -> bool:
+        """Collect ended processes: status and usage. True if no process is left."""
         while True:
             try:
-                pid, status, usage = os.wait4(-1, 0 if wait else os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 if self._status is None:
                     self._status = _VANISHED
-                return
+                return True
             if pid == 0:
-                return
+                return False
             self._cpu_seconds += usage.ru_utime + usage.ru_stime
             self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * 1024)
             if pid == self._child.pid:

@@ -1,0 +1,327 @@
+"""Hostile bytes on a channel cost one run at most, never the host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import CellLostError, SandboxUnavailableError
+from toolcell.sandbox import ExecutionResult, Limits, SandboxManager
+from toolcell.sandbox.cell.frames import (
+    MAX_HEADER_BYTES,
+    FrameDecoder,
+    FrameError,
+    encode,
+    strict_json,
+)
+from toolcell.sandbox.cell.sink import Sink
+from toolcell.sandbox.cell_client import Cell, CellTraits, Program
+from toolcell.sandbox.channel import Channel, StreamSplitter
+
+from .conftest import SUBPROCESS
+
+pytestmark = pytest.mark.anyio
+
+READY = encode({"type": "ready", "protocol": 1})
+FINISHED: dict[str, Any] = {
+    "type": "finished",
+    "reason": None,
+    "wait_status": 0,
+    "wall_ms": 1.0,
+    "cpu_ms": 1.0,
+    "peak_memory_bytes": 1,
+    "oom_kills": 0,
+    "layers": [],
+    "setup_error": None,
+}
+WORD = b'{"outcome":"ok","value":{"json":1}}\n'
+
+
+class NoProcess:
+    """A cell without a process: only its channel counts here."""
+
+    killed = False
+
+    async def kill(self) -> None:
+        self.killed = True
+
+
+def cell_that_says(*pieces: bytes, hang: bool = False) -> tuple[Cell, socket.socket]:
+    """Return a cell whose supervisor sends these bytes, then hangs up."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    theirs.sendall(b"".join(pieces))
+    if not hang:
+        theirs.shutdown(socket.SHUT_WR)
+    traits = CellTraits(backend="subprocess", level="namespaces", layers=())
+    return Cell(Channel(ours), NoProcess(), traits, {}), theirs
+
+
+async def outcome(*pieces: bytes) -> ExecutionResult:
+    cell, theirs = cell_that_says(*pieces)
+    program = Program(
+        code=b"", language="python", inputs=b"", limits=Limits(output_bytes=100)
+    )
+    async with cell:
+        try:
+            report = await cell.run(program, None)
+            return cell.result(report, program)
+        finally:
+            theirs.close()
+
+
+async def test_a_well_spoken_cell_is_understood() -> None:
+    output = encode({"type": "output", "stream": "stdout"}, b"text")
+    result = await outcome(READY, output, encode(FINISHED, WORD))
+
+    assert (result.status, result.stdout, result.value) == ("ok", "text", 1)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([READY], id="no verdict"),
+        pytest.param([READY[:5]], id="half a frame"),
+        pytest.param([b"\xff" * 64], id="huge lengths"),
+        pytest.param([b"\0\0\0\0\0\0\0\0"], id="empty header"),
+        pytest.param([b"\0\0\0\2\0\0\0\0[]"], id="header is no object"),
+        pytest.param([b'\0\0\0\x0a\0\0\0\0{"type":1}'], id="type is no text"),
+        pytest.param([READY, encode({"type": "surprise"})], id="unknown frame"),
+        pytest.param([encode(FINISHED)], id="verdict before ready"),
+        pytest.param(
+            [READY, encode({"type": "output", "stream": "stdout"}, b"x" * 101)],
+            id="more output than the cap",
+        ),
+        pytest.param(
+            [READY, encode({"type": "output", "stream": "stdin"}, b"x")],
+            id="unknown stream",
+        ),
+        pytest.param([READY, encode({"type": "output"}, b"x")], id="no stream"),
+    ],
+)
+async def test_nonsense_is_a_lost_cell(pieces: list[bytes]) -> None:
+    with pytest.raises((CellLostError, SandboxUnavailableError)):
+        await outcome(*pieces)
+
+
+@pytest.mark.parametrize("field", [name for name in FINISHED if name != "type"])
+@pytest.mark.parametrize("value", ["x", -1, 1.5e400, [], {}, True, "missing"])
+async def test_a_malformed_verdict_never_gets_through_as_another_error(
+    field: str, value: Any
+) -> None:
+    header = {**FINISHED, field: value}
+    if value == "missing":
+        del header[field]
+    text = json.dumps(header).encode()
+    frame = len(text).to_bytes(4, "big") + len(WORD).to_bytes(4, "big") + text + WORD
+    try:
+        result = await outcome(READY, frame)
+    except (CellLostError, SandboxUnavailableError):
+        return
+
+    assert isinstance(result, ExecutionResult)
+
+
+async def test_random_bytes_are_a_lost_cell() -> None:
+    source = random.Random(7)
+    for _ in range(200):
+        noise = source.randbytes(source.randrange(1, 200))
+        with pytest.raises((CellLostError, SandboxUnavailableError)):
+            await outcome(READY, noise)
+
+
+async def test_a_foreign_protocol_version_is_refused() -> None:
+    with pytest.raises(SandboxUnavailableError, match="speaks protocol 99"):
+        await outcome(encode({"type": "ready", "protocol": 99}))
+
+
+async def test_a_cell_that_hangs_is_ended_at_the_deadline() -> None:
+    cell, theirs = cell_that_says(READY, hang=True)
+    limits = Limits(wall_seconds=0.1)
+    program = Program(
+        code=b"", language="python", inputs=b"", limits=limits, final=True
+    )
+    async with cell:
+        result = cell.result(await cell.run(program, None), program)
+    theirs.close()
+
+    assert (result.status, result.exit_code) == ("timeout", None)
+
+
+def test_frames_survive_any_cut() -> None:
+    frames = [encode({"type": "a", "n": n}, bytes([n]) * n) for n in range(20)]
+    stream = b"".join(frames)
+    for size in (1, 3, 7, 64, len(stream)):
+        decoder = FrameDecoder()
+        seen = [
+            frame
+            for start in range(0, len(stream), size)
+            for frame in decoder.feed(stream[start : start + size])
+        ]
+        assert [frame.header["n"] for frame in seen] == list(range(20))
+        assert [len(frame.payload) for frame in seen] == list(range(20))
+
+
+def test_lengths_are_checked_before_the_bytes_come() -> None:
+    decoder = FrameDecoder(max_payload_bytes=10)
+    with pytest.raises(FrameError):
+        decoder.feed((MAX_HEADER_BYTES + 1).to_bytes(4, "big") + bytes(4))
+    with pytest.raises(FrameError):
+        FrameDecoder(max_payload_bytes=10).feed(bytes(4) + (11).to_bytes(4, "big"))
+    with pytest.raises(FrameError):
+        encode({"type": "x" * (MAX_HEADER_BYTES + 1)})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":1,"a":2}',
+        b"NaN",
+        b"-Infinity",
+        b"\xff",
+        b'"\\ud800"',
+        b"[" * 100_000,
+        b"1" * 5000,
+        b"",
+        b"{",
+    ],
+)
+def test_json_with_two_meanings_is_refused(text: bytes) -> None:
+    with pytest.raises(FrameError):
+        strict_json(text)
+
+
+def test_the_attach_stream_is_taken_apart() -> None:
+    pieces = b"\1\0\0\0\0\0\0\2ab" + b"\2\0\0\0\0\0\0\3err" + b"\1\0\0\0\0\0\0\1c"
+    splitter = StreamSplitter()
+
+    assert b"".join(splitter.feed(bytes([byte])) for byte in pieces) == b"abc"
+    assert splitter.stderr == b"err"
+    for noise in (b"\3\0\0\0\0\0\0\1x", b"\1\1\0\0\0\0\0\1x", b"\1\0\0\0\xff\0\0\0"):
+        with pytest.raises(FrameError):
+            StreamSplitter().feed(noise)
+
+
+@pytest.mark.parametrize("cap", [2, 3, 10, 999, 1000])
+@pytest.mark.parametrize("step", [1, 7, 1000, 2500])
+def test_a_sink_keeps_head_and_tail_exactly(cap: int, step: int) -> None:
+    data = bytes(n % 251 for n in range(2500))
+    sink = Sink("stdout", cap)
+    for start in range(0, len(data), step):
+        sink.add(data[start : start + step])
+    decoder = FrameDecoder()
+    frames = [frame for raw in sink.last_frames() for frame in decoder.feed(raw)]
+
+    head, tail = frames[0].payload, frames[1].payload
+    assert data.startswith(head)
+    assert data.endswith(tail)
+    assert len(head) + len(tail) == cap
+    assert frames[1].header["dropped"] == sink.dropped == len(data) - cap
+
+
+@pytest.fixture
+def eight() -> Iterator[range]:
+    yield range(8)
+
+
+def keep_in(seen: list[bytes]) -> Callable[[str, bytes], None]:
+    return lambda _, data: seen.append(data)
+
+
+async def test_no_output_ever_reaches_another_run(eight: range) -> None:
+    """Runs that end, are killed, cancelled and lost, all at once, many times."""
+    source = random.Random(11)
+    config = SUBPROCESS.config(pool=4, limits=Limits(wall_seconds=10))
+    checked = 0
+
+    async def stream(manager: SandboxManager, lane: int) -> None:
+        nonlocal checked
+        for turn in range(12):
+            mark = f"{lane}-{turn}-{source.random()}"
+            seen: list[bytes] = []
+            kind = source.choice(["end", "kill", "cancel", "crash"])
+            code = f"import os, time\nfor _ in range(50): print({mark!r} * 40)\n"
+            code += {
+                "end": "",
+                "kill": "time.sleep(60)",
+                "cancel": "time.sleep(60)",
+                "crash": "os.kill(os.getpid(), 11)",
+            }[kind]
+            limits = Limits(wall_seconds=0.2) if kind == "kill" else None
+            with anyio.move_on_after(0.1 if kind == "cancel" else 60):
+                await manager.run(code, limits=limits, on_output=keep_in(seen))
+            text = b"".join(seen).decode()
+            line = mark * 40 + "\n"
+            # Whole lines of this run, then at most a piece of one more.
+            rest = text.replace(line, "")
+            assert line.startswith(rest), (kind, rest[:200])
+            checked += bool(text)
+
+    async with SandboxManager(config) as manager, anyio.create_task_group() as tasks:
+        for lane in eight:
+            tasks.start_soon(stream, manager, lane)
+
+    assert checked > 20
+
+
+@pytest.fixture(params=["asyncio", "trio"], scope="module")
+def loop_name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def test_both_event_loops_run_cells(loop_name: str) -> None:
+    async def main() -> list[Any]:
+        async with SandboxManager(SUBPROCESS.config(pool=1)) as manager:
+            first = await manager.run("print('one'); 1")
+            with anyio.move_on_after(0.1):
+                await manager.run("while True: pass")
+            async with manager.session() as session:
+                second = await session.run("2", fresh=True)
+        return [first.value, first.stdout, second.value]
+
+    assert anyio.run(main, backend=loop_name) == [1, "one\n", 2]
+
+
+@pytest.fixture
+async def gone() -> AsyncIterator[SandboxManager]:
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        yield manager
+
+
+def supervisor_pid() -> int:
+    """Return the process behind the one pidfd that this process holds."""
+    for entry in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            fields = dict(line.split(":", 1) for line in entry.read_text().splitlines())
+            if "NSpid" in fields:
+                return int(fields["Pid"])
+    raise AssertionError("no cell is open")
+
+
+async def test_a_bad_cell_costs_one_run_only(gone: SandboxManager) -> None:
+    """A supervisor that is killed from outside loses its own run and no other."""
+    code = "print('up', flush=True)\nimport time; time.sleep(60)"
+    ready = anyio.Event()
+    async with gone.session() as session:
+        async with anyio.create_task_group() as tasks:
+
+            async def end_the_cell() -> None:
+                await ready.wait()
+                os.kill(supervisor_pid(), 9)
+
+            tasks.start_soon(end_the_cell)
+            with pytest.raises(CellLostError):
+                await session.run(code, fresh=True, on_output=lambda *_: ready.set())
+
+    assert (await gone.run("'next'")).value == "next"
