@@ -233,10 +233,13 @@ def kernel_files() -> dict[str, str]:
 
 
 @pytest.mark.attack(21)
-async def test_kernel_files_are_closed(cell: Session) -> None:
+async def test_kernel_files_are_closed(cell: Session, backend: BackendRow) -> None:
     said = await value_of(cell, program(kernel_files, attempt))
 
     opened = {name for name, how in said.items() if how in ("done", "content")}
+    if backend.name == "runsc":
+        # gVisor keeps the number to itself; the host's is the engine's 500.
+        opened -= {"write /proc/self/oom_score_adj"}
     assert opened == set(), said
 
 

@@ -28,7 +28,7 @@ from toolcell.sandbox import (
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
 from .conftest import BackendRow
-from .test_attacks_persistence import descendants
+from .test_attacks_persistence import descendants, runs
 
 pytestmark = pytest.mark.anyio
 
@@ -203,13 +203,18 @@ def footprint() -> dict[str, int]:
     }
 
 
+# What may be under way at the moment of counting: cells that are destroyed behind
+# the caller's back, the engine client's kept connections, anyio's 40 workers.
+SLACK = {"descriptors": 12, "threads": 40, "groups": 6}
+
+
 @contextmanager
-def flat(slack: int) -> Iterator[None]:
+def flat() -> Iterator[None]:
     before = footprint()
     yield
     after = footprint()
     grown = {name: after[name] - before[name] for name in before}
-    assert all(each <= slack for each in grown.values()), grown
+    assert all(grown[name] <= slack for name, slack in SLACK.items()), grown
 
 
 async def many_runs(manager: SandboxManager, count: int) -> None:
@@ -220,11 +225,10 @@ async def many_runs(manager: SandboxManager, count: int) -> None:
 
 @pytest.mark.attack(58, 140)
 async def test_many_runs_leave_the_host_as_it_was(backend: BackendRow) -> None:
-    count = {"subprocess": 300, "docker": 20, "runsc": 8}[backend.name]
+    count = {"subprocess": 300, "docker": 30, "runsc": 15}[backend.name]
     async with SandboxManager(backend.config()) as manager:
         await many_runs(manager, 5)
-        # Cells are destroyed behind the caller's back: a few may be under way.
-        with flat(slack=6):
+        with flat():
             await many_runs(manager, count)
 
 
@@ -235,14 +239,15 @@ async def test_10_000_runs_leave_the_host_as_it_was(backend: BackendRow) -> None
     count = {"subprocess": 10_000, "docker": 1_000, "runsc": 300}[backend.name]
     async with SandboxManager(backend.config()) as manager:
         await many_runs(manager, 5)
-        with flat(slack=6):
+        with flat():
             await many_runs(manager, count)
 
 
 def living(backend: BackendRow) -> set[object]:
     """Return what this process has running: containers, or processes."""
     if backend.name == "subprocess":
-        return set(descendants(os.getpid()).items())
+        below = descendants(os.getpid())
+        return {pid for pid, started in below.items() if runs(pid, started)}
     import docker
 
     client = docker.from_env()
@@ -275,7 +280,8 @@ async def test_cancelling_stops_the_program_and_has_one_outcome(
 
     assert outcomes == []
     assert during - before
-    assert after <= before
+    # The launcher may hold another spare process than it did.
+    assert len(after) <= len(before)
 
 
 @pytest.mark.attack(133)
