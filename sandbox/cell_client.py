@@ -290,8 +290,23 @@ def encode_inputs(inputs: dict[str, Any]) -> bytes:
 
     Raises:
         ValueError: A value is not JSON.
-        TypeError: A value is not JSON.
+        TypeError: A value is not JSON, or would come back as another one.
     """
+    _require_json(inputs)
     text = json.dumps(inputs, allow_nan=False).encode()
     strict_json(text)
     return text
+
+
+def _require_json(value: Any) -> None:
+    """Refuse what json.dumps changes silently: keys that are no text, tuples."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is not a str")
+            _require_json(item)
+    elif isinstance(value, list):
+        for item in value:
+            _require_json(item)
+    elif isinstance(value, tuple):
+        raise TypeError("a tuple would come back as a list")

@@ -29,7 +29,6 @@ LAST_RESORT_IMPORTS = (
     "math",
     "re",
     "statistics",
-    "typing",
 )
 """What `process` isolation may import: modules that lead to no system call."""
 

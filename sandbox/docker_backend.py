@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import docker
 
 T = TypeVar("T")
-_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "read_only_root")
+_LAYERS = ("mount", "pid", "net", "ipc", "uts", "read_only_root")
 _REQUIRED = ("own_uid", "no_capabilities", "no_new_privileges", "seccomp")
 _KERNEL_RUNTIMES = ("runsc", "gvisor", "kata")
 _TIMEOUT_SECONDS = 60
@@ -55,6 +55,7 @@ class DockerBackend:
         self._runtime = config.runtime
         self._image_env: list[str] = []
         self._held = runtime_probe.Held()
+        self._maps_users = False
 
     @property
     def traits(self) -> CellTraits:
@@ -70,11 +71,15 @@ class DockerBackend:
         if held.memory:
             # An engine that leaves memory alone leaves CPU time alone, too.
             enforced["cpus"] = "cgroup"
-        layers = (*_LAYERS, "cgroup") if held.memory else _LAYERS
+        layers = [*_LAYERS]
+        if self._maps_users or self._level() == "kernel":
+            layers.append("user")
+        if held.memory:
+            layers.append("cgroup")
         return CellTraits(
             backend="docker",
             level=self._level(),
-            layers=layers,
+            layers=tuple(layers),
             enforced_by=enforced,
             required_layers=_REQUIRED,
         )
@@ -85,16 +90,16 @@ class DockerBackend:
 
     async def start(self) -> None:
         """Find the engine, its runtime and the image; sweep orphans."""
-        info = await self._call(self._connect)
-        runtimes = info.get("Runtimes") or {}
-        self._runtime = self._config.runtime or info.get("DefaultRuntime") or "runc"
-        if self._runtime not in runtimes:
-            await self.close()
-            raise SandboxUnavailableError(
-                f"the Docker engine has no runtime {self._runtime!r}",
-                hint=f"it has: {', '.join(sorted(runtimes))}",
-            )
         try:
+            info = await self._call(self._connect)
+            runtimes = info.get("Runtimes") or {}
+            self._runtime = self._config.runtime or info.get("DefaultRuntime") or "runc"
+            if self._runtime not in runtimes:
+                raise SandboxUnavailableError(
+                    f"the Docker engine has no runtime {self._runtime!r}",
+                    hint=f"it has: {', '.join(sorted(runtimes))}",
+                )
+            self._maps_users = "name=userns" in (info.get("SecurityOptions") or [])
             await self._call(self._find_image)
             await self._call(lambda: sweep(self._engine))
             set_up = f"{info.get('ID', '')} {runtimes[self._runtime]}"

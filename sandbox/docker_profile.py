@@ -91,6 +91,7 @@ def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
         "AutoRemove": True,
         "NetworkMode": "none",
         "IpcMode": "private",
+        "CgroupnsMode": "private",
         "ReadonlyRootfs": True,
         "Privileged": False,
         "Init": False,

@@ -86,7 +86,8 @@ def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -
             f"the inputs have {len(data)} bytes, the limit is {limits.code_bytes}",
             hint="raise limits.code_bytes",
         )
-    if language == "bash" and b"\\u0000" in data:
+    texts = [value for value in inputs.values() if isinstance(value, str)]
+    if language == "bash" and any("\0" in text for text in texts):
         raise InvalidInputError("inputs of bash must not hold a NUL character")
     return data
 

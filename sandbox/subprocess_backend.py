@@ -143,6 +143,8 @@ class SubprocessBackend:
             if self._launcher.ended:
                 # A launcher that was killed takes only its own cells with it.
                 await self._launcher.close()
+                host_cgroups.remove(self._cgroups)
+                self._cgroups = host_cgroups.create() if self._cgroups else {}
                 self._launcher = await self._start_launcher()
             sock, pidfd = await self._launcher.launch(_cell_limits(limits))
         settings = self._settings(limits)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from toolcell.host.run_command import safe
 from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
 from toolcell.sandbox.cell.frames import FrameError, strict_json
 
@@ -172,11 +171,11 @@ def test_json_is_one_line_that_holds_the_strings(backend: BackendRow) -> None:
 @pytest.mark.parametrize("stream", [1, 2])
 def test_a_terminal_gets_nothing_to_obey(backend: BackendRow, stream: int) -> None:
     strings = naughty_strings()
-    # One byte a write: a character may come in pieces, or never become whole.
+    # Few bytes a write: a character may come in pieces, or never become whole.
     code = (
         "import os\n"
         "data = '\\n'.join([*texts, '']).encode() + bytes(range(256)) + b'\\xe2\\x80'\n"
-        f"for byte in data: os.write({stream}, bytes([byte]))"
+        f"for n in range(0, len(data), 7): os.write({stream}, data[n : n + 7])"
     )
     options = [*on(backend), "--input", f"texts={json.dumps(strings)}"]
     shown = on_a_terminal("run", "-", *options, stdin=code.encode())
@@ -184,18 +183,35 @@ def test_a_terminal_gets_nothing_to_obey(backend: BackendRow, stream: int) -> No
     text = shown.decode("utf-8")
     assert raw_controls(text) == set()
     lines = text.split("\r\n")
-    assert lines[: len(strings)] == [safe(each) for each in strings]
-    assert lines[-2].startswith("toolcell: ok") or "toolcell: ok" in lines[-2]
+    assert lines[: len(strings)] == [escaped(each) for each in strings]
+    assert "toolcell: ok" in lines[-2]
+
+
+def is_obeyed(character: str) -> bool:
+    """Whether a terminal would obey a character and not show it; tabs are fine."""
+    if character in REORDERING:
+        return True
+    return unicodedata.category(character) == "Cc" and character not in "\n\t"
 
 
 def raw_controls(text: str) -> set[str]:
-    """Return what a terminal would obey, but for line ends and tabs."""
-    return {
-        each
-        for each in text
-        if (unicodedata.category(each) == "Cc" and each not in "\r\n\t")
-        or each in REORDERING
-    }
+    """Return what of a text a terminal would obey, but for its own line ends."""
+    return {each for each in text.replace("\r\n", "\n") if is_obeyed(each)}
+
+
+def escaped(text: str) -> str:
+    """Return text as a terminal must get it."""
+    return "".join(f"\\x{ord(each):02x}" if is_obeyed(each) else each for each in text)
+
+
+def test_a_message_about_a_naughty_name_is_harmless() -> None:
+    """What a user, a model or an image names must not steer the terminal."""
+    naughty = {each for text in naughty_strings() for each in text if is_obeyed(each)}
+    assert "\x1b" in naughty
+    done = toolcell("run", "".join(sorted(naughty)))
+
+    assert done.returncode == 2
+    assert raw_controls(done.stderr.decode()) == set()
 
 
 def on_a_terminal(*arguments: str, stdin: bytes) -> bytes:

@@ -33,7 +33,10 @@ async def test_inputs_become_variables(sandbox: SandboxManager) -> None:
 
 
 async def test_inputs_become_variables_of_bash(sandbox: SandboxManager) -> None:
-    inputs = {"text": "$(id) `id` ; rm -rf / \n*", "data": {"a": [1, True]}}
+    inputs: dict[str, Any] = {
+        "text": "$(id) `id` ; rm -rf / \n*",
+        "data": {"a": [1, True]},
+    }
     code = 'printf "%s|%s" "$text" "$data"'
     result = await sandbox.run(code, language="bash", inputs=inputs)
 

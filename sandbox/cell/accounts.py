@@ -126,7 +126,7 @@ class Accounts:
         ticks = 0
         for pid in self._processes():
             try:
-                with open(f"/proc/{pid}/stat") as file:
+                with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
                     fields = file.read().rpartition(")")[2].split()
             except OSError:
                 continue
@@ -136,7 +136,7 @@ class Accounts:
 
 def _resident_bytes(pid: str) -> int:
     try:
-        with open(f"/proc/{pid}/statm") as file:
+        with open(f"/proc/{pid}/statm", encoding="utf-8") as file:
             return int(file.read().split()[1]) * _PAGE
     except OSError:
         return 0
@@ -144,7 +144,7 @@ def _resident_bytes(pid: str) -> int:
 
 def _proportional_bytes(pid: str) -> int | None:
     try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
             for line in file:
                 if line.startswith("Pss:"):
                     return int(line.split()[1]) * 1024

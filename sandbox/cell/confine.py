@@ -71,7 +71,7 @@ def set_rlimits(limits: dict[str, int]) -> None:
 def _stands(layer: str) -> bool:
     """Ask the kernel whether a layer holds that we could not put up ourselves."""
     try:
-        with open("/proc/self/status") as file:
+        with open("/proc/self/status", encoding="utf-8") as file:
             fields = [line.partition(":") for line in file]
     except OSError:
         return False
@@ -85,7 +85,7 @@ def _stands(layer: str) -> bool:
 def _address_space() -> int:
     """Return the bytes of address space that the interpreter itself takes."""
     try:
-        with open("/proc/self/statm") as file:
+        with open("/proc/self/statm", encoding="utf-8") as file:
             return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 64 * 1024 * 1024
@@ -102,7 +102,14 @@ def _try(held: list[str], layer: str, step: Callable[[], None]) -> None:
 def _prefer_for_oom_kill() -> None:
     """Be the one that the kernel kills, never the supervisor."""
     try:
-        with open("/proc/self/oom_score_adj", "w") as file:
+        from . import linux
+
+        # What is not dumpable, as the supervisor, cannot open its own files there.
+        linux.prctl(linux.PR_SET_DUMPABLE, 1)
+    except (OSError, ImportError):
+        pass
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
             file.write("1000")
     except OSError:
         pass

@@ -24,6 +24,7 @@ import sys
 
 from . import linux, root, supervisor
 from .cgroups import CellGroup, GroupMaker
+from .descriptors import receive_fd, send_fds
 from .frames import encode
 
 TYPE_CHECKING = False
@@ -128,14 +129,14 @@ class Launcher:
         self._shut_down()
 
     def _handle_request(self) -> bool:
-        message, fds, _, _ = socket.recv_fds(self._control, _MAX_REQUEST, 1)
+        message, channel = receive_fd(self._control, _MAX_REQUEST)
         if not message:
             return False
         request = json.loads(message)
         answer = {"id": request["id"]}
         try:
             embryo = self._take_embryo(request["limits"])
-            socket.send_fds(embryo.start, [b"!"], fds)
+            send_fds(embryo.start, b"!", [channel])
             self._send(answer, [embryo.pidfd])
             embryo.start.close()
             os.close(embryo.pidfd)
@@ -144,13 +145,13 @@ class Launcher:
             return True
         finally:
             # Before the next clone: no cell may hold another cell's channel.
-            os.close(fds[0])
+            os.close(channel)
         with contextlib.suppress(OSError):
             self._embryo = self._conceive(request["limits"])
         return True
 
     def _send(self, answer: dict[str, Any], fds: list[int]) -> None:
-        socket.send_fds(self._control, [json.dumps(answer).encode()], fds)
+        send_fds(self._control, json.dumps(answer).encode(), fds)
 
     def _take_embryo(self, limits: dict[str, Any]) -> Embryo:
         embryo, self._embryo = self._embryo, None
@@ -188,7 +189,7 @@ class Launcher:
             self._map_ids(pid)
             ours.send(b"!")
             key = sorted(limits.items())
-            return Embryo(key, pid, os.pidfd_open(pid), ours)
+            return Embryo(key, pid, linux.pidfd_open(pid), ours)
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -217,10 +218,10 @@ class Launcher:
                 os.setresuid(0, 0, 0)
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             why = self._finish_namespaces(limits)
-            message, fds, _, _ = socket.recv_fds(start, 1, 1)
+            message, channel = receive_fd(start, 1)
             if not message:
                 os._exit(70)
-            accounts = _keep_only(fds[0], group)
+            accounts = _keep_only(channel, group)
             if why:
                 os.write(1, encode({"type": "failed", "why": why}))
                 os._exit(70)

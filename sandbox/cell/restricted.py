@@ -78,7 +78,12 @@ def _importer(imports: list[str]) -> Callable[..., Any]:
         allowed = any(name == each or name.startswith(each + ".") for each in imports)
         if level or not allowed:
             raise ImportError(f"import of {name!r} is not allowed")
-        return real(name, {}, {}, fromlist, 0)
+        module = real(name, {}, {}, fromlist, 0)
+        for wanted in fromlist or ():
+            inner = getattr(module, wanted, None)
+            if isinstance(inner, type(builtins)) and not _same_family(module, inner):
+                raise ImportError(f"import of {wanted!r} from {name!r} is not allowed")
+        return module
 
     return restricted_import
 
@@ -88,8 +93,8 @@ def _getattr(value: Any, name: str, *default: Any) -> Any:
         raise AttributeError("this attribute is not allowed")
     if name in _OF_ERRORS and isinstance(value, BaseException):
         raise AttributeError("this attribute is not allowed")
-    if name in _FORMATTERS and (isinstance(value, str) or value is str):
-        raise AttributeError("str.format is not allowed; use an f-string")
+    if name in _FORMATTERS:
+        raise AttributeError("format is not allowed; use an f-string")
     result = getattr(value, name, *default)
     if isinstance(result, type(builtins)) and not _same_family(value, result):
         raise AttributeError("this attribute leads to another module")

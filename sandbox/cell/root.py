@@ -79,7 +79,7 @@ def _make_dev() -> None:
 
 def _make_etc(workdir: str, uid: int) -> None:
     for name, text in _ETC.items():
-        with open(f"/new/etc/{name}", "w") as file:
+        with open(f"/new/etc/{name}", "w", encoding="utf-8") as file:
             file.write(text.replace("{uid}", str(uid)).replace("{work}", workdir))
 
 
@@ -107,7 +107,7 @@ def _bind(source: str, target: str) -> None:
 def _mount_points(below: str) -> list[str]:
     """Return `below` and every mount under it; a remount covers one at a time."""
     points = []
-    with open("/old/proc/self/mountinfo") as file:
+    with open("/old/proc/self/mountinfo", encoding="utf-8") as file:
         for line in file:
             point = _ESCAPE.sub(lambda m: chr(int(m[1], 8)), line.split()[4])
             if point == below or point.startswith(below + "/"):
