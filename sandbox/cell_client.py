@@ -128,15 +128,17 @@ class Cell:
         self.idle.set()
         self.traits = traits
 
-    async def greet(self) -> None:
-        """Send the settings; the supervisor starts to prepare a process."""
+    def _hello(self) -> bytes:
+        """Return what a cell must hear first, and only once."""
+        if self._greeted:
+            return b""
+        self._greeted = True
         hello = {
             "type": "hello",
             "protocol": PROTOCOL_VERSION,
             "settings": self._settings,
         }
-        self._greeted = True
-        await self._channel.send(encode(hello))
+        return encode(hello)
 
     async def wait_ready(self) -> None:
         """Wait until the supervisor has prepared a process.
@@ -144,8 +146,7 @@ class Cell:
         Raises:
             SandboxUnavailableError: It could not, or did not in 30 seconds.
         """
-        if not self._greeted:
-            await self.greet()
+        await self._channel.send(self._hello())
         try:
             with anyio.fail_after(_START_SECONDS):
                 frame = await self._channel.receive()
@@ -191,9 +192,8 @@ class Cell:
             self.idle.set()
 
     async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
-        if not self._greeted:
-            await self.greet()
-        await self._channel.send(self._request(program))
+        # In one piece, so that the supervisor knows at once that it is wanted.
+        await self._channel.send(self._hello() + self._request(program))
         if not self._ready:
             await self.wait_ready()
         report = RunReport(cap=program.limits.output_bytes)

@@ -13,6 +13,8 @@ from .cell_client import Backend, Cell
 from .config import Limits, SandboxConfig
 
 _RETRY_SECONDS = 1.0
+# One cell is made while another gets ready.
+_FILLERS = 2
 
 
 class Pool:
@@ -31,21 +33,28 @@ class Pool:
         self._config = config
         self._tasks = tasks
         self._ready: deque[Cell] = deque()
+        self._coming = 0
+        self._fillers: list[anyio.CancelScope] = []
         self._wanted = anyio.Event()
         self._closed = False
-        self._filler = anyio.CancelScope()
 
     def start(self) -> None:
         """Begin to fill the pool, if it has a size."""
-        if self._config.pool:
+        for _ in range(min(self._config.pool, _FILLERS)):
             self._tasks.start_soon(self._fill)
 
     async def _fill(self) -> None:
-        with self._filler:
+        with anyio.CancelScope() as scope:
+            self._fillers.append(scope)
             while True:
-                while len(self._ready) < self._config.pool:
-                    await self._add_one()
-                self._wanted = anyio.Event()
+                while len(self._ready) + self._coming < self._config.pool:
+                    self._coming += 1
+                    try:
+                        await self._add_one()
+                    finally:
+                        self._coming -= 1
+                if self._wanted.is_set():
+                    self._wanted = anyio.Event()
                 await self._wanted.wait()
 
     async def _add_one(self) -> None:
@@ -105,6 +114,7 @@ class Pool:
     async def close(self) -> None:
         """Stop filling and destroy what is ready."""
         self._closed = True
-        self._filler.cancel()
+        for scope in self._fillers:
+            scope.cancel()
         while self._ready:
             await self.discard(self._ready.popleft())

@@ -47,15 +47,16 @@ class Accounts:
                     continue
         return files
 
-    def begin(self, only: int | None) -> None:
+    def begin(self, only: int | None, memory: bool) -> None:
         """Remember where the counters stand at the start of a run.
 
         Args:
             only: The one process to watch where there is no PID namespace.
+            memory: Whether memory is to be watched.
         """
         self._only = only
         # What each fork starts out with, for kernels that know no shares.
-        self._baseline = _resident_bytes("self")
+        self._baseline = _resident_bytes("self") if memory else 0
         self._oom_before = self._read_oom()
         self._cpu_before = self._read_cpu_seconds()
 

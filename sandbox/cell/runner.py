@@ -70,7 +70,9 @@ def start(pipes: Pipes, settings: dict[str, Any], rehearse: bool) -> None:
         os.chdir(settings["workdir"])
         if rehearse:
             _rehearse()
-        code = _serve(held)
+        # The last word that is ours; it waits in the pipe until a run begins.
+        _write_all(RESULT_FD, _line({"layers": held, "cpu": time.process_time()}))
+        code = _serve()
     except ConfineError as error:
         _write_all(RESULT_FD, _line({"error": str(error)}))
     except Exception as error:
@@ -108,18 +110,17 @@ def _rehearse() -> None:
     os.write(request_w, _line(header) + b"x = [1]\nprint(x)\n0\n")
     os.close(request_w)
     _place([0, 0, 0, 0, request_r])
-    _serve([])
+    _serve()
     _place(kept)
     os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
     linecache.cache.pop(FILE_NAME, None)
 
 
-def _serve(held: list[str]) -> int:
+def _serve() -> int:
     request = _read_request()
     code = request.pop("code")
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
-    _write_all(RESULT_FD, _line({"layers": held, "cpu": time.process_time()}))
     if request["language"] == "bash":
         return _run_bash(code, request["inputs"])
     return _run_python(code, request)

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 _MAX_RESULT_BYTES = runner.MAX_RESULT_BYTES + 256 * 1024
 _READ_BYTES = 65536
 _KILL_AGAIN_SECONDS = 0.01
+# A cell that is not used at once has time to rehearse.
+_IDLE_SECONDS = 0.01
+# Most programs are over before it pays to listen to each of their writes.
+_DEAF_SECONDS = 0.002
 # The wait status of a child that was already gone when its run began.
 _VANISHED = 70 << 8
 
@@ -93,9 +97,11 @@ class Channel:
             raise HostGone
         self._frames += self._decoder.feed(data)
 
-    def has_more(self) -> bool:
-        """Tell whether a frame, or a part of one, waits to be read."""
-        return bool(self._frames) or bool(select.select([self.read_fd], [], [], 0)[0])
+    def has_more(self, seconds: float = 0.0) -> bool:
+        """Wait up to `seconds` and tell whether there is something to read."""
+        if self._frames:
+            return True
+        return bool(select.select([self.read_fd], [], [], seconds)[0])
 
     def send(self, *frames: bytes) -> None:
         view = memoryview(b"".join(frames))
@@ -152,17 +158,16 @@ class Supervisor:
         _narrow_affinity(self._settings["affinity"])
         gc.collect()
         gc.freeze()
-        idle = not self._channel.has_more()
-        if idle:
-            self._prepare(rehearse=False)
-            self._rehearse()
-        self._prepare(rehearse=idle)
+        self._prepare(rehearse=False)
         ready = {
             "type": "ready",
             "protocol": PROTOCOL_VERSION,
             "python": sys.version.split()[0],
         }
         self._channel.send(encode(ready))
+        if not self._channel.has_more(_IDLE_SECONDS):
+            self._rehearse()
+            self._prepare(rehearse=True)
         while True:
             frame = self._channel.receive()
             if frame.header["type"] == "run":
@@ -284,7 +289,8 @@ class Run:
 
     def hand_over(self, frame: Frame) -> None:
         """Give the child its program; a child that is already dead is noticed later."""
-        self._accounts.begin(None if os.getpid() == 1 else self._child.pid)
+        alone = None if os.getpid() == 1 else self._child.pid
+        self._accounts.begin(alone, bool(frame.header["watch_memory_bytes"]))
         size = frame.header["code_bytes"]
         header = {
             "language": frame.header["language"],
@@ -306,9 +312,12 @@ class Run:
         """Read, send and keep the limits until the program ends or must end."""
         poller = select.poll()
         pipes = {self._child.stdout, self._child.stderr, self._child.result}
-        for fd in (*pipes, self._wake_fd, self._channel.read_fd):
-            poller.register(fd, select.POLLIN)
+        poller.register(self._wake_fd, select.POLLIN)
+        poller.register(self._channel.read_fd, select.POLLIN)
         deadline = self._started + self._request["wall_seconds"]
+        poller.poll(_DEAF_SECONDS * 1000)
+        for fd in pipes:
+            poller.register(fd, select.POLLIN)
         while self._status is None and self._reason is None:
             for fd, _ in poller.poll(self._patience(deadline) * 1000):
                 if fd in pipes:
