@@ -53,6 +53,9 @@ def pss_mb(pid: int) -> float:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except PermissionError:
         raise Missing("only root may read the memory of cells") from None
+    except (FileNotFoundError, ProcessLookupError):
+        # It has ended since it was listed.
+        return 0.0
     [kilobytes] = [line.split()[1] for line in text.splitlines() if line[:4] == "Pss:"]
     return int(kilobytes) / 1024
 

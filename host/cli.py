@@ -12,6 +12,7 @@ import typer
 from toolcell.core import ConfigError, InvalidInputError, ToolcellError
 
 from .images_cli import images
+from .safe_text import safe
 
 EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
@@ -43,7 +44,7 @@ def main() -> None:
     try:
         app()
     except ToolcellError as error:
-        print(f"toolcell: {error}", file=sys.stderr)
+        print(f"toolcell: {safe(str(error))}", file=sys.stderr)
         bad_input = isinstance(error, ConfigError | InvalidInputError)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
     except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -12,11 +11,7 @@ import anyio
 
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager
 
-# What a terminal would obey rather than show: C0 but newline and tab, DEL, C1,
-# and the marks that reorder text.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-)
+from .safe_text import safe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +95,6 @@ def _split_utf8(data: bytes) -> tuple[bytes, bytes]:
         needed += (byte >= 0xE0) + (byte >= 0xF0)
         return (data[:-back], data[-back:]) if needed > back else (data, b"")
     return data, b""
-
-
-def safe(text: str) -> str:
-    """Return text with what a terminal would obey written as visible escapes."""
-    return _UNSAFE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def summary(result: ExecutionResult) -> str:

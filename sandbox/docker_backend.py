@@ -43,6 +43,7 @@ _LAYERS = ("mount", "pid", "net", "ipc", "uts", "read_only_root")
 _REQUIRED = ("own_uid", "no_capabilities", "no_new_privileges", "seccomp")
 _KERNEL_RUNTIMES = ("runsc", "gvisor", "kata")
 _TIMEOUT_SECONDS = 60
+_POOLS = 1024
 _PING_SECONDS = 5.0
 
 
@@ -223,10 +224,16 @@ def connect(docker_host: str | None) -> docker.DockerClient:
         docker.errors.DockerException: Nothing answers there.
     """
     import docker
+    import docker.utils
 
-    if docker_host is None:
-        return docker.from_env(timeout=_TIMEOUT_SECONDS)
-    return docker.DockerClient(base_url=docker_host, timeout=_TIMEOUT_SECONDS)
+    where = docker.utils.kwargs_from_env()
+    if docker_host is not None:
+        where = {"base_url": docker_host}
+    # The SDK keeps one pool per URL, thus per container, and closes the oldest even
+    # in use; so many pools, and no idle connection in any of them.
+    client = docker.DockerClient(timeout=_TIMEOUT_SECONDS, num_pools=_POOLS, **where)
+    client.api.headers["Connection"] = "close"
+    return client
 
 
 def sweep(client: docker.DockerClient) -> list[str]:

@@ -6,7 +6,7 @@ import gc
 import importlib
 import secrets
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -50,11 +50,8 @@ def canary(tmp_path: Path) -> Iterator[Canary]:
     assert not found.touched.exists()
 
 
-def escape(secret_path: str, touched: str) -> list[str]:
-    import ctypes
-    import io
-    import string
-    from collections.abc import Callable, Generator
+def walk_out(secret_path: str, touched: str) -> list[str]:
+    from collections.abc import Generator
 
     said: list[str] = []
 
@@ -96,6 +93,24 @@ def escape(secret_path: str, touched: str) -> list[str]:
                 frame = frame.f_back
         return " ".join(names)
 
+    for action in (by_classes, by_generator, by_traceback):
+        note(action)
+    return said
+
+
+def talk_out(secret_path: str, touched: str) -> list[str]:
+    import ctypes
+    import io
+    import string
+
+    said: list[str] = []
+
+    def note(action: Callable[[], object]) -> None:
+        try:
+            said.append(str(action())[:2000])
+        except BaseException as error:
+            said.append(f"{type(error).__name__}: {error}")
+
     def by_format() -> str:
         text = "{0.__class__.__init__.__globals__}"
         return text.format(string.Formatter()) + string.Formatter().format(
@@ -115,27 +130,21 @@ def escape(secret_path: str, touched: str) -> list[str]:
         with open("/tmp/out") as file:
             return file.read()
 
-    for action in (
-        by_classes,
-        by_generator,
-        by_traceback,
-        by_format,
-        by_error,
-        by_library,
-    ):
+    for action in (by_format, by_error, by_library):
         note(action)
     return said
 
 
 @pytest.mark.attack(1, 2, 4, 5, 6, 9)
+@pytest.mark.parametrize("escape", [walk_out, talk_out])
 async def test_ways_out_of_the_language_end_in_the_cell(
-    sandbox: SandboxManager, canary: Canary
+    sandbox: SandboxManager, canary: Canary, escape: Callable[[str, str], list[str]]
 ) -> None:
     inputs = {"secret_path": str(canary.readable), "touched": str(canary.touched)}
     result = await sandbox.run(program(escape), inputs=inputs)
 
     assert result.status == "ok", result.stderr
-    assert isinstance(result.value, list) and len(result.value) == 6
+    assert isinstance(result.value, list) and len(result.value) == 3
     assert canary.secret not in str(result.value)
     # The frames end in the cell's own runner.
     assert "SandboxManager" not in str(result.value)

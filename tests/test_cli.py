@@ -212,7 +212,7 @@ def test_no_heavy_import_before_a_command_is_known() -> None:
     """The command line starts without the packages that only one command needs."""
     code = (
         "import sys, toolcell.host\n"
-        "heavy = {'docker', 'requests', 'RestrictedPython', 'pydantic', 'anyio'}\n"
+        "heavy = {'docker', 'requests', 'RestrictedPython', 'anyio', 'asyncio'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -224,7 +224,9 @@ def _execute(program: Any, namespace: dict[str, Any]) -> Any:
         last = _ast.Expression(tree.body.pop().value)
     if isinstance(program, bytes):
         text = program.decode("utf-8", "replace")
-        linecache.cache[FILE_NAME] = (len(text), None, text.splitlines(True), FILE_NAME)
+        # Split as the parser does: str.splitlines knows more line ends.
+        lines = list(io.StringIO(text, newline=None))
+        linecache.cache[FILE_NAME] = (len(text), None, lines, FILE_NAME)
     exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
     if last is None:
         return None
