@@ -13,6 +13,9 @@ import pytest
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
 IN_CI = bool(os.environ.get("CI"))
+ENGINE_SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")[7:]
+"""The Unix socket of the engine under test."""
+
 IMAGE = os.environ.get("TOOLCELL_TEST_IMAGE", "python:3.12-slim")
 
 

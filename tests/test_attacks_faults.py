@@ -27,12 +27,10 @@ from toolcell.sandbox import (
 )
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
-from .conftest import BackendRow
+from .conftest import ENGINE_SOCKET, BackendRow
 from .test_attacks_persistence import descendants, runs
 
 pytestmark = pytest.mark.anyio
-
-ENGINE = "/var/run/docker.sock"
 
 
 class Relay:
@@ -54,7 +52,7 @@ class Relay:
             except OSError:
                 return
             engine = socket.socket(socket.AF_UNIX)
-            engine.connect(ENGINE)
+            engine.connect(ENGINE_SOCKET)
             self._sockets += [client, engine]
             for ends in ((client, engine), (engine, client)):
                 self._threads.append(threading.Thread(target=self._copy, args=ends))

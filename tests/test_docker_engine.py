@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import socket
 import tarfile
 import threading
@@ -18,9 +17,7 @@ from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.sandbox import SandboxManager, build_image, owner
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
-from .conftest import DOCKER, IMAGE, missing, why_no_docker
-
-ENGINE_SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")[7:]
+from .conftest import DOCKER, ENGINE_SOCKET, IMAGE, missing, why_no_docker
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
