@@ -43,6 +43,8 @@ FACES = {
         Network Report SandboxConfig SandboxManager Session Status Truncated Usage
         build_image clean examine image_names run
     """,
+    "guard": "",
+    "tools": "",
     "host": "main",
     "images": "",
 }

@@ -1,0 +1,2 @@
+# Type checkers only: toolcell.guard is the folder ./guard.
+from guard import *

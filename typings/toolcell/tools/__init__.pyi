@@ -1,0 +1,2 @@
+# Type checkers only: toolcell.tools is the folder ./tools.
+from tools import *

@@ -1,0 +1,2 @@
+# Type checkers only: toolcell.tools.builtin is the folder ./tools/builtin.
+from tools.builtin import *
