@@ -82,16 +82,20 @@ class Relay:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.docker
 @pytest.mark.attack(138)
-async def test_an_engine_that_vanishes_costs_one_run(
+def test_an_engine_that_vanishes_costs_one_run(
     backend: BackendRow, tmp_path: Path
 ) -> None:
     if backend.name != "docker":
         pytest.skip("one engine is enough")
+    anyio.run(lose_the_engine, backend, Relay(str(tmp_path / "engine.sock")))
+    gc.collect()
+
+
+async def lose_the_engine(backend: BackendRow, relay: Relay) -> None:
     import docker
 
     client = docker.from_env()
     before = our_containers(client)
-    relay = Relay(str(tmp_path / "engine.sock"))
     started = anyio.Event()
     code = "import time\nprint('here', flush=True)\ntime.sleep(60)"
     async with SandboxManager(backend.config(docker_host=relay.address)) as manager:
@@ -106,7 +110,6 @@ async def test_an_engine_that_vanishes_costs_one_run(
         while not our_containers(client) <= before:
             await anyio.sleep(0.05)
     client.close()
-    gc.collect()
 
 
 def our_containers(client: Any) -> set[str]:
