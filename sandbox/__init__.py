@@ -2,6 +2,7 @@
 
 from .config import CodePolicy, Limits, Network, SandboxConfig
 from .doctor import Check, Report, examine
+from .function_source import call_program
 from .images import build_image, image_names
 from .janitor import clean
 from .manager import SandboxManager
@@ -34,6 +35,7 @@ __all__ = [
     "Truncated",
     "Usage",
     "build_image",
+    "call_program",
     "clean",
     "examine",
     "image_names",

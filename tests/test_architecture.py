@@ -41,10 +41,15 @@ FACES = {
     "sandbox": """
         Check CodePolicy Described ExceptionInfo ExecutionResult Isolation Limits
         Network Report SandboxConfig SandboxManager Session Status Truncated Usage
-        build_image clean examine image_names run
+        build_image call_program clean examine image_names run
     """,
-    "guard": "",
-    "tools": "",
+    "guard": """
+        AuditHead AuditLog AuditProblem AuditReport Redactor verify_audit
+    """,
+    "tools": """
+        CircuitBreaker Idempotency MemoryIdempotency MemoryRecords Records RetryPolicy
+        SQLiteIdempotency SQLiteRecords ToolExecutionRecord
+    """,
     "host": "main",
     "images": "",
 }

@@ -1,0 +1,305 @@
+"""Keys of calls: one run each, waiting, doubt, expiry, and death of a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import (
+    InvalidInputError,
+    StoreUnavailableError,
+    ToolExecutionError,
+    ToolResult,
+)
+from toolcell.tools import Idempotency, MemoryIdempotency, SQLiteIdempotency
+
+pytestmark = pytest.mark.anyio
+DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"}, usage={"n": 1})
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def keys(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
+) -> Iterator[Idempotency]:
+    if request.param == "memory":
+        yield MemoryIdempotency(ttl_seconds=60, clock=clock)
+    else:
+        store = SQLiteIdempotency(tmp_path / "keys.db", ttl_seconds=60, clock=clock)
+        yield store
+        store.close()
+
+
+async def test_a_finished_key_hands_out_its_result_gr_09_x_04(
+    keys: Idempotency,
+) -> None:
+    assert await keys.claim("k", "pay 1", repeatable=False) is None
+    keys.finish("k", DONE)
+
+    for _ in range(2):
+        assert await keys.claim("k", "pay 1", repeatable=False) == DONE
+    assert await keys.claim("other", "pay 1", repeatable=False) is None
+    keys.forget("other")
+
+
+async def test_another_body_under_a_key_is_an_error_rg_31(keys: Idempotency) -> None:
+    await keys.claim("k", "pay 1", repeatable=False)
+    with pytest.raises(InvalidInputError, match="another call"):
+        await keys.claim("k", "pay 2", repeatable=False)
+    keys.finish("k", DONE)
+    with pytest.raises(InvalidInputError, match="another call"):
+        await keys.claim("k", "pay 2", repeatable=False)
+
+    assert await keys.claim("k", "pay 1", repeatable=False) == DONE
+
+
+async def test_a_failure_is_forgotten_rl_23(keys: Idempotency) -> None:
+    await keys.claim("k", "pay 1", repeatable=False)
+    keys.forget("k")
+
+    assert await keys.claim("k", "pay 1", repeatable=False) is None
+    keys.forget("k")
+
+
+async def test_doubt_is_told_and_only_harmless_work_goes_on(keys: Idempotency) -> None:
+    for key in ("k", "harmless"):
+        await keys.claim(key, "pay 1", repeatable=False)
+        keys.doubt(key)
+
+    for _ in range(2):
+        with pytest.raises(ToolExecutionError, match="not known") as raised:
+            await keys.claim("k", "pay 1", repeatable=False)
+    assert raised.value.details == {"outcome": "unknown"}
+    assert await keys.claim("harmless", "pay 1", repeatable=True) is None
+    keys.finish("harmless", DONE)
+    assert await keys.claim("harmless", "pay 1", repeatable=True) == DONE
+
+
+async def test_single_flight_of_a_hundred_rg_31(keys: Idempotency) -> None:
+    """Of a hundred at once one runs, and the others get its result."""
+    runs, results = 0, []
+    started, go_on = anyio.Event(), anyio.Event()
+
+    async def call() -> None:
+        nonlocal runs
+        result = await keys.claim("k", "pay 1", repeatable=False)
+        if result is None:
+            runs += 1
+            started.set()
+            await go_on.wait()
+            keys.finish("k", DONE)
+            result = DONE
+        results.append(result)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(call)
+        await started.wait()
+        await anyio.wait_all_tasks_blocked()
+        go_on.set()
+
+    assert runs == 1
+    assert results == [DONE] * 100
+
+
+async def test_who_waits_for_a_failure_tries_itself(keys: Idempotency) -> None:
+    order = []
+
+    async def call(name: str, *, fails: bool) -> None:
+        if await keys.claim("k", "pay 1", repeatable=False) is None:
+            order.append(name)
+            await anyio.wait_all_tasks_blocked()
+            if fails:
+                keys.forget("k")
+            else:
+                keys.finish("k", DONE)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: call("first", fails=True))
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(lambda: call("second", fails=False))
+        tasks.start_soon(lambda: call("third", fails=False))
+
+    assert sorted(order)[:1] == ["first"]
+    assert len(order) == 2
+
+
+async def test_a_cancelled_waiter_leaves_the_key_alone(keys: Idempotency) -> None:
+    await keys.claim("k", "pay 1", repeatable=False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: keys.claim("k", "pay 1", repeatable=False))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    keys.finish("k", DONE)
+
+    assert await keys.claim("k", "pay 1", repeatable=False) == DONE
+
+
+async def test_results_expire(keys: Idempotency, clock: Clock) -> None:
+    await keys.claim("k", "pay 1", repeatable=False)
+    clock.now += 59
+    keys.finish("k", DONE)
+    clock.now += 59
+    assert await keys.claim("k", "pay 1", repeatable=False) == DONE
+    clock.now += 1
+
+    assert await keys.claim("k", "pay 2", repeatable=False) is None
+    keys.forget("k")
+
+
+async def test_memory_is_bounded() -> None:
+    keys = MemoryIdempotency(max_entries=2)
+    for name in "abc":
+        await keys.claim(name, "body", repeatable=False)
+        keys.finish(name, DONE)
+
+    assert await keys.claim("c", "body", repeatable=False) == DONE
+    assert await keys.claim("a", "body", repeatable=False) is None
+    keys.forget("a")
+
+
+def python(script: str, *arguments: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+
+
+HOLDER = """
+import sys, anyio
+from toolcell.core import ToolResult
+from toolcell.tools import SQLiteIdempotency
+async def main():
+    keys = SQLiteIdempotency(sys.argv[1])
+    await keys.claim("done", "pay 1", repeatable=False)
+    keys.finish("done", ToolResult(call_id="1", name="pay", content="paid"))
+    await keys.claim("running", "pay 1", repeatable=False)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    keys.finish("running", ToolResult(call_id="1", name="pay", content="late"))
+    keys.close()
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.db"
+
+
+@pytest.fixture
+async def mine(path: Path) -> AsyncIterator[SQLiteIdempotency]:
+    keys = SQLiteIdempotency(path)
+    yield keys
+    keys.close()
+
+
+async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(path: Path) -> None:
+    """RG-31, A-17: durable across kill -9, and honest about what it broke off."""
+    with python(HOLDER, path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        holder.kill()
+    keys = SQLiteIdempotency(path)
+
+    result = await keys.claim("done", "pay 1", repeatable=False)
+    assert result is not None
+    assert result.content == "paid"
+    with pytest.raises(ToolExecutionError, match="not known"):
+        await keys.claim("running", "pay 1", repeatable=False)
+    assert await keys.claim("running", "pay 1", repeatable=True) is None
+    keys.forget("running")
+    keys.close()
+    assert list(path.parent.glob("*.owner-*")) == []
+
+
+async def test_a_key_of_a_living_process_is_waited_for(
+    path: Path, mine: SQLiteIdempotency
+) -> None:
+    with python(HOLDER, path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "ready\n"
+        results = []
+
+        async def wait() -> None:
+            results.append(await mine.claim("running", "pay 1", repeatable=False))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            with pytest.raises(InvalidInputError):
+                await mine.claim("running", "pay 2", repeatable=False)
+            assert results == []
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+
+    assert [each and each.content for each in results] == ["late"]
+
+
+RACER = """
+import sys, anyio
+from toolcell.core import ToolResult
+from toolcell.tools import SQLiteIdempotency
+async def main():
+    keys = SQLiteIdempotency(sys.argv[1], busy_seconds=30)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(40):
+        key = str(number)
+        if await keys.claim(key, "pay", repeatable=False) is None:
+            print(number, flush=True)
+            keys.finish(key, ToolResult(call_id="1", name="pay", content=number))
+    keys.close()
+anyio.run(main)
+"""
+
+
+def test_processes_that_race_run_each_key_once(path: Path) -> None:
+    racers = [python(RACER, path) for _ in range(4)]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    outputs = []
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    for racer in racers:
+        outputs += racer.communicate(timeout=60)[0].split()
+
+    assert sorted(map(int, outputs)) == list(range(40))
+
+
+async def test_a_result_that_cannot_be_kept_is_in_doubt(path: Path) -> None:
+    keys = SQLiteIdempotency(path, busy_seconds=0.01)
+    other = SQLiteIdempotency(path)
+    await keys.claim("k", "pay 1", repeatable=False)
+    with other._file.transaction(), pytest.raises(StoreUnavailableError):
+        keys.finish("k", DONE)
+
+    with pytest.raises(ToolExecutionError, match="not known"):
+        await keys.claim("k", "pay 1", repeatable=False)
+    keys.close()
+    other.close()

@@ -1,0 +1,187 @@
+"""Records: what is kept, found and dropped, in memory and in a file."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import InvalidInputError, StoreUnavailableError
+from toolcell.tools import (
+    MemoryRecords,
+    Records,
+    SQLiteRecords,
+    ToolExecutionRecord,
+)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def records(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "memory":
+        yield MemoryRecords()
+    else:
+        store = SQLiteRecords(tmp_path / "records.db")
+        yield store
+        store.close()
+
+
+def record(call_id: str = "1", **changes: Any) -> ToolExecutionRecord:
+    fields: dict[str, Any] = {
+        "call_id": call_id,
+        "tool_name": "add",
+        "agent_id": "a",
+        "parent_id": None,
+        "tool_version": "1.0.0",
+        "arguments": {"a": 1, "b": [2, {"c": "ü"}]},
+        "verdict": "allowed",
+        "status": "ok",
+        "started_at": NOON,
+        "duration_ms": 1.5,
+        "result": {"sum": 3},
+        "usage": {"wall_ms": 2, "usd": "0.010"},
+        "backend": "loop",
+    }
+    return ToolExecutionRecord(**{**fields, **changes})
+
+
+def test_a_record_comes_back_as_it_was_gr_13_14(records: Records) -> None:
+    failed = record(
+        "2",
+        status="error",
+        error_kind="tool.execution",
+        error_detail="Traceback ...",
+        attempt=2,
+        final=False,
+        replayed=True,
+        still_running=True,
+    )
+    records.add(record())
+    records.add(failed)
+
+    assert records.all_records() == [record(), failed]
+    assert records.get_record("2") == failed
+    assert records.get_record("nothing") is None
+    assert record().cost_usd == "0.010"
+
+
+def test_the_latest_attempt_of_a_call_is_its_record(records: Records) -> None:
+    for attempt in (1, 2, 3):
+        records.add(record(attempt=attempt))
+    records.add(record("other"))
+    found = records.get_record("1")
+
+    assert found is not None
+    assert found.attempt == 3
+    assert [r.attempt for r in records.query(call_id="1")] == [1, 2, 3]
+
+
+def test_ids_of_different_agents_are_kept_apart(records: Records) -> None:
+    records.add(record("1", agent_id="a", result="of a"))
+    records.add(record("1", agent_id="b", result="of b"))
+    found = [records.get_record("1", agent_id=agent) for agent in ("a", "b")]
+
+    assert [each.result for each in found if each] == ["of a", "of b"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        ({}, ["1", "2", "3", "4"]),
+        ({"agent_id": "b"}, ["3"]),
+        ({"tool_name": "mul"}, ["2"]),
+        ({"status": "denied"}, ["4"]),
+        ({"parent_id": "1"}, ["2", "3"]),
+        ({"parent_id": "1", "agent_id": "b"}, ["3"]),
+        ({"since": NOON + timedelta(seconds=1)}, ["2", "3"]),
+        ({"limit": 2}, ["3", "4"]),
+        ({"limit": 0}, []),
+        ({"agent_id": "' OR 1=1 --"}, []),
+    ],
+)
+def test_records_can_be_asked_for_rg_32(
+    records: Records, wanted: dict[str, Any], ids: list[str]
+) -> None:
+    records.add(record("1"))
+    later = NOON + timedelta(seconds=1)
+    records.add(record("2", tool_name="mul", parent_id="1", started_at=later))
+    records.add(record("3", agent_id="b", parent_id="1", started_at=later))
+    records.add(record("4", status="denied", verdict="denied"))
+
+    assert [each.call_id for each in records.query(**wanted)] == ids
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"limit": -1}, {"since": NOON.replace(tzinfo=None)}]
+)
+def test_a_bad_question_is_refused(records: Records, wanted: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError):
+        records.query(**wanted)
+
+
+def test_memory_is_bounded_and_says_what_it_dropped() -> None:
+    records = MemoryRecords(max_records=2)
+    for number in range(5):
+        records.add(record(str(number)))
+
+    assert [each.call_id for each in records.all_records()] == ["3", "4"]
+    assert records.dropped == 3
+
+
+def test_a_file_survives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    script = """
+import os, sys
+from datetime import UTC, datetime
+from toolcell.tools import SQLiteRecords, ToolExecutionRecord
+SQLiteRecords(sys.argv[1]).add(ToolExecutionRecord(
+    call_id="1", tool_name="add", agent_id=None, parent_id=None, tool_version=None,
+    arguments={}, verdict="unguarded", status="ok", started_at=datetime.now(UTC),
+    duration_ms=1.0))
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", script, path], check=False)
+    assert done.returncode == -9
+    records = SQLiteRecords(path)
+
+    assert [each.call_id for each in records.all_records()] == ["1"]
+    records.close()
+
+
+def test_two_open_files_share_records(tmp_path: Path) -> None:
+    one, two = (SQLiteRecords(tmp_path / "records.db") for _ in range(2))
+    one.add(record("1"))
+    two.add(record("2"))
+
+    assert [each.call_id for each in one.all_records()] == ["1", "2"]
+    one.close()
+    two.close()
+
+
+def test_a_file_that_cannot_be_used_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailableError) as raised:
+        SQLiteRecords(tmp_path / "no" / "folder.db")
+
+    # A model may come to read it.
+    assert str(tmp_path) not in str(raised.value)
+
+
+def test_a_locked_file_is_a_typed_error_and_heals(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    records = SQLiteRecords(path, busy_seconds=0.01)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError):
+        records.add(record("1"))
+    other.execute("ROLLBACK")
+    records.add(record("2"))
+
+    assert [each.call_id for each in records.all_records()] == ["2"]
+    other.close()
+    records.close()

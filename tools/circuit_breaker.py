@@ -1,0 +1,103 @@
+"""Stops calling a tool that keeps failing, and looks now and then whether it heals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from toolcell.core import ToolExecutionError
+
+Circuit = Literal["closed", "open", "half_open"]
+"""Closed: calls pass. Open: they are refused. Half-open: one call tries it out."""
+
+Outcome = Literal["ok", "failed", "none"]
+"""How a call ended; "none" says nothing about the tool."""
+
+
+@dataclass(slots=True)
+class _Tool:
+    failures: int = 0
+    opened_at: float | None = None
+    probing: bool = False
+
+
+class CircuitBreaker:
+    """Counts failures in a row, for each tool on its own.
+
+    Args:
+        failure_threshold: When so many calls in a row have failed or timed out, the
+            circuit opens and calls are refused at once.
+        recovery_seconds: When the circuit has been open for so long, one call may
+            try: if it succeeds the circuit closes, if not it stays open as long
+            again.
+        clock: Returns seconds that do not go backwards.
+    """
+
+    def __init__(
+        self,
+        *,
+        failure_threshold: int = 5,
+        recovery_seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._threshold = failure_threshold
+        self._recovery = recovery_seconds
+        self._clock = clock
+        self._tools: dict[str, _Tool] = {}
+
+    def state(self, tool_name: str) -> Circuit:
+        """Return the state of a tool's circuit."""
+        tool = self._tools.get(tool_name)
+        if tool is None or tool.opened_at is None:
+            return "closed"
+        return "half_open" if self._wait_left(tool) <= 0 else "open"
+
+    def enter(self, tool_name: str) -> CircuitPass:
+        """Let a call pass; it says by its pass how it ended.
+
+        Raises:
+            ToolExecutionError: The circuit is open, or another call tries it out.
+        """
+        tool = self._tools.setdefault(tool_name, _Tool())
+        if tool.opened_at is None:
+            return CircuitPass(tool, self._threshold, self._clock, probe=False)
+        left = self._wait_left(tool)
+        if left > 0 or tool.probing:
+            raise ToolExecutionError(
+                f"{tool_name} failed {tool.failures} times in a row and is not called",
+                hint="use another tool, or wait",
+                details={"circuit": "open", "retry_after": max(0.0, round(left, 3))},
+            )
+        tool.probing = True
+        return CircuitPass(tool, self._threshold, self._clock, probe=True)
+
+    def _wait_left(self, tool: _Tool) -> float:
+        if tool.opened_at is None:
+            return 0.0
+        return tool.opened_at + self._recovery - self._clock()
+
+
+class CircuitPass:
+    """One call that was let through."""
+
+    def __init__(
+        self, tool: _Tool, threshold: int, clock: Callable[[], float], *, probe: bool
+    ) -> None:
+        self._tool = tool
+        self._threshold = threshold
+        self._clock = clock
+        self._probe = probe
+
+    def end(self, outcome: Outcome) -> None:
+        """Say how the call ended."""
+        tool = self._tool
+        if self._probe:
+            tool.probing = False
+        if outcome == "ok":
+            tool.failures, tool.opened_at = 0, None
+        elif outcome == "failed":
+            tool.failures += 1
+            if tool.failures >= self._threshold:
+                tool.opened_at = self._clock()

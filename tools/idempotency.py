@@ -1,0 +1,198 @@
+"""The same call twice is one run: keys, and what came of the run that had them.
+
+A key is claimed before a tool runs and ended after it: *finished* with a result
+that later calls get, *forgotten* when the tool failed, or left *in doubt* when the
+tool was stopped half-way and nobody knows what it did. Who asks for a key that
+another call holds waits for its end.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import anyio
+
+from toolcell.core import InvalidInputError, ToolExecutionError, ToolResult
+
+_FIRST_PAUSE_SECONDS = 0.01
+_LONGEST_PAUSE_SECONDS = 0.5
+
+State = Literal["running", "done", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What stands under a key."""
+
+    body: str
+    state: State
+    result: ToolResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A run of this event loop that holds a key."""
+
+    body: str
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Idempotency(ABC):
+    """Keys of calls and what came of them.
+
+    An instance belongs to one event loop; `SQLiteIdempotency` on one file joins
+    several loops and processes.
+    """
+
+    def __init__(self) -> None:
+        self._flights: dict[str, _Flight] = {}
+
+    async def claim(
+        self, key: str, body: str, *, repeatable: bool
+    ) -> ToolResult | None:
+        """Return the result of an earlier run, or None: the key is the caller's.
+
+        The caller then ends the key with `finish`, `forget` or `doubt`.
+
+        Args:
+            key: What must happen once.
+            body: What is asked for: a text that is equal for equal calls.
+            repeatable: Whether running it twice does no harm. If so, a key whose
+                outcome is unknown is the caller's again.
+
+        Raises:
+            InvalidInputError: Something else was asked for under this key.
+            ToolExecutionError: An earlier run was stopped half-way, and its outcome
+                is not known.
+            StoreUnavailableError: The keys cannot be read or written.
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            flight = self._flights.get(key)
+            if flight is not None:
+                _check_body(flight.body, body)
+                await flight.ended.wait()
+                continue
+            entry = self._take(key, body, repeatable)
+            if entry is None:
+                self._flights[key] = _Flight(body)
+                return None
+            _check_body(entry.body, body)
+            if entry.state == "unknown":
+                raise _unknown_outcome()
+            if entry.result is not None:
+                return entry.result
+            # Another process runs it; SQLite cannot call us when it ends.
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def finish(self, key: str, result: ToolResult) -> None:
+        """End a claimed key with the result that later calls get."""
+        self._end(key, lambda: self._keep(key, result))
+
+    def forget(self, key: str) -> None:
+        """End a claimed key as if it had never been asked for."""
+        self._end(key, lambda: self._drop(key))
+
+    def doubt(self, key: str) -> None:
+        """End a claimed key of which nobody knows what its run did."""
+        self._end(key, lambda: self._suspect(key))
+
+    def _end(self, key: str, write: Callable[[], None]) -> None:
+        flight = self._flights.pop(key)
+        try:
+            write()
+        finally:
+            flight.ended.set()
+
+    @abstractmethod
+    def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
+        """Return what stands under the key, or None: it is now running, by us."""
+
+    @abstractmethod
+    def _keep(self, key: str, result: ToolResult) -> None: ...
+
+    @abstractmethod
+    def _drop(self, key: str) -> None: ...
+
+    @abstractmethod
+    def _suspect(self, key: str) -> None: ...
+
+
+def _check_body(known: str, asked: str) -> None:
+    if known != asked:
+        raise InvalidInputError(
+            "this call id was used for another call",
+            hint="give each call an id of its own",
+        )
+
+
+def _unknown_outcome() -> ToolExecutionError:
+    return ToolExecutionError(
+        "an earlier run of this call was stopped half-way; what it did is not known",
+        hint="look whether it took effect; use a new call id to run it again",
+        details={"outcome": "unknown"},
+    )
+
+
+class MemoryIdempotency(Idempotency):
+    """Keys that end with the process.
+
+    Args:
+        ttl_seconds: How long a result is handed out. When it is reached the key is
+            free again.
+        max_entries: How many ended keys are kept. When it is reached the oldest
+            one goes.
+        clock: Returns seconds that do not go backwards.
+    """
+
+    def __init__(
+        self,
+        *,
+        ttl_seconds: float = 3600.0,
+        max_entries: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._ttl = ttl_seconds
+        self._max_entries = max_entries
+        self._clock = clock
+        self._running: dict[str, str] = {}
+        # Oldest first: an entry is put in when its key ends.
+        self._ended: dict[str, tuple[float, Entry]] = {}
+
+    def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
+        self._remove_expired()
+        _, entry = self._ended.get(key, (0.0, None))
+        if entry is not None and not (repeatable and entry.state == "unknown"):
+            return entry
+        self._running[key] = body
+        return None
+
+    def _keep(self, key: str, result: ToolResult) -> None:
+        self._put(key, "done", result)
+
+    def _drop(self, key: str) -> None:
+        del self._running[key]
+
+    def _suspect(self, key: str) -> None:
+        self._put(key, "unknown", None)
+
+    def _put(self, key: str, state: State, result: ToolResult | None) -> None:
+        entry = Entry(body=self._running.pop(key), state=state, result=result)
+        self._ended.pop(key, None)
+        self._ended[key] = (self._clock() + self._ttl, entry)
+        if len(self._ended) > self._max_entries:
+            del self._ended[next(iter(self._ended))]
+
+    def _remove_expired(self) -> None:
+        now = self._clock()
+        while self._ended:
+            oldest = next(iter(self._ended))
+            if self._ended[oldest][0] > now:
+                return
+            del self._ended[oldest]

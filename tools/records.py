@@ -1,0 +1,182 @@
+"""What really happened: one record for each attempt, refusal and inner call."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Literal
+
+from pydantic import JsonValue
+
+from toolcell.core import InvalidInputError, ToolStatus
+
+Verdict = Literal["allowed", "denied", "unguarded", "not_asked"]
+"""What the guard said: it admitted the call, it refused it, there is none, or the
+call ended before it was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolExecutionRecord:
+    """One attempt at one call. Secrets in it are redacted."""
+
+    call_id: str
+    tool_name: str
+    agent_id: str | None
+    parent_id: str | None
+    """The call inside which this one was made."""
+
+    tool_version: str | None
+    """None where no tool was found."""
+
+    arguments: Mapping[str, JsonValue]
+    """Validated arguments; as they came, where they were refused."""
+
+    verdict: Verdict
+    status: ToolStatus
+    started_at: datetime
+    duration_ms: float
+    """Milliseconds of this attempt, waiting for the guard included."""
+
+    result: JsonValue = None
+    error_kind: str | None = None
+    """`ToolcellError.kind` of what ended it; None if the status is `ok`."""
+
+    error_detail: str | None = None
+    """The whole story of the error, for people; a model never sees it."""
+
+    usage: Mapping[str, int | str] = field(default_factory=dict)
+    """What was charged, by unit; `usd` is decimal text."""
+
+    backend: str | None = None
+    """Where it ran: `loop`, `thread`, `subprocess` or `docker`; None: nowhere."""
+
+    attempt: int = 1
+    """1 for the first try."""
+
+    final: bool = True
+    """Whether the call ended with it; False where a retry follows."""
+
+    replayed: bool = False
+    """Whether the result of an earlier call was handed out and nothing ran."""
+
+    still_running: bool = False
+    """Whether the function could not be stopped and ran on after the call ended."""
+
+    @property
+    def cost_usd(self) -> str | None:
+        """What the attempt cost in US dollars, as decimal text, if that is known."""
+        cost = self.usage.get("usd")
+        return None if cost is None else str(cost)
+
+
+class Records(ABC):
+    """Where records go, and how to find them."""
+
+    @abstractmethod
+    def add(self, record: ToolExecutionRecord) -> None:
+        """Keep a record.
+
+        Raises:
+            StoreUnavailableError: It cannot be kept.
+        """
+
+    def query(
+        self,
+        *,
+        call_id: str | None = None,
+        parent_id: str | None = None,
+        agent_id: str | None = None,
+        tool_name: str | None = None,
+        status: ToolStatus | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[ToolExecutionRecord]:
+        """Return the newest records that fit, oldest first.
+
+        Args:
+            call_id: Only attempts at this call.
+            parent_id: Only calls made inside this one.
+            agent_id: Only this agent's.
+            tool_name: Only of this tool.
+            status: Only with this status.
+            since: Only those that started then or later; an aware datetime.
+            limit: At most so many records; 0 or more.
+
+        Raises:
+            InvalidInputError: `limit` is negative or `since` has no time zone.
+            StoreUnavailableError: The records cannot be read.
+        """
+        if limit < 0:
+            raise InvalidInputError("limit must be 0 or more")
+        if since is not None and since.utcoffset() is None:
+            raise InvalidInputError(
+                "since has no time zone", hint="datetime.now(UTC) has one"
+            )
+        wanted = {
+            "call_id": call_id,
+            "parent_id": parent_id,
+            "agent_id": agent_id,
+            "tool_name": tool_name,
+            "status": status,
+        }
+        given = {name: value for name, value in wanted.items() if value is not None}
+        return self._newest(given, since, limit)[::-1]
+
+    @abstractmethod
+    def _newest(
+        self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
+    ) -> list[ToolExecutionRecord]:
+        """Return records whose fields have these values, newest first."""
+
+    def all_records(self) -> list[ToolExecutionRecord]:
+        """Return every record in the order in which they were added."""
+        return self._newest({}, None, None)[::-1]
+
+    def get_record(
+        self, call_id: str, *, agent_id: str | None = None
+    ) -> ToolExecutionRecord | None:
+        """Return the latest record of a call, or None.
+
+        Args:
+            call_id: The call's id.
+            agent_id: Whose call; None takes the latest of any agent.
+        """
+        found = self.query(call_id=call_id, agent_id=agent_id, limit=1)
+        return found[0] if found else None
+
+
+class MemoryRecords(Records):
+    """Records that end with the process.
+
+    Args:
+        max_records: How many are kept. When it is reached the oldest one goes and
+            `dropped` counts it.
+    """
+
+    def __init__(self, *, max_records: int = 10_000) -> None:
+        self._records: deque[ToolExecutionRecord] = deque(maxlen=max_records)
+        self._added = 0
+
+    @property
+    def dropped(self) -> int:
+        """How many records were given up for want of room."""
+        return self._added - len(self._records)
+
+    def add(self, record: ToolExecutionRecord) -> None:
+        self._records.append(record)
+        self._added += 1
+
+    def _newest(
+        self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
+    ) -> list[ToolExecutionRecord]:
+        fitting = (
+            record
+            for record in reversed(self._records)
+            if all(getattr(record, name) == value for name, value in wanted.items())
+            and (since is None or record.started_at >= since)
+        )
+        return list(islice(fitting, limit))

@@ -1,0 +1,71 @@
+"""One SQLite file behind records and idempotency keys."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from toolcell.core import StoreUnavailableError
+
+_log = logging.getLogger(__name__)
+
+
+class SQLiteFile:
+    """A connection that threads share in turns; each use is one transaction.
+
+    Statements take microseconds, so they run where they are called: a hop to a
+    thread would cost more, and could be cancelled half-way.
+    """
+
+    def __init__(
+        self, path: str | Path, schema: str, *, busy_seconds: float = 1.0
+    ) -> None:
+        self._path = str(path)
+        self._turn = threading.Lock()
+        try:
+            self._connection = sqlite3.connect(
+                self._path,
+                timeout=busy_seconds,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._connection.executescript(
+                f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {schema}"
+            )
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Hold the write lock; commit at the end, roll back on an error.
+
+        Raises:
+            StoreUnavailableError: SQLite failed, or another process held the lock.
+        """
+        with self._turn:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise self._unavailable(error) from error
+                raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
+        # A model may read this: the path is for the log.
+        _log.error("%s: %s", self._path, error)
+        return StoreUnavailableError(
+            "the state of calls cannot be read or written",
+            hint="the log of toolcell.tools says which file, and why",
+        )

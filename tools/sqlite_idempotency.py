@@ -1,0 +1,159 @@
+"""Idempotency keys in an SQLite file: they survive a kill of the process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from toolcell.core import ToolResult
+
+from .idempotency import Entry, Idempotency
+from .sqlite_file import SQLiteFile
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS idempotency_keys (
+    key TEXT PRIMARY KEY,
+    body TEXT NOT NULL,
+    state TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    result TEXT,
+    expires_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS idempotency_expiry ON idempotency_keys (expires_at);
+"""
+
+
+class SQLiteIdempotency(Idempotency):
+    """Keys in a file, shared by the processes that open it.
+
+    A key whose process died while it ran is *in doubt*. Whether a process lives
+    is asked of the kernel: each one holds a lock on a small file beside `path`.
+    Results are kept as they are, secrets included: give the file the rights of
+    what the tools return.
+
+    Args:
+        path: The file, on a local disk; it is made if it is missing.
+        ttl_seconds: How long a result is handed out. When it is reached the key is
+            free again.
+        busy_seconds: How long to wait while another process writes. When it is
+            reached StoreUnavailableError is raised.
+        clock: Returns Unix time in seconds.
+
+    Raises:
+        StoreUnavailableError: The file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        ttl_seconds: float = 86_400.0,
+        busy_seconds: float = 1.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
+        self._ttl = ttl_seconds
+        self._clock = clock
+        self._owner = _Owner(str(path))
+
+    def close(self) -> None:
+        """Close the file; the keys stay in it."""
+        self._file.close()
+        self._owner.close()
+
+    def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
+        now = self._clock()
+        with self._file.transaction() as database:
+            database.execute(
+                "DELETE FROM idempotency_keys WHERE expires_at <= ?", [now]
+            )
+            row = database.execute(
+                "SELECT body, state, owner, result FROM idempotency_keys WHERE key = ?",
+                [key],
+            ).fetchone()
+            entry = None if row is None else self._entry(*row)
+            if entry is not None and not (repeatable and entry.state == "unknown"):
+                return entry
+            database.execute(
+                "INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?, ?, ?, ?)",
+                # A run ends at its deadline; until then the row must not expire.
+                [key, body, "running", self._owner.name, None, now + self._ttl],
+            )
+            return None
+
+    def _entry(self, body: str, state: str, owner: str, result: str | None) -> Entry:
+        if state == "done" and result is not None:
+            done = ToolResult.model_validate_json(result)
+            return Entry(body=body, state="done", result=done)
+        if state == "running" and self._owner.knows_alive(owner):
+            return Entry(body=body, state="running")
+        return Entry(body=body, state="unknown")
+
+    def _keep(self, key: str, result: ToolResult) -> None:
+        self._set(key, "done", result.model_dump_json())
+
+    def _suspect(self, key: str) -> None:
+        self._set(key, "unknown", None)
+
+    def _set(self, key: str, state: str, result: str | None) -> None:
+        with self._file.transaction() as database:
+            database.execute(
+                "UPDATE idempotency_keys SET state = ?, result = ?, expires_at = ?"
+                " WHERE key = ? AND owner = ?",
+                [state, result, self._clock() + self._ttl, key, self._owner.name],
+            )
+
+    def _drop(self, key: str) -> None:
+        with self._file.transaction() as database:
+            database.execute(
+                "DELETE FROM idempotency_keys WHERE key = ? AND owner = ?",
+                [key, self._owner.name],
+            )
+
+
+class _Owner:
+    """A name, and a locked file that says whether its holder lives.
+
+    The kernel drops the lock when the process ends, however it ends. Process ids
+    would not do: containers that share the file number theirs anew.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.name = secrets.token_hex(8)
+        self._lock = os.open(
+            self._file(self.name), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+        )
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def _file(self, name: str) -> str:
+        return f"{self._path}.owner-{name}"
+
+    def knows_alive(self, name: str) -> bool:
+        """Return whether another owner lives.
+
+        A running key of our own that reaches this question has no run any more.
+        """
+        if name == self.name:
+            return False
+        try:
+            lock = os.open(self._file(name), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        os.unlink(self._file(name))
+        return False
+
+    def close(self) -> None:
+        os.unlink(self._file(self.name))
+        os.close(self._lock)
