@@ -1,0 +1,178 @@
+"""What a running tool may know and do besides its arguments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    Message,
+    ToolExecutionError,
+    ToolTimeoutError,
+)
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def _nothing() -> Mapping[str, Any]:
+    return _NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a call has come."""
+
+    call_id: str
+    progress: float
+    """Grows from report to report; the unit is the tool's own."""
+
+    total: float | None = None
+    """The progress at the end, if that is known."""
+
+    message: str | None = None
+
+
+class ArtifactSink(Protocol):
+    """Keeps what a tool makes besides its result."""
+
+    def save(self, name: str, data: bytes, media_type: str) -> str:
+        """Keep the data, and return how to refer to it."""
+        ...
+
+
+def _local_time() -> datetime:
+    return datetime.now().astimezone()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ToolContext:
+    """One call, as the tool sees it. Declare a parameter of this type to get it.
+
+    The executor makes it; a tool reads it. Its methods may be called from a worker
+    thread.
+    """
+
+    call_id: str
+    tool_name: str
+    agent_id: str | None = None
+    """The agent that asked; None where nobody said."""
+
+    parent_id: str | None = None
+    """The call inside which this one was made."""
+
+    idempotency_key: str = ""
+    """The same for every attempt of one call: hand it to services that take one."""
+
+    attempt: int = 1
+    deadline: float | None = None
+    """When the call is stopped, in seconds of `time.monotonic()`; None: never."""
+
+    messages: tuple[Message, ...] = ()
+    """The conversation so far; empty where the host does not share it."""
+
+    confidence: float = 0.0
+    """The agent's confidence in its plan, from 0 to 1, where the host knows it."""
+
+    metadata: Mapping[str, Any] = field(default_factory=_nothing)
+    """What the host says about this invocation."""
+
+    config: Mapping[str, Any] = field(default_factory=_nothing)
+    """What the registry holds for this tool."""
+
+    clock: Callable[[], datetime] = _local_time
+    on_progress: Callable[[Progress], None] | None = None
+    artifacts: ArtifactSink | None = None
+    _cancelled: bool = field(default=False, init=False)
+    _progress: float = field(default=float("-inf"), init=False)
+
+    def get_metadata(self, key: str, default: Any = None) -> Any:
+        """Return what the host says under a key."""
+        return self.metadata.get(key, default)
+
+    def get_config(self, key: str, default: Any = None) -> Any:
+        """Return the registry's configuration of this tool under a key."""
+        return self.config.get(key, default)
+
+    def now(self) -> datetime:
+        """Return the time, with its zone.
+
+        Raises:
+            ConfigError: The clock that the host gave tells no zone.
+        """
+        now = self.clock()
+        if now.tzinfo is None:
+            raise ConfigError("the clock of the context tells a time without a zone")
+        return now
+
+    def remaining(self) -> float | None:
+        """Return the seconds until the deadline, never below 0; None: no deadline."""
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was given up. Functions in threads should look at it."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Tell the tool that its call was given up."""
+        self._cancelled = True
+
+    def check_cancelled(self) -> None:
+        """Stop here if nobody waits for the result any more.
+
+        Raises:
+            ToolExecutionError: The call was given up.
+            ToolTimeoutError: The deadline is over.
+        """
+        if self._cancelled:
+            raise ToolExecutionError("the call was cancelled")
+        if self.remaining() == 0:
+            raise ToolTimeoutError("the deadline of the call is over")
+
+    def report_progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> None:
+        """Tell the caller how far the call has come.
+
+        Args:
+            progress: More than was reported before; any unit.
+            total: The progress at the end, if that is known.
+            message: A word for people.
+
+        Raises:
+            InvalidInputError: The progress does not grow.
+        """
+        if not progress > self._progress:
+            raise InvalidInputError("progress has to grow from report to report")
+        self._progress = progress
+        if self.on_progress is not None:
+            report = Progress(
+                call_id=self.call_id, progress=progress, total=total, message=message
+            )
+            self.on_progress(report)
+
+    def save_artifact(
+        self, name: str, data: bytes, media_type: str = "application/octet-stream"
+    ) -> str:
+        """Keep data that is too large for a result, or not text.
+
+        Returns:
+            How to refer to it.
+
+        Raises:
+            ConfigError: The host keeps no artifacts.
+        """
+        if self.artifacts is None:
+            raise ConfigError(
+                "there is no place for artifacts",
+                hint="give the executor an artifact sink",
+            )
+        return self.artifacts.save(name, data, media_type)

@@ -1,0 +1,347 @@
+"""JSON Schemas that others wrote: checked once, then arguments checked by them.
+
+Nothing is fetched: a reference that leads out of the schema is refused. Patterns run
+on an engine of linear time, since the text they search is a model's.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend, validator_for
+from jsonschema_specifications import (  # type: ignore[import-untyped]
+    REGISTRY as META_SCHEMAS,
+)
+from pydantic_core import SchemaError as PatternError
+from pydantic_core import SchemaValidator, core_schema
+from referencing import Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import UnknownDialect, specification_with
+
+from toolcell.core import ConfigError, ToolValidationError
+
+from .schema import resolve_annotations, wants_context
+from .validation import (
+    Arguments,
+    Problem,
+    Reason,
+    canonical_json,
+    cut,
+    json_bytes,
+    names_text,
+    path_of,
+    refusal,
+)
+
+MAX_ERRORS = 50
+"""Errors that are collected from one call; when it is reached, the rest is not
+looked for."""
+
+_LARGEST_EXACT = 2**53
+_DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+# Without groups and with one repetition at most, no engine takes exponential time.
+_PLAIN_PATTERN = re.compile(r"[^(){}*+?]*[*+?]?[^(){}*+?]*")
+_Errors = Iterator[ValidationError]
+
+
+class WrittenSchema:
+    """A JSON Schema written by hand, or by another program.
+
+    Args:
+        tool: The tool's name, for messages.
+        schema: The schema of an object; draft 2020-12 unless `$schema` says which.
+        function: What is called with the arguments by name, if it is a function with
+            a signature: the two are checked against each other.
+
+    Attributes:
+        parameters: The schema.
+        hints: The type of each parameter of the function.
+        contexts: Those that take a `ToolContext`.
+        positional: None; they would have to be given by name.
+
+    Raises:
+        ConfigError: The schema is not valid, refers to what is not in it, or does not
+            fit the function.
+    """
+
+    positional: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        tool: str,
+        schema: Mapping[str, Any],
+        *,
+        function: Callable[..., Any] | None = None,
+    ) -> None:
+        self.parameters = _object_schema(tool, schema)
+        self.hints: dict[str, Any] = {}
+        if function is not None:
+            self.hints = _fit(tool, self.parameters, function)
+        self.contexts = tuple(
+            name for name, hint in self.hints.items() if wants_context(hint)
+        )
+        self._validator = build_validator(tool, self.parameters)
+
+    def validate(self, tool: str, arguments: Mapping[str, Any]) -> Arguments:
+        """Return a copy of the arguments.
+
+        Raises:
+            ToolValidationError: They do not fit.
+        """
+        values = _parse(json_bytes(tool, arguments))
+        problems = problems_of(self._validator, values)
+        if problems:
+            raise refusal(tool, problems)
+        return Arguments(values, lambda given: _parse(canonical_json(given)))
+
+
+def _parse(text: str | bytes) -> Any:
+    return json.loads(text, parse_float=_number)
+
+
+def _number(text: str) -> int | float:
+    """Return 2 for 2.0, as JSON Schema counts: both are the same call."""
+    number = float(text)
+    exact = number.is_integer() and abs(number) < _LARGEST_EXACT
+    return int(number) if exact else number
+
+
+def _object_schema(tool: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a schema that names arguments."""
+    try:
+        copied = json.loads(json_bytes(tool, schema))
+    except ToolValidationError:
+        raise ConfigError(f"the schema of {tool} is not JSON") from None
+    if not isinstance(copied, dict) or copied.get("type") != "object":
+        raise ConfigError(
+            f"the schema of {tool} is not of an object",
+            hint='arguments have names: write {"type": "object", ...}',
+        )
+    copied.setdefault("properties", {})
+    return copied
+
+
+def _fit(
+    tool: str, schema: dict[str, Any], function: Callable[..., Any]
+) -> dict[str, Any]:
+    """Compare a schema with a signature; return the types of the parameters."""
+    parameters = inspect.signature(function).parameters
+    is_open = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    named = {
+        name: each
+        for name, each in parameters.items()
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }
+    hints = resolve_annotations(function, list(named.values()), {})
+    contexts = {name for name in named if wants_context(hints[name])}
+    if not is_open:
+        schema.setdefault("additionalProperties", False)
+        strangers = set(schema["properties"]) - (set(named) - contexts)
+        if strangers or schema["additionalProperties"] is not False:
+            what = ", ".join(sorted(strangers)) or "additional properties"
+            raise ConfigError(f"the function of {tool} has no parameter for {what}")
+    required = set(schema.get("required", ()))
+    for name, each in named.items():
+        if name not in required and name not in contexts and each.default is each.empty:
+            raise ConfigError(
+                f"the schema of {tool} does not require {name}, the function does"
+            )
+    return hints
+
+
+def build_validator(tool: str, schema: Any) -> Validator:
+    """Return a validator of a schema, to be kept.
+
+    Raises:
+        ConfigError: The schema is not valid or of an unknown draft, refers to what is
+            not in it, or has a pattern that may take exponential time.
+    """
+    draft = schema.get("$schema", _DEFAULT_DRAFT) if isinstance(schema, dict) else None
+    known = validator_for(schema, default=Draft202012Validator)
+    try:
+        specification = specification_with(draft or _DEFAULT_DRAFT)
+        known.check_schema(schema)
+    except SchemaError as error:
+        where = path_of(list(error.absolute_path)) or "the schema"
+        raise ConfigError(
+            f"the schema of {tool} is not valid: {where} fails {error.validator}"
+        ) from None
+    except (UnknownDialect, AttributeError):
+        raise ConfigError(f"the schema of {tool} is of an unknown draft") from None
+    except RecursionError:
+        raise ConfigError(f"the schema of {tool} is nested too deeply") from None
+    resource = specification.create_resource(schema)
+    registry = META_SCHEMAS.with_resource(resource.id() or "", resource).crawl()
+    parts = list(_parts(tool, resource, registry.resolver_with_root(resource)))
+    _check_patterns(tool, parts)
+    validator: Validator = _linear(known)(schema, registry=registry)
+    return validator
+
+
+def _parts(tool: str, resource: Resource[Any], resolver: Any) -> Iterator[Any]:
+    """Yield a schema and those inside it, and resolve their references."""
+    contents = resource.contents
+    yield contents
+    if isinstance(contents, dict):
+        for keyword in ("$ref", "$dynamicRef"):
+            if isinstance(contents.get(keyword), str):
+                try:
+                    resolver.lookup(contents[keyword])
+                except Unresolvable:
+                    raise ConfigError(
+                        f"the schema of {tool} refers to what is not in it",
+                        hint="schemas are not fetched: put them under $defs",
+                        details={"reference": contents[keyword]},
+                    ) from None
+    for inner in resource.subresources():
+        yield from _parts(tool, inner, resolver.in_subresource(inner))
+
+
+def _check_patterns(tool: str, parts: list[Any]) -> None:
+    """Refuse patterns that no engine of linear time can run."""
+    schemas = [each for each in parts if isinstance(each, dict)]
+    of_names = [
+        pattern for each in schemas for pattern in each.get("patternProperties", ())
+    ]
+    of_values = [each["pattern"] for each in schemas if "pattern" in each]
+    for pattern in (*of_names, *of_values):
+        try:
+            _linear_pattern(pattern)
+        except PatternError:
+            raise ConfigError(
+                f"the schema of {tool} has a pattern that cannot run in linear time",
+                hint="write it without look-around and back-references",
+                details={"pattern": pattern},
+            ) from None
+    # Here jsonschema searches with an engine that goes back and forth.
+    if any("unevaluatedProperties" in each for each in schemas):
+        for pattern in of_names:
+            if not _PLAIN_PATTERN.fullmatch(pattern):
+                raise ConfigError(
+                    f"the schema of {tool} has a pattern that may take too long",
+                    hint="write patternProperties beside unevaluatedProperties"
+                    " without groups, and with one repetition",
+                    details={"pattern": pattern},
+                )
+
+
+@functools.lru_cache(maxsize=1024)
+def _linear_pattern(pattern: str) -> SchemaValidator:
+    return SchemaValidator(core_schema.str_schema(pattern=pattern))
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return _linear_pattern(pattern).isinstance_python(text)
+
+
+def _pattern(validator: Validator, pattern: str, instance: Any, schema: Any) -> _Errors:
+    if isinstance(instance, str) and not _matches(pattern, instance):
+        yield ValidationError("does not match")
+
+
+def _pattern_properties(
+    validator: Any, patterns: dict[str, Any], instance: Any, schema: Any
+) -> _Errors:
+    if isinstance(instance, dict):
+        for pattern, inner in patterns.items():
+            for name in [name for name in instance if _matches(pattern, name)]:
+                yield from validator.descend(
+                    instance[name], inner, path=name, schema_path=pattern
+                )
+
+
+def _additional_properties(
+    validator: Any, inner: Any, instance: Any, schema: dict[str, Any]
+) -> _Errors:
+    for name in _additional(instance, schema):
+        if isinstance(inner, dict):
+            yield from validator.descend(instance[name], inner, path=name)
+        elif inner is False:
+            yield ValidationError("unknown")
+            return
+
+
+def _additional(instance: Any, schema: dict[str, Any]) -> list[str]:
+    """Return the keys of an object that its schema does not name."""
+    if not isinstance(instance, dict):
+        return []
+    named = schema.get("properties", {})
+    patterns = schema.get("patternProperties", {})
+    return [
+        name
+        for name in instance
+        if name not in named and not any(_matches(each, name) for each in patterns)
+    ]
+
+
+@functools.cache
+def _linear(known: Any) -> Any:
+    """Return a validator class whose patterns run in linear time."""
+    keywords = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+    }
+    return extend(known, validators=keywords)  # type: ignore[no-untyped-call]
+
+
+def problems_of(validator: Validator, values: Any) -> list[Problem]:
+    """Return what does not fit, without what was sent."""
+    try:
+        if validator.is_valid(values):
+            return []
+        errors = list(itertools.islice(validator.iter_errors(values), MAX_ERRORS))
+    except RecursionError:
+        return [Problem("", "value", "fewer levels")]
+    found = (problem for error in errors for problem in _problems(error))
+    return list(dict.fromkeys(found))
+
+
+def _problems(error: ValidationError) -> Iterator[Problem]:
+    where = list(error.absolute_path)
+    keyword, wanted = str(error.validator), _wanted(error)
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    if keyword == "required":
+        given: Any = error.instance
+        for name in wanted:
+            if name not in given:
+                yield Problem(path_of([*where, name]), "missing", "a value")
+    elif keyword == "additionalProperties":
+        known = names_text(schema.get("properties", {}))
+        for name in _additional(error.instance, schema):
+            yield Problem(path_of([*where, name]), "unknown", known)
+    elif keyword == "unevaluatedProperties":
+        yield Problem(path_of(where), "unknown", "no other fields")
+    else:
+        reason, expected = _expected(keyword, wanted, error)
+        yield Problem(path_of(where), reason, cut(expected))
+
+
+def _wanted(error: ValidationError) -> Any:
+    return error.validator_value
+
+
+def _expected(keyword: str, wanted: Any, error: ValidationError) -> tuple[Reason, str]:
+    if keyword == "type":
+        return "type", " or ".join([wanted] if isinstance(wanted, str) else wanted)
+    if keyword in ("anyOf", "oneOf"):
+        inner = [
+            _expected(str(e.validator), e.validator_value, e) for e in error.context
+        ]
+        if inner and all(reason == "type" for reason, _ in inner):
+            return "type", " or ".join(dict.fromkeys(text for _, text in inner))
+        return "value", f"what fits {keyword} of the schema"
+    if keyword == "enum":
+        return "value", f"one of {canonical_json(wanted)}"
+    if keyword in ("not", "if", "None") or isinstance(wanted, dict | bool):
+        return "value", f"what fits {keyword} of the schema"
+    return "value", f"{keyword} {canonical_json(wanted)}"

@@ -1,0 +1,142 @@
+"""What can be said of a tool besides its parameters, and the rules for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    ValidationError,
+)
+
+from toolcell.core import ConfigError
+
+MAX_NAME_CHARACTERS = 64
+"""Length of a name; a longer one is refused. OpenAI takes no more."""
+
+MAX_DESCRIPTION_CHARACTERS = 4096
+"""Length of a description; a longer one is refused."""
+
+_Name = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?$",
+        max_length=MAX_NAME_CHARACTERS,
+    ),
+]
+_Version = Annotated[str, StringConstraints(pattern=r"^\d{1,9}(\.\d{1,9}){0,2}$")]
+_Unit = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+_Count = Annotated[int, Field(ge=0)]
+_Money = Annotated[str, StringConstraints(pattern=r"^\d{1,18}(\.\d{1,18})?$")]
+_Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
+
+
+class ToolOptions(TypedDict, total=False):
+    """What `tool` and `FunctionTool` take besides the function."""
+
+    name: str
+    """ASCII letters, digits, `_`, `-` and `.`, at most 64; default: the function's."""
+
+    description: str
+    """What a model reads; default: the first paragraph of the docstring."""
+
+    parameters: Mapping[str, Any]
+    """A JSON Schema written by hand; default: made of the signature."""
+
+    version: str
+    """`MAJOR.MINOR.PATCH`, default 1.0.0."""
+
+    idempotent: bool
+    """Whether equal arguments may share one result, and a failure be retried."""
+
+    timeout: float | None
+    """Seconds; when it is reached the call ends as `timeout`. Default: the
+    executor's."""
+
+    cost: Mapping[str, int | str]
+    """The most that one call uses, by unit: whole numbers, decimal text for usd."""
+
+    tags: Collection[str]
+    """Words that policies can speak of."""
+
+    sandboxed: bool
+    """Whether the function runs in a cell."""
+
+    requires_approval: bool
+    """Whether a person has to agree to each call."""
+
+    examples: Sequence[Mapping[str, JsonValue]]
+    """Arguments that are worth showing; they have to be valid."""
+
+    strict: bool
+    """Whether values must be of the declared type and keys known; default true.
+    Otherwise "2" passes for 2 and unknown keys are dropped."""
+
+
+class Options(BaseModel):
+    """The options of one tool, checked. Unknown ones are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: _Name
+    description: Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARACTERS)] = ""
+    version: _Version = "1.0.0"
+    idempotent: bool = False
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    cost: dict[_Unit, _Count | _Money] = Field(default_factory=dict)
+    tags: frozenset[_Tag] = frozenset()
+    sandboxed: bool = False
+    requires_approval: bool = False
+    examples: tuple[dict[str, JsonValue], ...] = ()
+    strict: bool = True
+
+
+_HINTS = {
+    "name": "take ASCII letters, digits, `_`, `-` and `.`, at most 64, as providers do",
+    "version": "write MAJOR.MINOR.PATCH",
+    "timeout": "give seconds above 0, or None for the executor's",
+    "cost": 'give whole numbers by unit, and decimal text as in {"usd": "0.01"}',
+}
+
+
+def check_options(owner: str, given: Mapping[str, Any]) -> Options:
+    """Return options with their defaults.
+
+    Args:
+        owner: What they are of, for the message.
+        given: Options by name.
+
+    Raises:
+        ConfigError: One is unknown, or its value cannot be used.
+    """
+    values = dict(given)
+    for name, kind in (("tags", frozenset), ("examples", tuple)):
+        if isinstance(values.get(name), Collection) and not isinstance(
+            values[name], str
+        ):
+            values[name] = kind(values[name])
+    if isinstance(values.get("cost"), Mapping):
+        values["cost"] = dict(values["cost"])
+    try:
+        return Options(**values)
+    except ValidationError as error:
+        item = error.errors(include_url=False, include_input=False)[0]
+        option = str(item["loc"][0])
+        known = ", ".join(ToolOptions.__annotations__)
+        unknown = item["type"] == "extra_forbidden"
+        reason = "there is no such option" if unknown else item["msg"]
+        hint = f"options are {known}" if unknown else _HINTS.get(option)
+        raise ConfigError(
+            f"{owner}: option {option} cannot be used: {reason}", hint=hint
+        ) from None
+
+
+def provider_name(name: str) -> str:
+    """Return a name in the spelling that every provider takes: dots become `_`."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)

@@ -1,0 +1,267 @@
+"""The tools of one host, by name and version. Nothing is global.
+
+Readers work on a snapshot that never changes; writers prepare the next one and put it
+in place in one step. A batch that took a snapshot sees nothing of what comes later.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, overload
+
+from typing_extensions import Unpack
+
+from .options import ToolOptions
+from .runs import Run, Runs
+from .snapshot import Snapshot, State, Visible, everything
+from .tool import FunctionTool, Tool, as_tool
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What a reload changed, as names in order."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+    """Tools whose definition is another one now, by its hash."""
+
+
+class ToolRegistry:
+    """The tools that a host offers, by name and version.
+
+    Args:
+        tools: Tools, or functions to make tools of.
+        visible: Which agent may know of which tool; None: every agent of all. A
+            host takes it from its guard.
+        config: Configuration by tool name, for `ToolContext.get_config`.
+
+    Raises:
+        ConfigError: A tool is not well defined.
+        DuplicateToolError: A name comes twice in the same version.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        visible: Visible | None = None,
+        config: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        settled = {name: dict(values) for name, values in (config or {}).items()}
+        self._lock = threading.Lock()
+        self._put(State(visible, settled), 0)
+        self._runs = Runs()
+        self.register_many(tools, versions=True)
+
+    def _put(self, state: State, revision: int) -> None:
+        self._snapshot = Snapshot(state, revision, everything)
+
+    @contextmanager
+    def _changing(self) -> Iterator[State]:
+        """Hand out the next state; it takes its place if nothing fails."""
+        with self._lock:
+            state = self._snapshot.state.copy()
+            yield state
+            self._put(state, self._snapshot.revision + 1)
+
+    def snapshot(self) -> Snapshot:
+        """Return all tools as they are now. Take one for a whole batch."""
+        return self._snapshot
+
+    def register(
+        self,
+        tool: Tool | Callable[..., Any],
+        *,
+        replace: bool = False,
+        versions: bool = False,
+        **options: Unpack[ToolOptions],
+    ) -> Tool:
+        """Add a tool, or a function as a tool.
+
+        Args:
+            tool: What to add.
+            replace: Whether it takes the place of the same name and version.
+            versions: Whether it may stand beside other versions of its name.
+            **options: For a function, see `ToolOptions`.
+
+        Raises:
+            ConfigError: The tool is not well defined.
+            DuplicateToolError: The name is taken, also in a spelling that providers
+                cannot tell from it.
+        """
+        made = as_tool(tool, **options)
+        self.register_many([made], replace=replace, versions=versions)
+        return made
+
+    def register_many(
+        self,
+        tools: Iterable[Tool | Callable[..., Any]],
+        *,
+        replace: bool = False,
+        versions: bool = False,
+    ) -> list[Tool]:
+        """Add tools, all or none of them; otherwise as `register`."""
+        made = _checked(tools)
+        with self._changing() as state:
+            for each in made:
+                state.add(each, replace=replace, versions=versions)
+        for each in made:
+            self._runs.retired.pop(id(each), None)
+        return made
+
+    @overload
+    def tool(
+        self, function: Callable[P, R], /, **options: Unpack[ToolOptions]
+    ) -> FunctionTool[P, R]: ...
+
+    @overload
+    def tool(
+        self, /, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+    def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
+        """Make a tool of a function and register it: `@registry.tool`."""
+        if function is None:
+            return functools.partial(self.tool, **options)
+        return self.register(function, **options)
+
+    def unregister(self, name: str, version: str | None = None) -> Tool | None:
+        """Remove a tool, in one version or in all, and return it; None without it.
+
+        Calls that run go on, and batches that have a snapshot still find it there;
+        see `retire`.
+        """
+        chosen = self._snapshot.get(name, version)
+        if chosen is not None:
+            with self._changing() as state:
+                state.remove(chosen.name, version)
+        return chosen
+
+    def reload(self, tools: Iterable[Tool | Callable[..., Any]]) -> Reload:
+        """Put these tools in place of all others, in one step.
+
+        Pins and deprecations stay with what stays. Running calls go on.
+
+        Raises:
+            ConfigError: A tool is not well defined; nothing changed.
+            DuplicateToolError: A name comes twice in the same version.
+        """
+        made = _checked(tools)
+        before = self._snapshot.state
+        with self._changing() as state:
+            state.tools.clear()
+            state.spellings.clear()
+            for each in made:
+                state.add(each, replace=False, versions=True)
+            for name, version in before.pins.items():
+                if version not in state.tools.get(name, ()):
+                    del state.pins[name]
+            for key, reason in before.deprecated.items():
+                if key[1] in state.tools.get(key[0], ()):
+                    state.deprecated[key] = reason
+        return _difference(before.tools, state.tools)
+
+    def pin(self, name: str, version: str | None) -> None:
+        """Let `get` return this version of a tool; None: the newest again.
+
+        Raises:
+            ToolNotFoundError: There is no such version.
+        """
+        found = self._snapshot.get_or_raise(name, version)
+        with self._changing() as state:
+            state.pins.pop(found.name, None)
+            if version is not None:
+                state.pins[found.name] = version
+
+    def deprecate(self, name: str, version: str, reason: str) -> None:
+        """Let `get` prefer other versions of a tool.
+
+        Raises:
+            ToolNotFoundError: There is no such version.
+        """
+        found = self._snapshot.get_or_raise(name, version)
+        with self._changing() as state:
+            state.deprecated[found.name, version] = reason
+
+    def running(self, tool: Tool, cancel: Callable[[], object]) -> Run:
+        """Return a context manager around one run of a tool, for `retire`.
+
+        Args:
+            tool: What runs.
+            cancel: Ends the run.
+
+        Raises:
+            ToolNotFoundError: On entering, if the tool was retired meanwhile.
+        """
+        return Run(self._runs, tool, cancel)
+
+    async def retire(
+        self, name: str, version: str | None = None, *, cancel: bool = False
+    ) -> Tool | None:
+        """Remove a tool as `unregister` does, and wait until no call of it runs.
+
+        No new run begins, not even from an older snapshot.
+
+        Args:
+            name: The tool.
+            version: Which one; None: all.
+            cancel: Whether running calls are cancelled instead of waited for.
+        """
+        known = self._snapshot.state.find(name) or {}
+        gone = [known[each] for each in known if version in (None, each)]
+        removed = self.unregister(name, version)
+        await self._runs.retire(gone, cancel=cancel)
+        return removed
+
+    def get(self, name: str, version: str | None = None) -> Tool | None:
+        """Return a tool as the host sees it, see `Snapshot.get`."""
+        return self._snapshot.get(name, version)
+
+    def get_or_raise(self, name: str, version: str | None = None) -> Tool:
+        """Return a tool as the host sees it, see `Snapshot.get_or_raise`."""
+        return self._snapshot.get_or_raise(name, version)
+
+    def list_tools(self) -> list[str]:
+        """Return all names in the order of their registration."""
+        return self._snapshot.list_tools()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._snapshot
+
+    def __len__(self) -> int:
+        return len(self._snapshot)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._snapshot)
+
+
+def _checked(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
+    made = [as_tool(each) for each in tools]
+    for each in made:
+        each.check()
+    return made
+
+
+def _difference(
+    before: Mapping[str, Mapping[str, Tool]], after: Mapping[str, Mapping[str, Tool]]
+) -> Reload:
+    def hashes(versions: Mapping[str, Tool]) -> set[str]:
+        return {each.definition_hash for each in versions.values()}
+
+    return Reload(
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        changed=tuple(
+            name
+            for name in after
+            if name in before and hashes(before[name]) != hashes(after[name])
+        ),
+    )

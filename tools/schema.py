@@ -1,0 +1,417 @@
+"""The parameters of a Python function: their JSON Schema, and values checked by it.
+
+pydantic reads the annotations and checks the values; the docstring describes them.
+The parameters become one TypedDict, whose fields may have any name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NotRequired, Required, TypeVar
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import (
+    PydanticSerializationError,
+    PydanticUndefined,
+    core_schema,
+    to_json,
+    to_jsonable_python,
+)
+from typing_extensions import TypedDict
+
+from toolcell.core import ConfigError
+
+from .context import ToolContext
+from .validation import (
+    Arguments,
+    canonical_json,
+    json_bytes,
+    pydantic_problems,
+    refusal,
+)
+
+_Kind = inspect.Parameter
+_OPEN_KINDS = (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD)
+_OBJECTS = frozenset(["model", "dataclass", "typed-dict", "definition-ref", "dict"])
+_make_typed_dict: Any = TypedDict
+
+
+class _Generator(GenerateJsonSchema):
+    """JSON Schema as pydantic writes it, without titles that repeat names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
+        return {"type": "string", "contentEncoding": "base64"}
+
+    def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
+        _refuse_objects_in(schema)
+        return super().set_schema(schema)
+
+    def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
+        _refuse_objects_in(schema)
+        return super().frozenset_schema(schema)
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        raise ConfigError(f"a default is not a JSON value: {detail}")
+
+
+class _StrictGenerator(_Generator):
+    """Nested objects refuse unknown keys too, as the values are checked."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _closed(super().model_schema(schema))
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return _closed(super().dataclass_schema(schema))
+
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        return _closed(super().typed_dict_schema(schema))
+
+
+def _closed(schema: JsonSchemaValue) -> JsonSchemaValue:
+    if "properties" in schema:
+        schema["additionalProperties"] = False
+    return schema
+
+
+def _refuse_objects_in(
+    schema: core_schema.SetSchema | core_schema.FrozenSetSchema,
+) -> None:
+    # They have no order that survives a restart, so no canonical form.
+    if schema.get("items_schema", {}).get("type") in _OBJECTS:
+        raise ConfigError("a set of objects has no JSON form", hint="take a list")
+
+
+class FunctionSchema:
+    """How a function is called with JSON.
+
+    Args:
+        function: Anything callable.
+        described: Descriptions by parameter name, from its docstring.
+        strict: Whether values have to be of the declared type, and keys known.
+        namespace: Names that annotations may use besides the function's own.
+
+    Attributes:
+        parameters: The JSON Schema of the arguments, draft 2020-12.
+        hints: The type of each parameter.
+        contexts: The parameters that take a `ToolContext`.
+        positional: The parameters that cannot be given by name.
+
+    Raises:
+        ConfigError: An annotation cannot be resolved, or has no JSON Schema.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        described: Mapping[str, str],
+        strict: bool = True,
+        namespace: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._strict = strict
+        name = name_of(function)
+        parameters = open_parameters(function)
+        hints = resolve_annotations(function, parameters, namespace or {})
+        self.hints = hints
+        self.contexts = tuple(key for key in hints if wants_context(hints[key]))
+        self.positional = tuple(
+            each.name for each in parameters if each.kind is _Kind.POSITIONAL_ONLY
+        )
+        fields = {
+            each.name: _field(each, hints[each.name], described.get(each.name))
+            for each in parameters
+            if each.name not in self.contexts
+        }
+        closed = _make_typed_dict("Arguments", fields)
+        closed.__pydantic_config__ = ConfigDict(
+            extra="forbid" if strict else "ignore",
+            val_json_bytes="base64",
+            arbitrary_types_allowed=False,
+        )
+        try:
+            self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(closed)
+            self._validator = self._adapter.validator
+            self.parameters = self._schema()
+        except PydanticUndefinedAnnotation as error:
+            raise _unresolved(name, error.name) from None
+        except PydanticUserError as error:
+            reason = error.message.partition("\n")[0]
+            raise ConfigError(
+                f"{name} has a parameter without a JSON Schema: {reason}",
+                hint="annotate it with a type that JSON can carry",
+            ) from None
+        text = canonical_json(self.parameters)
+        if '"writeOnly":true' in text:
+            raise ConfigError(
+                f"{name} takes a secret from the model",
+                hint="read secrets with ToolContext.get_config",
+            )
+        self._has_sets = '"uniqueItems":true' in text
+        self._has_bytes = '"contentEncoding":"base64"' in text
+        self._refuse_odd_defaults(name, fields)
+
+    def _schema(self) -> dict[str, Any]:
+        generator = _StrictGenerator if self._strict else _Generator
+        schema = self._adapter.json_schema(schema_generator=generator)
+        schema.pop("title", None)
+        schema.setdefault("properties", {})
+        return schema
+
+    def _refuse_odd_defaults(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Refuse defaults that a caller could not have given."""
+        infos = {
+            key: FieldInfo.from_annotation(typing.get_args(field)[0])
+            for key, field in fields.items()
+        }
+        defaults = {
+            key: info.default
+            for key, info in infos.items()
+            if info.default is not PydanticUndefined
+        }
+        bad: list[str] = []
+        try:
+            self._adapter.validate_json(to_json(self.dump(defaults)), strict=True)
+        except ValidationError as error:
+            bad += [
+                str(item["loc"][0])
+                for item in error.errors(include_url=False, include_input=False)
+                if item["loc"][0] in self.parameters["properties"]
+                and not (item["type"] == "missing" and len(item["loc"]) == 1)
+            ]
+        except (PydanticSerializationError, ValueError):
+            bad += sorted(defaults)
+        if bad:
+            raise ConfigError(
+                f"the default of {' or '.join(bad)} in {name} does not fit its type",
+                hint="for no value, annotate `T | None` and default to None",
+            )
+
+    def validate(self, tool: str, arguments: Mapping[str, Any]) -> Arguments:
+        """Return the arguments as Python values, defaults filled in.
+
+        Raises:
+            ToolValidationError: They do not fit.
+        """
+        data = json_bytes(tool, arguments)
+        try:
+            if self._strict:
+                values = self._validator.validate_json(
+                    data, strict=True, extra="forbid"
+                )
+            else:
+                values = self._validator.validate_json(data)
+        except ValidationError as error:
+            names = self.parameters["properties"]
+            problems = pydantic_problems(error, arguments, names)
+            raise refusal(tool, problems) from None
+        return Arguments(values, self.dump)
+
+    def dump(self, values: dict[str, Any]) -> dict[str, JsonValue]:
+        """Return values as canonical JSON: equal values give equal JSON."""
+        serializer = self._adapter.serializer
+        if not (self._has_sets or self._has_bytes):
+            dumped = serializer.to_python(
+                values, mode="json", by_alias=True, round_trip=True, warnings="none"
+            )
+        else:
+            plain = serializer.to_python(
+                values, by_alias=True, round_trip=True, warnings="none"
+            )
+            dumped = to_jsonable_python(_ordered(plain), bytes_mode="base64")
+        return typing.cast("dict[str, JsonValue]", dumped)
+
+
+def _ordered(value: Any) -> Any:
+    """Return a value whose sets are sorted lists: their own order is chance."""
+    if isinstance(value, dict):
+        return {key: _ordered(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ordered(each) for each in value]
+    if isinstance(value, set | frozenset):
+        items = [
+            to_jsonable_python(_ordered(each), bytes_mode="base64") for each in value
+        ]
+        return sorted(items, key=canonical_json)
+    return value
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a function's name, or the name of what it wraps."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function under partials, methods, wrappers and callable objects."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif inspect.ismethod(function):
+            function = function.__func__
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif inspect.isfunction(function) or inspect.isbuiltin(function):
+            return function
+        elif isinstance(function, type) or not hasattr(
+            type(function).__call__, "__code__"
+        ):
+            return function
+        else:
+            function = type(function).__call__
+
+
+def open_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that a caller fills.
+
+    What a partial gives by name is settled: the model neither sees nor changes it.
+
+    Raises:
+        ConfigError: The function takes any number of arguments, or is a method
+            without its object.
+    """
+    name = name_of(function)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{name} does not tell its parameters", hint="wrap it in a function"
+        ) from None
+    settled = function.keywords if isinstance(function, functools.partial) else {}
+    for each in parameters:
+        if each.kind in _OPEN_KINDS:
+            raise ConfigError(
+                f"{name} takes any number of arguments in {each}",
+                hint="name the parameters, or take one list or dict",
+            )
+    if parameters and inspect.isfunction(function) and _is_method(function):
+        first = parameters[0]
+        if first.name in ("self", "cls") and first.annotation is _Kind.empty:
+            raise ConfigError(
+                f"{name} is a method without its object",
+                hint=f"register `instance.{name}`",
+            )
+    return [each for each in parameters if each.name not in settled]
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    owner = function.__qualname__.rpartition(".")[0]
+    return bool(owner) and not owner.endswith("<locals>")
+
+
+def resolve_annotations(
+    function: Callable[..., Any],
+    parameters: list[inspect.Parameter],
+    namespace: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the type of each parameter; `Any` where none is written.
+
+    Raises:
+        ConfigError: An annotation names what is not defined, yet or here.
+    """
+    written = {
+        each.name: Any if each.annotation is _Kind.empty else each.annotation
+        for each in parameters
+    }
+    plain = plain_function(function)
+    scope = getattr(plain, "__globals__", {})
+    # A carrier of its own: the return type may name what only type checkers see.
+    carrier = types.SimpleNamespace(__annotations__=written)
+    try:
+        return typing.get_type_hints(
+            carrier,
+            globalns=dict(scope),
+            localns={**namespace, **_closure_of(plain)},
+            include_extras=True,
+        )
+    except NameError as error:
+        raise _unresolved(name_of(function), error.name) from None
+    except (TypeError, SyntaxError, AttributeError) as error:
+        raise ConfigError(
+            f"an annotation of {name_of(function)} cannot be read: {error}"
+        ) from None
+
+
+def _closure_of(function: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if inspect.isfunction(function):
+        cells = function.__closure__ or ()
+        for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+            # A cell is empty while the function around it still runs.
+            with contextlib.suppress(ValueError):
+                found[name] = cell.cell_contents
+    return found
+
+
+def _unresolved(function: str, missing: str | None) -> ConfigError:
+    return ConfigError(
+        f"an annotation of {function} names {missing}, which is not defined",
+        hint="define it at the top of the module, before the tool is registered",
+    )
+
+
+def wants_context(annotation: Any) -> bool:
+    """Tell whether an annotation asks for the `ToolContext`."""
+    if typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    members = _members(annotation) or (annotation,)
+    return any(
+        isinstance(each, type) and issubclass(each, ToolContext) for each in members
+    )
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union; none if it is something else."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return ()
+
+
+def _field(parameter: inspect.Parameter, annotation: Any, described: str | None) -> Any:
+    """Return the TypedDict field of a parameter."""
+    default = parameter.default
+    if default is None and not _takes_none(annotation):
+        annotation = annotation | None
+    if described and not _has_description(annotation, default):
+        annotation = Annotated[annotation, Field(description=described)]
+    if default is _Kind.empty:
+        info = FieldInfo.from_annotation(annotation)
+        return (Required if info.is_required() else NotRequired)[annotation]
+    if not isinstance(default, FieldInfo):
+        return NotRequired[Annotated[annotation, Field(default=default)]]
+    wrapper = Required if default.is_required() else NotRequired
+    return wrapper[Annotated[annotation, default]]
+
+
+def _takes_none(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is Annotated:
+        return _takes_none(typing.get_args(annotation)[0])
+    if annotation in (Any, None, object) or isinstance(annotation, TypeVar):
+        return True
+    return any(_takes_none(each) for each in _members(annotation)) or (
+        annotation is type(None)
+    )
+
+
+def _has_description(annotation: Any, default: Any) -> bool:
+    metadata = [default]
+    if typing.get_origin(annotation) is Annotated:
+        metadata += annotation.__metadata__
+    return any(isinstance(each, FieldInfo) and each.description for each in metadata)

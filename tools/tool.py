@@ -1,0 +1,393 @@
+"""Tools: functions and objects that a model may ask to be called."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from typing_extensions import Unpack
+
+from toolcell.core import ConfigError, InvalidInputError, ToolValidationError
+
+from .context import ToolContext
+from .docstrings import read_docstring
+from .json_schema import WrittenSchema
+from .options import Options, ToolOptions, check_options
+from .schema import FunctionSchema, name_of, plain_function
+from .travel import check_travels
+from .validation import Arguments, canonical_json, sha256
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_CALL = "__call__"
+_NO_COST: Mapping[str, int | str] = MappingProxyType({})
+
+
+class _Schema(Protocol):
+    """How a tool is called: a schema made of a signature, or one written by hand."""
+
+    parameters: dict[str, Any]
+    hints: dict[str, Any]
+    contexts: tuple[str, ...]
+    positional: tuple[str, ...]
+
+    def validate(self, tool: str, arguments: Mapping[str, Any]) -> Arguments: ...
+
+
+class Tool(ABC):
+    """What a model may ask for by name. Subclass it, or write `@tool`.
+
+    A subclass sets what differs from these defaults and defines `execute`, async or
+    not; the signature of `execute` makes the schema unless `parameters` holds a JSON
+    Schema. It is checked when the class is defined.
+    """
+
+    name: str = ""
+    description: str = ""
+    version: str = "1.0.0"
+    idempotent: bool = False
+    timeout: float | None = None
+    """Seconds; when it is reached the call ends as `timeout`. None: the executor's."""
+
+    cost: Mapping[str, int | str] = _NO_COST
+    """The most that one call uses, by unit."""
+
+    tags: frozenset[str] | set[str] = frozenset()
+    sandboxed: bool = False
+    requires_approval: bool = False
+    examples: tuple[Mapping[str, Any], ...] = ()
+    strict: bool = True
+    _written: Mapping[str, Any] | None = None
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Check the definition.
+
+        Raises:
+            ConfigError: A name, an option or `execute` cannot be used.
+        """
+        super().__init_subclass__(**keywords)
+        if "parameters" in cls.__dict__:
+            cls._written = cls.__dict__["parameters"]
+            del cls.parameters
+        if getattr(cls.execute, "__isabstractmethod__", False):
+            return
+        if not inspect.isfunction(cls.execute):
+            raise ConfigError(f"{cls.__name__}.execute is not a method")
+        if cls.name or cls.__init__ is Tool.__init__:
+            documented = cls.execute.__doc__ or cls.__dict__.get("__doc__")
+            if not cls.description:
+                cls.description = _description(cls.name, documented)
+            for option, value in check_options(cls.__name__, _options_of(cls)):
+                setattr(cls, option, value)
+
+    @abstractmethod
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the work. What it returns has to be a JSON value, or have a JSON form.
+
+        Raises:
+            ToolError: For a failure that the model may read about.
+        """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself: nothing is validated, guarded or recorded."""
+        return self.execute(*args, **kwargs)
+
+    @cached_property
+    def _schema(self) -> _Schema:
+        return self._make_schema({})
+
+    def _make_schema(self, namespace: Mapping[str, Any]) -> _Schema:
+        body = self._body
+        if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+            raise ConfigError(f"{self.name} is a generator", hint="return a list")
+        if self._written is not None:
+            return WrittenSchema(self.name, self._written, function=body)
+        described = read_docstring(plain_function(body).__doc__).parameters
+        return FunctionSchema(
+            body, described=described, strict=self.strict, namespace=namespace
+        )
+
+    @property
+    def _body(self) -> Callable[..., Any]:
+        return self.execute
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments, draft 2020-12. Do not change it.
+
+        Raises:
+            ConfigError: An annotation cannot be resolved, or has no JSON Schema.
+        """
+        return self._schema.parameters
+
+    @cached_property
+    def definition_hash(self) -> str:
+        """The SHA-256 of what the model is told: another one is another tool."""
+        told: dict[str, Any] = {
+            "name": self.name,
+            "version": self.version,
+            "description": self.description,
+            "schema": self.parameters,
+        }
+        return sha256(canonical_json(told))
+
+    @property
+    def source(self) -> str:
+        """Where the tool is defined, as `module.name`."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    @cached_property
+    def blocking(self) -> bool:
+        """Whether `execute` is a plain function, to be run off the event loop."""
+        body = self._body
+        is_async = inspect.iscoroutinefunction
+        return not (is_async(body) or is_async(getattr(type(body), _CALL, None)))
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the tool wants a `ToolContext`."""
+        return bool(self._schema.contexts)
+
+    def check(self) -> None:
+        """Check the whole definition; a registry does so with each tool.
+
+        Raises:
+            ConfigError: The name, an option, the schema or an example cannot be used.
+        """
+        check_options(self.source, _options_of(self))
+        schema = self._schema
+        if self.sandboxed:
+            check_travels(self.name, self._body, schema.hints)
+        for example in self.examples:
+            try:
+                self.validate(example)
+            except ToolValidationError as error:
+                raise ConfigError(
+                    f"an example of {self.name} is not valid: {error.message}"
+                ) from None
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what a model would miss in the definition, for people to mend."""
+        found = []
+        if self.description == _description(self.name, None):
+            found.append("there is no description")
+        for name, schema in self.parameters["properties"].items():
+            about = schema if isinstance(schema, dict) else {}
+            if not about.get("description"):
+                found.append(f"parameter {name} is not described")
+            if not set(about) - {"description", "default"}:
+                found.append(f"parameter {name} has no type")
+        return tuple(found)
+
+    def validate(self, arguments: Mapping[str, Any]) -> Arguments:
+        """Check the arguments of a call; nothing runs.
+
+        Raises:
+            ToolValidationError: They do not fit; its details name each field.
+        """
+        return self._schema.validate(self.name, arguments)
+
+    def call(self, arguments: Arguments, context: ToolContext | None = None) -> Any:
+        """Call `execute` right here; an async one returns its coroutine.
+
+        Raises:
+            InvalidInputError: The tool takes a context and there is none.
+        """
+        schema = self._schema
+        if not (schema.contexts or schema.positional):
+            return self.execute(**arguments.values)
+        values = dict(arguments.values)
+        for name in schema.contexts:
+            if context is None:
+                raise InvalidInputError(f"{self.name} takes a ToolContext, give one")
+            values[name] = context
+        first = [values.pop(name) for name in schema.positional if name in values]
+        return self.execute(*first, **values)
+
+    async def invoke(
+        self,
+        arguments: Arguments,
+        context: ToolContext | None = None,
+        *,
+        limiter: CapacityLimiter | None = None,
+    ) -> Any:
+        """Run the tool and return what it returns; what it raises comes out as it is.
+
+        Args:
+            arguments: From `validate`.
+            context: For tools that take one.
+            limiter: Bounds the worker threads of plain functions; None: the loop's.
+        """
+        if not self.blocking:
+            return await self.call(arguments, context)
+        result = await anyio.to_thread.run_sync(
+            self.call, arguments, context, limiter=limiter
+        )
+        return await result if inspect.isawaitable(result) else result
+
+
+class FunctionTool(Tool, Generic[P, R]):
+    """A function as a tool; it still calls like the function.
+
+    Args:
+        function: A function, bound method, closure, partial, class method or other
+            callable, async or not. Parameters of type `ToolContext` are filled by
+            the executor and not shown to the model.
+        **options: See `ToolOptions`.
+
+    Raises:
+        ConfigError: An option or the function cannot be used.
+    """
+
+    function: Callable[P, R]
+    _given: ToolOptions
+
+    def __init__(
+        self, function: Callable[P, R], **options: Unpack[ToolOptions]
+    ) -> None:
+        if isinstance(function, FunctionTool):
+            function = function.function
+        if isinstance(function, staticmethod):
+            function = function.__func__
+        # A class method is called by way of its class, see `__get__`.
+        is_classmethod = isinstance(function, classmethod)
+        body: Any = getattr(function, "__func__", None) if is_classmethod else function
+        if not callable(body):
+            raise ConfigError(f"a {type(function).__name__} is not a function")
+        given: dict[str, Any] = dict(options)
+        written = given.pop("parameters", None)
+        given["name"] = given.get("name") or name_of(body)
+        given.setdefault(
+            "description", _description(given["name"], plain_function(body).__doc__)
+        )
+        for attribute in functools.WRAPPER_ASSIGNMENTS:
+            if hasattr(body, attribute):
+                self.__dict__[attribute] = getattr(body, attribute)
+        self.__dict__.update(check_options(_source_of(body), given))
+        self.__dict__.update(
+            function=function, _given=options, _written=written, __wrapped__=body
+        )
+        if not is_classmethod and _has_local_annotations(body):
+            # Names of the function around it are in reach only now. What is not
+            # there yet is looked for again at the first use.
+            with contextlib.suppress(ConfigError):
+                self.__dict__["_schema"] = self._make_schema(_names_of_caller())
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("a tool does not change; make another with FunctionTool")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError("a tool does not change; make another with FunctionTool")
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Return the tool of a method, bound to its object."""
+        getter = getattr(self.function, "__get__", None)
+        if getter is None or inspect.ismethod(self.function):
+            return self
+        bound = getter(instance, owner)
+        if bound is self.function:
+            return self
+        return FunctionTool(bound, **self._given)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name} {self.version} of {self.source}>"
+
+    def execute(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    @property
+    def _body(self) -> Callable[..., Any]:
+        return self.function
+
+    @property
+    def source(self) -> str:
+        return _source_of(self.function)
+
+
+@overload
+def tool(
+    function: Callable[P, R], /, **options: Unpack[ToolOptions]
+) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    **options: Unpack[ToolOptions],
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
+    """Make a tool of a function: `@tool`, `@tool()` or `@tool(name="...", ...)`.
+
+    Args:
+        function: What the tool calls.
+        **options: See `ToolOptions`; an unknown one is refused.
+
+    Raises:
+        ConfigError: An option or the function cannot be used.
+    """
+    if function is not None:
+        return FunctionTool(function, **options)
+    check_options("@tool", {"name": "tool"} | _without_schema(options))
+    return functools.partial(tool, **options)
+
+
+def as_tool(given: Tool | Callable[..., Any], **options: Unpack[ToolOptions]) -> Tool:
+    """Return a tool as it is, and anything else that is callable as a tool.
+
+    Raises:
+        ConfigError: It is a tool already and options are given, or it is no function.
+    """
+    # What a class method of Python 3.13 on is bound to.
+    if inspect.ismethod(given) and isinstance(given.__func__, FunctionTool):
+        given = given.__func__.__get__(given.__self__)
+    if not isinstance(given, Tool):
+        return FunctionTool(given, **options)
+    if options:
+        raise ConfigError(f"{given.name} is a tool already, with options of its own")
+    return given
+
+
+def _without_schema(options: ToolOptions) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != "parameters"}
+
+
+def _options_of(definition: Tool | type[Tool]) -> dict[str, Any]:
+    return {option: getattr(definition, option) for option in Options.model_fields}
+
+
+def _description(name: str, docstring: str | None) -> str:
+    return read_docstring(docstring).summary or f"The tool {name}."
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    plain = plain_function(function)
+    module = getattr(plain, "__module__", None) or type(plain).__module__
+    return f"{module}.{getattr(plain, '__qualname__', name_of(plain))}"
+
+
+def _has_local_annotations(function: Callable[..., Any]) -> bool:
+    plain = plain_function(function)
+    written = getattr(plain, "__annotations__", {}).values()
+    is_local = "<locals>" in getattr(plain, "__qualname__", "")
+    return is_local and any(isinstance(each, str) for each in written)
+
+
+def _names_of_caller() -> Mapping[str, Any]:
+    """Return the local names of the function that defines a tool."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__package__") == __package__ and frame.f_back:
+        frame = frame.f_back
+    return frame.f_locals

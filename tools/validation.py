@@ -1,0 +1,220 @@
+"""Arguments that passed, and how to tell a model which did not.
+
+What a model sent is never repeated to it: a refusal names the field, a reason of
+four words, and what was expected there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from pydantic import JsonValue, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core.core_schema import ErrorType
+
+from toolcell.core import ToolValidationError
+
+MAX_PROBLEMS = 10
+"""Problems that one refusal tells of; when it is reached, the rest is left out."""
+
+MAX_EXPECTED_CHARACTERS = 200
+"""Length of what was expected; when it is reached, the text is cut."""
+
+_KNOWN_ERRORS = frozenset(get_args(ErrorType))
+_SAFE_KEY = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
+_canonical_text = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+).encode
+
+Reason = Literal["missing", "unknown", "type", "value"]
+"""Why a field was refused: it is not there, no such field exists, it holds another
+type of value, or a value of this type that is not allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One field that does not fit."""
+
+    field: str
+    """Where, as `items.0.name`; empty for the arguments as a whole."""
+
+    reason: Reason
+    expected: str
+
+
+class Arguments:
+    """The arguments of one call, checked.
+
+    Args:
+        values: Python values by parameter name, defaults filled in. The tool
+            gets these very objects: for another attempt, validate again.
+        dump: Makes JSON values of them.
+    """
+
+    def __init__(
+        self,
+        values: dict[str, Any],
+        dump: Callable[[dict[str, Any]], dict[str, JsonValue]],
+    ) -> None:
+        self.values = values
+        self._dump = dump
+
+    @cached_property
+    def json(self) -> dict[str, JsonValue]:
+        """The canonical JSON values: what a guard judges and a record keeps."""
+        return self._dump(self.values)
+
+    @cached_property
+    def text(self) -> str:
+        """The canonical JSON text; equal texts are the same call."""
+        return canonical_json(self.json)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the text, in hexadecimal."""
+        return sha256(self.text)
+
+
+def canonical_json(value: JsonValue) -> str:
+    """Return JSON text with sorted keys and no spaces."""
+    return _canonical_text(value)
+
+
+def sha256(text: str) -> str:
+    """Return the SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def json_bytes(tool: str, arguments: Mapping[str, Any]) -> bytes:
+    """Return arguments as JSON.
+
+    Raises:
+        ToolValidationError: They hold what JSON cannot: NaN, an infinity, half a
+            surrogate pair, objects of a program, or levels without end.
+    """
+    try:
+        data = to_json(arguments, inf_nan_mode="constants")
+        if b"NaN" in data or b"Infinity" in data:
+            # Perhaps only inside a string: the slow look decides.
+            json.dumps(arguments, allow_nan=False)
+    except (PydanticSerializationError, RecursionError, TypeError, ValueError):
+        raise refusal(tool, [Problem("", "value", "a JSON object")]) from None
+    return data
+
+
+def refusal(tool: str, problems: Iterable[Problem]) -> ToolValidationError:
+    """Return the error that tells a model what to change."""
+    told = list(problems)
+    shown = told[:MAX_PROBLEMS]
+    lines = [
+        f"{problem.field or 'arguments'}: {_SENTENCES[problem.reason]}"
+        f"{problem.expected}"
+        for problem in shown
+    ]
+    if len(told) > len(shown):
+        lines.append(f"and {len(told) - len(shown)} more")
+    return ToolValidationError(
+        f"the arguments of {tool} do not fit: {'; '.join(lines)}",
+        hint="correct these fields and call again",
+        details={"problems": [asdict(problem) for problem in shown]},
+    )
+
+
+_SENTENCES: dict[Reason, str] = {
+    "missing": "missing, expected ",
+    "unknown": "no such field, expected ",
+    "type": "wrong type, expected ",
+    "value": "not allowed, expected ",
+}
+
+
+def path_of(parts: Sequence[str | int]) -> str:
+    """Return a field's path. A key that could carry a message is not repeated."""
+    return ".".join(
+        str(part) if _SAFE_KEY.fullmatch(str(part)) else "(odd key)" for part in parts
+    )
+
+
+def names_text(names: Iterable[str]) -> str:
+    """Return what is expected in place of an unknown field."""
+    text = ", ".join(names)
+    return cut(f"one of {text}" if text else "no fields")
+
+
+def cut(text: str) -> str:
+    """Return a text of bounded length."""
+    if len(text) <= MAX_EXPECTED_CHARACTERS:
+        return text
+    return f"{text[: MAX_EXPECTED_CHARACTERS - 3]}..."
+
+
+def pydantic_problems(
+    error: ValidationError, arguments: Any, names: Iterable[str]
+) -> list[Problem]:
+    """Return what pydantic found, without what the model sent.
+
+    Args:
+        error: What pydantic raised.
+        arguments: The arguments, to tell keys from the labels of union members.
+        names: The fields that exist at the top.
+    """
+    found: dict[tuple[str, Reason], list[str]] = {}
+    for item in error.errors(include_url=False, include_input=False):
+        parts = _real_parts(item["loc"], arguments)
+        reason = _reason(item["type"])
+        if reason == "unknown":
+            expected = names_text(names) if len(parts) == 1 else "no such field"
+        else:
+            expected = _expected(item["type"], item["msg"], item.get("ctx", {}))
+        said = found.setdefault((path_of(parts), reason), [])
+        if expected not in said:
+            said.append(expected)
+    return [
+        Problem(field, reason, cut(" or ".join(said)))
+        for (field, reason), said in found.items()
+    ]
+
+
+def _real_parts(location: tuple[int | str, ...], arguments: Any) -> list[int | str]:
+    """Return a location without the labels that pydantic adds for unions."""
+    parts: list[int | str] = []
+    here = arguments
+    for number, part in enumerate(location):
+        last = number == len(location) - 1
+        if isinstance(here, Mapping) and (part in here or last):
+            here = here.get(part)
+        elif isinstance(here, list) and isinstance(part, int):
+            here = here[part] if part < len(here) else None
+        else:
+            continue
+        parts.append(part)
+    return parts
+
+
+def _reason(kind: str) -> Reason:
+    if kind.startswith("missing"):
+        return "missing"
+    if kind == "extra_forbidden" or kind.startswith("unexpected_"):
+        return "unknown"
+    if kind.endswith("_type") or kind in ("is_instance_of", "none_required"):
+        return "type"
+    return "value"
+
+
+def _expected(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    if kind.startswith("missing"):
+        return "a value"
+    if kind == "union_tag_invalid":
+        return f"a tag of {context.get('expected_tags')}"
+    # The texts of these were made from the value that was sent.
+    if kind in _KNOWN_ERRORS and ("error" in context or kind == "timezone_offset"):
+        word = kind.partition("_")[0]
+        known = word not in ("value", "assertion", "json")
+        return f"a valid {word}" if known else "a value that the tool's check accepts"
+    return message.removeprefix("Input should be ")
