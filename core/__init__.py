@@ -24,14 +24,26 @@ from .errors import (
     ToolValidationError,
 )
 from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
+from .protocols import (
+    CallProtocol,
+    CheckpointerCapabilities,
+    CheckpointerProtocol,
+    ModelChunk,
+    ModelProtocol,
+    ModelResponse,
+    ToolProtocol,
+)
 
 __all__ = [
     "AuditError",
     "CallFailedError",
+    "CallProtocol",
     "CellLostError",
     "CheckpointError",
     "CheckpointNotFoundError",
     "CheckpointSerializationError",
+    "CheckpointerCapabilities",
+    "CheckpointerProtocol",
     "ConfigError",
     "DuplicateToolError",
     "ErrorInfo",
@@ -39,6 +51,9 @@ __all__ = [
     "GuardError",
     "InvalidInputError",
     "Message",
+    "ModelChunk",
+    "ModelProtocol",
+    "ModelResponse",
     "PolicyError",
     "Role",
     "SandboxError",
@@ -48,6 +63,7 @@ __all__ = [
     "ToolError",
     "ToolExecutionError",
     "ToolNotFoundError",
+    "ToolProtocol",
     "ToolResult",
     "ToolStatus",
     "ToolTimeoutError",

@@ -30,7 +30,9 @@ ROOMS: dict[str, set[str]] = {
 
 FACES = {
     "core": """
-        AuditError CallFailedError CellLostError CheckpointError
+        AuditError CallFailedError CallProtocol CellLostError CheckpointError
+        CheckpointerCapabilities CheckpointerProtocol ModelChunk ModelProtocol
+        ModelResponse ToolProtocol
         CheckpointNotFoundError CheckpointSerializationError ConfigError
         DuplicateToolError ErrorInfo GuardDeniedError GuardError InvalidInputError
         Message PolicyError Role SandboxError SandboxUnavailableError
@@ -44,11 +46,15 @@ FACES = {
         build_image call_program clean examine image_names run
     """,
     "guard": """
-        AuditHead AuditLog AuditProblem AuditReport Redactor verify_audit
+        ActionGuard AgentPolicy AuditHead AuditLog AuditProblem AuditReport Budget
+        CallFacts Condition Decision MemoryStore Permit RateLimit Redactor Rule
+        Store Tried verify_audit
     """,
     "tools": """
-        CircuitBreaker Idempotency MemoryIdempotency MemoryRecords Records RetryPolicy
-        SQLiteIdempotency SQLiteRecords ToolExecutionRecord
+        Arguments ArtifactSink CircuitBreaker FunctionTool Idempotency JSONSchemaTool
+        MemoryIdempotency MemoryRecords Progress Records Reload RetryPolicy SQLiteIdempotency
+        SQLiteRecords Snapshot Tool ToolContext ToolExecutionRecord ToolOptions
+        ToolRegistry to_anthropic to_mcp to_openai tool
     """,
     "host": "main",
     "images": "",

@@ -2,7 +2,9 @@
 
 from .circuit_breaker import CircuitBreaker
 from .context import ArtifactSink, Progress, ToolContext
+from .exporters import to_anthropic, to_mcp, to_openai
 from .idempotency import Idempotency, MemoryIdempotency
+from .json_schema_tool import JSONSchemaTool
 from .options import ToolOptions
 from .records import MemoryRecords, Records, ToolExecutionRecord
 from .registry import Reload, ToolRegistry
@@ -19,6 +21,7 @@ __all__ = [
     "CircuitBreaker",
     "FunctionTool",
     "Idempotency",
+    "JSONSchemaTool",
     "MemoryIdempotency",
     "MemoryRecords",
     "Progress",
@@ -33,5 +36,8 @@ __all__ = [
     "ToolExecutionRecord",
     "ToolOptions",
     "ToolRegistry",
+    "to_anthropic",
+    "to_mcp",
+    "to_openai",
     "tool",
 ]

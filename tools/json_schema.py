@@ -6,6 +6,7 @@ on an engine of linear time, since the text they search is a model's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -14,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
@@ -25,7 +26,7 @@ from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 from referencing import Resource
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import UnknownDialect, specification_with
+from referencing.jsonschema import specification_with
 
 from toolcell.core import ConfigError, ToolValidationError
 
@@ -47,9 +48,8 @@ MAX_ERRORS = 50
 looked for."""
 
 _LARGEST_EXACT = 2**53
-_DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 # Without groups and with one repetition at most, no engine takes exponential time.
-_PLAIN_PATTERN = re.compile(r"[^(){}*+?]*[*+?]?[^(){}*+?]*")
+_PLAIN_PATTERN = re.compile(r"[^(){}*+?\\]*[*+?]?[^(){}*+?\\]*")
 _Errors = Iterator[ValidationError]
 
 
@@ -83,13 +83,14 @@ class WrittenSchema:
         function: Callable[..., Any] | None = None,
     ) -> None:
         self.parameters = _object_schema(tool, schema)
+        draft = _draft_of(tool, self.parameters)
         self.hints: dict[str, Any] = {}
         if function is not None:
             self.hints = _fit(tool, self.parameters, function)
         self.contexts = tuple(
             name for name, hint in self.hints.items() if wants_context(hint)
         )
-        self._validator = build_validator(tool, self.parameters)
+        self._validator = _validator(tool, self.parameters, draft)
 
     def validate(self, tool: str, arguments: Mapping[str, Any]) -> Arguments:
         """Return a copy of the arguments.
@@ -165,22 +166,36 @@ def build_validator(tool: str, schema: Any) -> Validator:
         ConfigError: The schema is not valid or of an unknown draft, refers to what is
             not in it, or has a pattern that may take exponential time.
     """
-    draft = schema.get("$schema", _DEFAULT_DRAFT) if isinstance(schema, dict) else None
-    known = validator_for(schema, default=Draft202012Validator)
+    return _validator(tool, schema, _draft_of(tool, schema))
+
+
+def _draft_of(tool: str, schema: Any) -> Any:
+    """Return the validator class of a schema that is valid itself."""
+    known: Any = validator_for(schema, default=Draft202012Validator)
+    named = str(schema.get("$schema", "")) if isinstance(schema, dict) else ""
+    if named and named.rstrip("#") != known.META_SCHEMA["$schema"].rstrip("#"):
+        raise ConfigError(f"the schema of {tool} is of an unknown draft")
     try:
-        specification = specification_with(draft or _DEFAULT_DRAFT)
-        known.check_schema(schema)
+        # Patterns are looked at later, by the engine that will run them.
+        known.check_schema(schema, format_checker=FormatChecker(()))
     except SchemaError as error:
         where = path_of(list(error.absolute_path)) or "the schema"
         raise ConfigError(
             f"the schema of {tool} is not valid: {where} fails {error.validator}"
         ) from None
-    except (UnknownDialect, AttributeError):
-        raise ConfigError(f"the schema of {tool} is of an unknown draft") from None
     except RecursionError:
         raise ConfigError(f"the schema of {tool} is nested too deeply") from None
+    return known
+
+
+def _validator(tool: str, schema: Any, known: Any) -> Validator:
+    specification = specification_with(known.META_SCHEMA["$schema"])
     resource = specification.create_resource(schema)
-    registry = META_SCHEMAS.with_resource(resource.id() or "", resource).crawl()
+    registry = META_SCHEMAS.with_resource(resource.id() or "", resource)
+    # referencing stumbles over lists among the `dependencies` of draft 7. Without
+    # crawling ahead, anchors are looked for when they are needed.
+    with contextlib.suppress(AttributeError):
+        registry = registry.crawl()
     parts = list(_parts(tool, resource, registry.resolver_with_root(resource)))
     _check_patterns(tool, parts)
     validator: Validator = _linear(known)(schema, registry=registry)
@@ -203,7 +218,8 @@ def _parts(tool: str, resource: Resource[Any], resolver: Any) -> Iterator[Any]:
                         details={"reference": contents[keyword]},
                     ) from None
     for inner in resource.subresources():
-        yield from _parts(tool, inner, resolver.in_subresource(inner))
+        if isinstance(inner.contents, dict):
+            yield from _parts(tool, inner, resolver.in_subresource(inner))
 
 
 def _check_patterns(tool: str, parts: list[Any]) -> None:

@@ -6,7 +6,6 @@ in place in one step. A batch that took a snapshot sees nothing of what comes la
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing_extensions import Unpack
 from .options import ToolOptions
 from .runs import Run, Runs
 from .snapshot import Snapshot, State, Visible, everything
-from .tool import FunctionTool, Tool, as_tool
+from .tool import FunctionTool, Tool, as_tool, tool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,9 +128,10 @@ class ToolRegistry:
 
     def tool(self, function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
         """Make a tool of a function and register it: `@registry.tool`."""
-        if function is None:
-            return functools.partial(self.tool, **options)
-        return self.register(function, **options)
+        make = tool(**options)
+        if function is not None:
+            return self.register(make(function))
+        return lambda function: self.register(make(function))
 
     def unregister(self, name: str, version: str | None = None) -> Tool | None:
         """Remove a tool, in one version or in all, and return it; None without it.

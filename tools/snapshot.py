@@ -21,6 +21,10 @@ Visible = Callable[[str | None, Tool], bool]
 MAX_SUGGESTIONS = 3
 """Names that a failed look-up suggests; when it is reached, no more are looked for."""
 
+MAX_COMPARED = 50
+"""Names that a failed look-up is compared with; when it is reached, suggestions come
+from these."""
+
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -137,7 +141,7 @@ class Snapshot:
         found = self.get(name, version)
         if found is not None:
             return found
-        similar = list(self._similar(name))
+        similar = self._similar(name)
         raise ToolNotFoundError(
             "there is no such tool, or not in this version",
             hint=f"did you mean {' or '.join(similar)}?" if similar else None,
@@ -191,11 +195,15 @@ class Snapshot:
             ),
         )
 
-    def _similar(self, name: str) -> Iterator[str]:
-        near = difflib.get_close_matches(name[:64], self.state.tools, n=10, cutoff=0.7)
-        return itertools.islice(
-            (each for each in near if each in self), MAX_SUGGESTIONS
+    def _similar(self, name: str) -> list[str]:
+        # Comparing is slow, so only with names that begin or end alike.
+        alike = (
+            each
+            for each in self.state.tools
+            if each[:3] == name[:3] or each[-3:] == name[-3:]
         )
+        few = itertools.islice(filter(self.__contains__, alike), MAX_COMPARED)
+        return difflib.get_close_matches(name[:64], few, n=MAX_SUGGESTIONS, cutoff=0.7)
 
 
 def everything(tool: Tool) -> bool:

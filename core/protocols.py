@@ -1,0 +1,165 @@
+"""What toolcell asks of models, tools and checkpointers: contracts, not base classes.
+
+`isinstance` sees only whether the names are there; `tests/conformance.py` calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from .messages import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelResponse:
+    """A model's whole answer."""
+
+    message: Message
+    usage: Mapping[str, int | str] = field(default_factory=dict)
+    """What it used, by unit: whole numbers, `usd` as decimal text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChunk:
+    """A part of an answer as it comes."""
+
+    text: str = ""
+    response: ModelResponse | None = None
+    """The whole answer; in the last chunk, and only there."""
+
+
+@runtime_checkable
+class ModelProtocol(Protocol):
+    """Speaks to a language model."""
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> ModelResponse:
+        """Return the answer to a conversation.
+
+        Args:
+            messages: The conversation so far.
+            tools: Tools that the model may ask for, as the provider takes them.
+            **options: The provider's own.
+        """
+        ...
+
+    def stream(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> AsyncIterator[ModelChunk]:
+        """Yield the answer as it comes; the last chunk holds all of it."""
+        ...
+
+
+@runtime_checkable
+class CallProtocol(Protocol):
+    """What a tool may know of the call that it runs for."""
+
+    deadline: float | None
+    """When the call is stopped, in seconds of `time.monotonic()`; None: never."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was given up."""
+        ...
+
+
+@runtime_checkable
+class ToolProtocol(Protocol):
+    """What a model may ask to be called."""
+
+    name: str
+    description: str
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The JSON Schema of the arguments."""
+        ...
+
+    def validate(self, arguments: Mapping[str, Any]) -> Any:
+        """Return checked arguments, without running anything.
+
+        Raises:
+            ToolValidationError: They do not fit the schema.
+        """
+        ...
+
+    async def invoke(self, arguments: Any, context: Any = None) -> Any:
+        """Run with what `validate` returned, and with a `CallProtocol`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointerCapabilities:
+    """Which optional things a checkpointer does."""
+
+    search: bool = False
+    metadata_query: bool = False
+    vacuum: bool = False
+    branching: bool = False
+    ttl: bool = False
+    list_threads: bool = False
+    list_with_metadata: bool = False
+    persistent_checkpoint_ids: bool = False
+
+
+@runtime_checkable
+class CheckpointerProtocol(Protocol):
+    """Keeps the states of runs, by thread."""
+
+    @property
+    def capabilities(self) -> CheckpointerCapabilities:
+        """Which optional things it does."""
+        ...
+
+    async def save(
+        self,
+        state: Any,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        after: str | None = None,
+    ) -> str:
+        """Keep a state, and return its checkpoint's id.
+
+        Args:
+            state: A JSON value; what the caller changes later is not kept.
+            thread_id: The run.
+            checkpoint_id: An id to use; None: a new one.
+            metadata: Facts about it, JSON values.
+            after: The id that must be the thread's latest; None: any.
+
+        Raises:
+            CheckpointError: Another checkpoint came in between.
+            CheckpointSerializationError: The state cannot be written.
+        """
+        ...
+
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any:
+        """Return a state, the thread's latest without an id; None: there is none.
+
+        Raises:
+            CheckpointSerializationError: It cannot be read, or was changed.
+        """
+        ...
+
+    async def list_checkpoints(
+        self, thread_id: str, limit: int = 10, *, before: str | None = None
+    ) -> list[str]:
+        """Return ids, newest first.
+
+        Args:
+            thread_id: The run.
+            limit: How many at most; when it is reached, ask again with `before`.
+            before: Only those older than this id.
+        """
+        ...

@@ -1,0 +1,63 @@
+"""Tools in the shapes that model providers and MCP clients take.
+
+Names keep to what every provider accepts (dots become `_`, except for MCP); the
+registry finds a tool by that spelling too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .openai_strict import strict_schema
+from .options import provider_name
+from .tool import Tool
+
+
+def to_openai(tool: Tool, *, strict: bool = False) -> dict[str, Any]:
+    """Return an entry of `tools` of Chat Completions.
+
+    Args:
+        tool: What to show.
+        strict: Whether the API itself holds the model to the schema. Every property
+            becomes required then; a default is told in its description.
+
+    Raises:
+        ConfigError: Strict mode cannot express the schema: an open object, a value
+            of any type, a tuple.
+    """
+    function: dict[str, Any] = {
+        "name": provider_name(tool.name),
+        "description": tool.description,
+        "parameters": _with_examples(tool),
+    }
+    if strict:
+        function["parameters"] = strict_schema(tool.name, tool.parameters)
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def to_anthropic(tool: Tool) -> dict[str, Any]:
+    """Return an entry of `tools` of the Messages API."""
+    return {
+        "name": provider_name(tool.name),
+        "description": tool.description,
+        "input_schema": _with_examples(tool),
+    }
+
+
+def to_mcp(tool: Tool) -> dict[str, Any]:
+    """Return an entry of the result of MCP's `tools/list`."""
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": _with_examples(tool),
+        "annotations": {"idempotentHint": tool.idempotent},
+    }
+
+
+def _with_examples(tool: Tool) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(json.dumps(tool.parameters))
+    if tool.examples:
+        schema["examples"] = [dict(example) for example in tool.examples]
+    return schema

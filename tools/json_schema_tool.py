@@ -1,0 +1,67 @@
+"""Tools that come with a ready JSON Schema, such as those of other servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from typing_extensions import Unpack
+
+from toolcell.core import InvalidInputError
+
+from .context import ToolContext
+from .json_schema import WrittenSchema
+from .options import ToolOptions, check_options
+from .schema import open_parameters, resolve_annotations, wants_context
+from .tool import Tool
+from .validation import Arguments
+
+
+class JSONSchemaTool(Tool):
+    """A handler that takes all arguments as one dict, and the schema of that dict.
+
+    The schema alone decides what is valid: what it does not forbid may come, and its
+    defaults are not filled in. Its validator is built once. Nothing is fetched.
+
+    Args:
+        handler: Called with the arguments, async or not. Another parameter of type
+            `ToolContext` is filled by the executor.
+        **options: See `ToolOptions`; `name` and `parameters` are needed, and
+            `strict` has no meaning here.
+
+    Raises:
+        ConfigError: An option or the schema cannot be used.
+    """
+
+    def __init__(
+        self, handler: Callable[..., Any], **options: Unpack[ToolOptions]
+    ) -> None:
+        given: dict[str, Any] = dict(options)
+        self._written = given.pop("parameters", {})
+        name = str(given.get("name", ""))
+        given.setdefault("description", f"The tool {name}.")
+        for option, value in check_options(f"JSONSchemaTool {name}", given):
+            setattr(self, option, value)
+        self.handler = handler
+        hints = resolve_annotations(handler, open_parameters(handler), {})
+        self._contexts = [key for key in hints if wants_context(hints[key])]
+        self.check()
+
+    def _make_schema(self, namespace: Mapping[str, Any]) -> WrittenSchema:
+        return WrittenSchema(self.name, self._written or {})
+
+    @property
+    def _body(self) -> Callable[..., Any]:
+        return self.handler
+
+    @property
+    def takes_context(self) -> bool:
+        return bool(self._contexts)
+
+    def execute(self, /, **arguments: Any) -> Any:
+        return self.handler(arguments)
+
+    def call(self, arguments: Arguments, context: ToolContext | None = None) -> Any:
+        if self._contexts and context is None:
+            raise InvalidInputError(f"{self.name} takes a ToolContext, give one")
+        return self.handler(arguments.values, **dict.fromkeys(self._contexts, context))
