@@ -80,10 +80,10 @@ def test_a_call_of_the_function_is_not_validated_lt_15() -> None:
 
 def test_unknown_options_are_refused() -> None:
     """GA-03, RA-01: an option that is misspelt is not lost."""
-    for make in (tool, functools.partial(FunctionTool, add), ToolRegistry().tool):
-        with pytest.raises(
-            ConfigError, match=r"option nmae .* no such option"
-        ) as error:
+    misspelt: dict[str, Any] = {"nmae": "sum"}
+    makers: list[Any] = [tool, ToolRegistry().tool, functools.partial(tool, add)]
+    for make in makers:
+        with pytest.raises(ConfigError, match=r"option nmae .* no such") as error:
             make(**misspelt)
         assert "name, description" in (error.value.hint or "")
 
