@@ -1,0 +1,139 @@
+"""Decisions, made from what rules and limits say."""
+
+from __future__ import annotations
+
+from .decision import Decision, Reason
+from .quotas import Limit, Lines
+from .rates import MICROSECONDS
+from .rules import Ruling
+from .store import Level, Outcome, fits
+from .units import show_amount
+
+_CIRCLING: dict[Reason, str] = {
+    "consecutive": "this tool was called too often in a row; do something else first",
+    "repeated": "this call gave the same result before; asking again will not help",
+}
+
+
+def refused(reason: Reason, detail: str, version: str) -> Decision:
+    """Return a refusal that no rule and no counter made."""
+    return Decision(
+        verdict="deny", reason=reason, detail=detail, policy_version=version
+    )
+
+
+def ruled(ruling: Ruling, version: str) -> Decision:
+    """Return the decision of rules alone."""
+    return Decision(
+        verdict=ruling.verdict,
+        reason=ruling.reason,
+        detail=ruling.detail,
+        rule=ruling.rule,
+        policy_version=version,
+        would_deny=ruling.would_deny,
+        tried=ruling.tried,
+    )
+
+
+def circling(ruling: Ruling, reason: Reason, version: str) -> Decision:
+    """Return the refusal of a call that goes round in circles."""
+    return Decision(
+        verdict="deny",
+        reason=reason,
+        detail=_CIRCLING[reason],
+        policy_version=version,
+        would_deny=ruling.would_deny,
+        tried=ruling.tried,
+    )
+
+
+def limited(
+    ruling: Ruling, lines: Lines, outcome: Outcome, version: str, *, took: bool
+) -> Decision:
+    """Return the decision of rules and limits.
+
+    Args:
+        ruling: What the rules say: allow or ask.
+        lines: What was asked of the store.
+        outcome: What it answered.
+        version: Of the policies.
+        took: Whether what fits was taken, and is not part of what remains.
+    """
+    full, on_trial, waits = _full(lines, outcome)
+    taken = took and outcome.admitted
+    verdict, reason, detail, rule, retry = (
+        *(ruling.verdict, ruling.reason, ruling.detail, ruling.rule),
+        None,
+    )
+    if full:
+        verdict, reason, rule = "deny", full[0].reason, full[0].label
+        known = [wait for wait in waits if wait is not None]
+        retry = max(known) / MICROSECONDS if len(known) == len(waits) else None
+        detail = _sentence(full[0])
+    return Decision(
+        verdict=verdict,
+        reason=reason,
+        detail=detail,
+        rule=rule,
+        retry_after=retry,
+        remaining=_remaining(lines, outcome, taken=taken),
+        policy_version=version,
+        would_deny=(*ruling.would_deny, *on_trial),
+        tried=ruling.tried,
+    )
+
+
+def _sentence(limit: Limit) -> str:
+    if limit.reason == "store_unavailable":
+        return "the guard's store is not available, and its stand-in is used up"
+    most = show_amount(limit.unit, limit.most)
+    return f"the limit {limit.label!r} of {most} is reached"
+
+
+def _full(
+    lines: Lines, outcome: Outcome
+) -> tuple[list[Limit], list[str], list[int | None]]:
+    """Return the limits that refuse, those that would, and how long each does."""
+    full: list[Limit] = []
+    on_trial: list[str] = []
+    waits: list[int | None] = []
+    if outcome.admitted and not lines.on_trial:
+        return full, on_trial, waits
+    checks: list[tuple[bool, bool, int | None]] = [
+        (wait > 0, hit.enforced, wait)
+        for hit, wait in zip(lines.hits, outcome.waits, strict=True)
+    ]
+    levels = accounts(lines, outcome)
+    for charge, (limit, level) in zip(lines.charges, levels, strict=True):
+        wait = None
+        if level.amount <= charge.limit:
+            end = limit.ends(lines.now)
+            wait = None if end is None else end - lines.now
+        checks.append((not fits(charge, level), charge.enforced, wait))
+    for limit, (is_full, enforced, wait) in zip(lines.limits, checks, strict=True):
+        if is_full and enforced:
+            full.append(limit)
+            waits.append(wait)
+        elif is_full:
+            on_trial.append(limit.label)
+    return full, on_trial, waits
+
+
+def _remaining(lines: Lines, outcome: Outcome, *, taken: bool) -> dict[str, int | str]:
+    spent = 1 if taken else 0
+    left = [max(room - spent, 0) for room in outcome.room]
+    left += [_left(limit, level, taken) for limit, level in accounts(lines, outcome)]
+    return {
+        limit.label: show_amount(limit.unit, amount)
+        for limit, amount in zip(lines.limits, left, strict=True)
+    }
+
+
+def accounts(lines: Lines, outcome: Outcome) -> list[tuple[Limit, Level]]:
+    """Return the account of each charge with what it stands for."""
+    return list(zip(lines.limits[len(lines.hits) :], outcome.levels, strict=True))
+
+
+def _left(limit: Limit, level: Level, taken: bool) -> int:
+    amount = level.amount if taken else 0
+    return max(limit.most - level.used - level.held - amount, 0)

@@ -1,0 +1,287 @@
+"""The form of an audit log, and the check that nobody has touched one."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import SecretStr
+
+from toolcell.core import AuditError, ConfigError, InvalidInputError
+
+ProblemKind = Literal[
+    "edited", "gap", "order", "replaced", "truncated", "rewritten", "torn", "unreadable"
+]
+"""What is wrong: a record does not fit its own hash; records are missing; a record
+stands too late or twice; a record does not follow the one before; the log ends before
+a kept head; a kept head names another record; the last line is not whole; a line is no
+record."""
+
+LINE_BYTES = 65_536
+"""Largest line. When it is reached, the size and the hash of its large fields stand in
+their place."""
+
+_KEY_BYTES = 16
+_LINE = re.compile(
+    rb'(\{"seq":([0-9]{1,18}),.*,"prev":"([0-9a-f]{64})"),"hash":"([0-9a-f]{64})"\}\n'
+)
+_HEAD = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditHead:
+    """A place in an audit log: the number and the hash of a record.
+
+    `str(head)` is short text to keep elsewhere; `AuditHead.parse` reads it.
+    """
+
+    seq: int
+    """The number of the record; the first is 1, an empty log has 0."""
+
+    hash: str
+    """Its hash, 64 hexadecimal digits."""
+
+    @classmethod
+    def parse(cls, text: str) -> AuditHead:
+        """Read what `str(head)` gave.
+
+        Raises:
+            InvalidInputError: It is not a kept head.
+        """
+        match = _HEAD.fullmatch(text.strip())
+        if match is None:
+            raise InvalidInputError(
+                "this is not a kept head", hint="it looks like 12:9f86d081..."
+            )
+        return cls(int(match[1]), match[2])
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+EMPTY = AuditHead(0, "0" * 64)
+"""The head of a log without records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditProblem:
+    """One thing that is wrong with a log."""
+
+    kind: ProblemKind
+    line: int
+    """The line of the file, from 1."""
+
+    detail: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.kind}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What `verify_audit` found."""
+
+    records: int
+    head: AuditHead
+    """The last record of the file that is whole."""
+
+    problems: tuple[AuditProblem, ...]
+    anchored: tuple[tuple[int, int], ...]
+    """First and last number of each range that a kept head vouches for."""
+
+    unanchored: tuple[tuple[int, int], ...]
+    """Ranges that are chained, but could have been written anew or cut short."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong; says nothing about ranges without an anchor."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        ranges = [(*each, "anchored") for each in self.anchored]
+        ranges += [(*each, "chained, not anchored") for each in self.unanchored]
+        lines = [f"records {a}-{b}: {what}" for a, b, what in sorted(ranges)]
+        lines += map(str, self.problems)
+        return "\n".join([*lines, "ok" if self.ok else "does not verify"])
+
+
+def key_bytes(key: bytes | SecretStr | None) -> bytes | None:
+    """Return the key of the hashes.
+
+    Raises:
+        ConfigError: It is shorter than 16 bytes.
+    """
+    raw = key.get_secret_value().encode() if isinstance(key, SecretStr) else key
+    if raw is not None and len(raw) < _KEY_BYTES:
+        raise ConfigError(
+            "the key of the audit log is too short",
+            hint=f"give at least {_KEY_BYTES} random bytes",
+        )
+    return raw
+
+
+def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, str]:
+    """Return the line of a record, and its hash.
+
+    Args:
+        previous: The record before.
+        fields: What the record holds: the text of a JSON object, ASCII only, so that
+            no line end, terminal escape or change of direction gets through.
+        key: Key of the hashes.
+    """
+    text = f'{{"seq":{previous.seq + 1},{fields[1:-1]},"prev":"{previous.hash}"'
+    # The one character that is ASCII, unprintable, and not escaped by JSON.
+    body = text.replace("\x7f", "\\u007f").encode("ascii")
+    digest = _digest(body, key)
+    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), digest
+
+
+def unseal(line: bytes, key: bytes | None) -> tuple[AuditHead, str, bool]:
+    """Return a line's place, the hash of the record before, and whether it holds.
+
+    Raises:
+        ValueError: The line is no record.
+    """
+    # Not parsed as JSON: what a line holds is no reason to fail before its hash.
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise ValueError("not a record of an audit log")
+    body, seq, prev, digest = match[1], int(match[2]), match[3], match[4].decode()
+    holds = hmac.compare_digest(_digest(body, key), digest)
+    return AuditHead(seq, digest), prev.decode(), holds
+
+
+def _digest(body: bytes, key: bytes | None) -> str:
+    if key is None:
+        return hashlib.sha256(body).hexdigest()
+    return hmac.digest(key, body, "sha256").hex()
+
+
+def verify_audit(
+    path: str | Path,
+    *,
+    anchors: Iterable[AuditHead] = (),
+    key: bytes | SecretStr | None = None,
+) -> AuditReport:
+    """Check an audit log: edits, gaps, order, and the end against kept heads.
+
+    Without `anchors` a log that was cut at its end, or written anew as a whole,
+    verifies: the report names such ranges as not anchored.
+
+    Args:
+        path: The file. It may be in use.
+        anchors: Heads kept elsewhere, in any order.
+        key: The key that the log was written with; default none.
+
+    Raises:
+        AuditError: The file cannot be read.
+        ConfigError: The key is too short.
+    """
+    check = _Check(key_bytes(key), anchors)
+    try:
+        for number, line in _lines(Path(path)):
+            check.line(number, line)
+    except OSError as error:
+        raise AuditError(f"the audit log cannot be read: {error.strerror}") from error
+    return check.report()
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        number = 0
+        # One byte more than allowed, so that a longer line is seen to be longer.
+        while line := file.readline(LINE_BYTES + 1):
+            number += 1
+            if len(line) > LINE_BYTES:
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(LINE_BYTES)
+                line = b"\n"
+            yield number, line
+
+
+class _Check:
+    """Follows a chain line by line and remembers where it holds."""
+
+    def __init__(self, key: bytes | None, anchors: Iterable[AuditHead]) -> None:
+        self._key = key
+        self._anchors: dict[int, set[str]] = {}
+        for anchor in anchors:
+            if anchor.seq:
+                self._anchors.setdefault(anchor.seq, set()).add(anchor.hash)
+        self._head = EMPTY
+        self._number = self._records = 0
+        self._first = 1
+        self._vouched = 0
+        self._problems: list[AuditProblem] = []
+        self._anchored: list[tuple[int, int]] = []
+        self._unanchored: list[tuple[int, int]] = []
+
+    def _wrong(self, kind: ProblemKind, detail: str) -> None:
+        problem = AuditProblem(kind=kind, line=self._number, detail=detail)
+        self._problems.append(problem)
+
+    def line(self, number: int, line: bytes) -> None:
+        self._number = number
+        try:
+            here, prev, holds = unseal(line, self._key)
+        except ValueError:
+            if line.endswith(b"\n"):
+                self._wrong("unreadable", "not a record of an audit log")
+            else:
+                self._wrong("torn", f"{len(line)} bytes of a line that is not whole")
+            return
+        self._records += 1
+        self._follows(here, prev)
+        kept = self._anchors.pop(here.seq, None)
+        if not holds:
+            self._wrong("edited", f"record {here.seq} does not fit its hash")
+            self._end_range(here.seq - 1)
+            self._first = here.seq + 1
+        elif kept == {here.hash}:
+            self._vouched = here.seq
+        elif kept is not None:
+            self._wrong("rewritten", f"a kept head names another record {here.seq}")
+        self._head = here
+
+    def _follows(self, here: AuditHead, prev: str) -> None:
+        expected = self._head.seq + 1
+        if here.seq == expected and prev == self._head.hash:
+            return
+        if here.seq > expected:
+            self._wrong("gap", f"records {expected}-{here.seq - 1} are missing")
+        elif here.seq < expected:
+            self._wrong("order", f"record {here.seq} stands after {self._head.seq}")
+        else:
+            self._wrong("replaced", f"record {here.seq} does not follow {expected - 1}")
+        self._end_range(self._head.seq)
+        self._first = here.seq
+
+    def _end_range(self, last: int) -> None:
+        """Close the range of unbroken chain that ends with this record."""
+        if self._vouched >= self._first:
+            self._anchored.append((self._first, min(self._vouched, last)))
+            self._first = self._vouched + 1
+        if last >= self._first:
+            self._unanchored.append((self._first, last))
+        self._vouched = 0
+
+    def report(self) -> AuditReport:
+        self._end_range(self._head.seq)
+        for seq in sorted(self._anchors):
+            if seq > self._head.seq:
+                detail = f"the log ends at {self._head.seq}, a kept head names {seq}"
+                self._wrong("truncated", detail)
+            else:
+                self._wrong("rewritten", f"the record {seq} of a kept head is missing")
+        return AuditReport(
+            records=self._records,
+            head=self._head,
+            problems=tuple(self._problems),
+            anchored=tuple(self._anchored),
+            unanchored=tuple(self._unanchored),
+        )

@@ -1,0 +1,178 @@
+"""The file of an audit log: one writer at a time, always at a whole last line."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from toolcell.core import AuditError, ConfigError
+
+from .audit_chain import EMPTY, AuditHead, seal, unseal
+
+LOCK_SECONDS = 2.0
+"""Longest wait for other writers of the file. When it is over, an `AuditError`."""
+
+_LOCK_PAUSE = 0.000_2
+_TAIL_BYTES = 4_096
+
+
+class AuditFile:
+    """A chain of records in a file. `with file:` holds it against all other writers.
+
+    Args:
+        path: The file; created with mode 0600. Not a link.
+        key: Key of the hashes; None for plain SHA-256.
+        repaired: Returns the record of a repair, given the bytes that were removed.
+
+    Raises:
+        ConfigError: The path cannot be used.
+    """
+
+    def __init__(
+        self, path: Path, key: bytes | None, repaired: Callable[[bytes], str]
+    ) -> None:
+        self._path = path
+        self._key = key
+        self._repaired = repaired
+        self._end = 0
+        self.head = EMPTY
+        """The last record, as of the last time that the file was held."""
+
+        self._open()
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            self._fd = os.open(self._path, flags | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"the audit log {self._path} cannot be opened: {error.strerror}",
+                hint="give a file in a folder that exists; links are not followed",
+            ) from error
+        # Made with the file: one that was held during a fork would stay held.
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self.close()
+            raise ConfigError(f"the audit log {self._path} is not a file")
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        if os.getpid() != self._pid and self._fd >= 0:
+            # A descriptor that was inherited shares the parent's lock on the file.
+            os.close(self._fd)
+            self._open()
+        self._lock.acquire()
+        try:
+            self._hold()
+        except BaseException:
+            self._lock.release()
+            raise
+        try:
+            self._catch_up()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._lock.release()
+
+    def _hold(self) -> None:
+        if self._fd < 0:
+            raise self._error("is closed")
+        deadline = 0.0
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                deadline = deadline or time.monotonic() + LOCK_SECONDS
+            if time.monotonic() > deadline:
+                raise self._error("is held by another process")
+            time.sleep(_LOCK_PAUSE)
+
+    def _catch_up(self) -> None:
+        """Read what others wrote; remove the rest of a line that was never finished."""
+        state = os.fstat(self._fd)
+        if state.st_nlink == 0:
+            raise self._error("was removed")
+        if state.st_size == self._end:
+            return
+        lines, end = self._tail(state.st_size)
+        head = EMPTY
+        for line in lines:
+            head = self._next(head, line)
+        known = self.head
+        if head.seq < known.seq or (head.seq == known.seq and head != known):
+            raise self._error(f"was cut: it ends at {head.seq}, not at {known.seq}")
+        self.head, self._end = head, end
+        if end < state.st_size:
+            self._repair(state.st_size)
+
+    def _next(self, before: AuditHead, line: bytes) -> AuditHead:
+        try:
+            here, prev, holds = unseal(line, self._key)
+        except ValueError:
+            holds = False
+        if not holds or (before.seq and before != AuditHead(here.seq - 1, prev)):
+            raise self._error("does not verify at its end")
+        return here
+
+    def _tail(self, size: int) -> tuple[list[bytes], int]:
+        """Return the last two whole lines, and where they end."""
+        span = _TAIL_BYTES
+        while True:
+            start = max(0, size - span)
+            data = os.pread(self._fd, size - start, start)
+            end = data.rfind(b"\n") + 1
+            lines = data[:end].splitlines(keepends=True)
+            # The first of the lines read may be the rest of one.
+            if len(lines) > 2 or not start:
+                return lines[-2:], start + end
+            span *= 4
+
+    def _repair(self, size: int) -> None:
+        lost = os.pread(self._fd, size - self._end, self._end)
+        os.ftruncate(self._fd, self._end)
+        self.write(self._repaired(lost))
+
+    def write(self, fields: str) -> AuditHead:
+        """Append a record, given as JSON text; the file must be held.
+
+        Raises:
+            AuditError: It cannot be written. Nothing of it is left in the file.
+        """
+        line, digest = seal(self.head, fields, self._key)
+        try:
+            written = os.write(self._fd, line)
+            if written < len(line):
+                os.ftruncate(self._fd, self._end)
+        except OSError as error:
+            raise self._error(f"cannot be written: {error.strerror}") from error
+        if written < len(line):
+            raise self._error("cannot be written: no room is left")
+        self._end += written
+        self.head = AuditHead(self.head.seq + 1, digest)
+        return self.head
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk; the file must be held."""
+        os.fsync(self._fd)
+
+    def _error(self, what: str) -> AuditError:
+        return AuditError(
+            f"the audit log {self._path} {what}",
+            hint="nothing is allowed that cannot be recorded",
+        )

@@ -1,0 +1,353 @@
+"""Conditions on validated arguments.
+
+A condition answers yes, no, or None where the value cannot be judged: it is of
+another type, or written in a form that two programs may read in two ways. Rules
+take None against the caller: an allow rule does not hold, a deny or ask rule does.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
+
+from .model import PolicyModel
+
+MAX_PATTERN = 1000
+MAX_MATCHED = 100_000
+_HOST = re.compile(
+    r"(\*\.)?(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*(:[0-9]{1,5})?"
+    r"|\[[0-9a-f:.]+\](:[0-9]{1,5})?"
+)
+_NAMED_HOST = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+_PORTS = {"http": 80, "https": 443}
+_UNCLEAR = re.compile(r"[^\x21-\x7e]|\\")
+_WITH_CODE = frozenset(
+    "ash awk bash busybox csh dash deno doas env fish gawk gdb ionice irb ksh lua "
+    "make nice node nohup npx nsenter osascript parallel perl php pip pipx pwsh "
+    "python python2 python3 rlwrap ruby script setsid sh ssh stdbuf strace su sudo "
+    "sqlite3 tclsh time timeout uv uvx vi vim watch xargs zsh".split()
+)
+"""Programs whose plain arguments are code or another command."""
+
+Host = Annotated[str, Field(min_length=1, max_length=260)]
+Command = Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
+
+
+class Condition(PolicyModel):
+    """What one argument must be; all fields that are set must hold."""
+
+    if TYPE_CHECKING:
+        # Lists and plain texts are taken too.
+        def __init__(self, **values: Any) -> None: ...
+
+    equals: JsonValue = None
+    """This value and type: `1` is not `true` and not `"1"`."""
+
+    one_of: tuple[JsonValue, ...] | None = None
+    """One of these values."""
+
+    min: int | float | None = Field(default=None, allow_inf_nan=False)
+    """A number not below this."""
+
+    max: int | float | None = Field(default=None, allow_inf_nan=False)
+    """A number not above this."""
+
+    matches: Annotated[str, Field(max_length=MAX_PATTERN)] | None = None
+    """A regular expression for the whole text, without look-around or references,
+    so that it takes linear time. Text over 100,000 characters cannot be judged."""
+
+    max_length: Annotated[int, Field(ge=0)] | None = None
+    """Characters of a text, or items of a list or object, at most."""
+
+    under: Annotated[str, Field(min_length=1)] | None = None
+    """A POSIX path at or beneath this folder, by its text. Absolute paths are under
+    absolute roots, relative ones under relative roots; `..`, `\\` and control
+    characters cannot be judged. Who opens it must open it beneath the root and
+    follow no link."""
+
+    host_in: Annotated[tuple[Host, ...], Field(min_length=1)] | None = None
+    """An http or https URL on one of these hosts: `example.com`, `*.example.com` for
+    the hosts below it, `example.com:8443` for a port that is not the usual one. URLs
+    with a user, odd characters, names in Unicode or addresses written as odd numbers
+    cannot be judged."""
+
+    mentions_host: Annotated[tuple[Host, ...], Field(min_length=1)] | None = None
+    """A text that names one of these hosts, or one below it, in any spelling; with
+    the argument name `*` any text anywhere in the arguments. For deny rules."""
+
+    argv: Annotated[tuple[Command, ...], Field(min_length=1)] | None = None
+    """A list of texts, run without a shell, that is one of these commands. `*`
+    stands for one argument that does not begin with `-`, and is refused for
+    programs that take code or commands, such as `python` or `env`. A command given
+    as one text cannot be judged."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Condition:
+        if not self.model_fields_set:
+            raise ValueError("an empty condition says nothing")
+        return self
+
+    @field_validator("matches")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        if value is not None:
+            _pattern(value)
+        return value
+
+    @field_validator("under")
+    @classmethod
+    def _clear_root(cls, value: str | None) -> str | None:
+        if value is not None and _parts(value) is None:
+            raise ValueError("a root must be a plain path without '..' or '\\'")
+        return value
+
+    @field_validator("host_in", "mentions_host")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        hosts = tuple(host.lower().rstrip(".") for host in value)
+        if wrong := [host for host in hosts if not _HOST.fullmatch(host)]:
+            raise ValueError(f"not a host: {wrong[0]!r}")
+        return hosts
+
+    @field_validator("argv")
+    @classmethod
+    def _no_open_end(
+        cls, value: tuple[tuple[str, ...], ...] | None
+    ) -> tuple[tuple[str, ...], ...] | None:
+        for command in value or ():
+            program = PurePosixPath(command[0]).name.rstrip("0123456789.")
+            names = {program, PurePosixPath(command[0]).name}
+            if command[0] == "*" or ("*" in command[1:] and names & _WITH_CODE):
+                raise ValueError(
+                    f"{' '.join(command)!r} would run anything; "
+                    "write each of its arguments"
+                )
+        return value
+
+    @cached_property
+    def _checks(self) -> tuple[Any, ...]:
+        """The functions that judge a value, one for each field that is set."""
+        every = {
+            "equals": lambda value: same(value, self.equals),
+            "one_of": lambda value: any(
+                same(value, each) for each in self.one_of or ()
+            ),
+            "min": lambda value: value >= self.min if _number(value) else None,
+            "max": lambda value: value <= self.max if _number(value) else None,
+            "matches": _matcher(self.matches or ""),
+            "max_length": self._is_short,
+            "under": lambda value: _under(value, self.under or ""),
+            "host_in": lambda value: _host_in(value, self.host_in or ()),
+            "mentions_host": lambda value: _mentions(value, self.mentions_host or ()),
+            "argv": lambda value: _runs(value, self.argv or ()),
+        }
+        return tuple(every[name] for name in every if name in self.model_fields_set)
+
+    def _is_short(self, value: object) -> bool | None:
+        if not isinstance(value, str | list | dict) or self.max_length is None:
+            return None
+        return len(value) <= self.max_length
+
+    def judge(self, value: object) -> bool | None:
+        """Return whether a value meets every field; None if it cannot be judged."""
+        answers = [check(value) for check in self._checks]
+        if False in answers:
+            return False
+        return None if None in answers else True
+
+
+def judge_arguments(
+    when: Mapping[str, Condition], arguments: Mapping[str, Any]
+) -> bool | None:
+    """Return whether arguments meet all conditions; an absent one does not."""
+    unclear = False
+    for path, condition in when.items():
+        found, value = (True, arguments) if path == "*" else _find(path, arguments)
+        answer = condition.judge(value) if found else False
+        if answer is False:
+            return False
+        unclear = unclear or answer is None
+    return None if unclear else True
+
+
+def _find(path: str, arguments: Mapping[str, Any]) -> tuple[bool, Any]:
+    if path in arguments:
+        return True, arguments[path]
+    value: Any = arguments
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False, None
+        value = value[name]
+    return True, value
+
+
+def same(left: object, right: object) -> bool:
+    """Return whether two JSON values are equal, `1` and `true` told apart."""
+    if _number(left) and _number(right):
+        return left == right
+    if isinstance(left, list) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(
+            same(value, right[name]) for name, value in left.items()
+        )
+    return type(left) is type(right) and left == right
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _pattern(pattern: str) -> SchemaValidator:
+    """Return a validator by pydantic's own engine, which is linear in the text.
+
+    Raises:
+        ValueError: The pattern is not one, or needs backtracking.
+    """
+    try:
+        # Alone first: `a)|(b` must not slip out of the group around it.
+        SchemaValidator(core_schema.str_schema(pattern=pattern))
+        whole = rf"\A(?:{pattern})\z"
+        return SchemaValidator(core_schema.str_schema(pattern=whole, strict=True))
+    except SchemaError:
+        raise ValueError("not a regular expression of linear time") from None
+
+
+def _matcher(pattern: str) -> Any:
+    validator = _pattern(pattern)
+
+    def matches(value: object) -> bool | None:
+        if not isinstance(value, str) or len(value) > MAX_MATCHED:
+            return None
+        try:
+            validator.validate_python(value)
+        except ValidationError:
+            return False
+        return True
+
+    return matches
+
+
+def _parts(path: str) -> tuple[str, ...] | None:
+    """Return the parts of a path that reads one way only, else None."""
+    if not path or "\\" in path or any(ord(c) < 32 or ord(c) == 127 for c in path):
+        return None
+    # POSIX leaves what two leading slashes mean to the system.
+    parts = PurePosixPath(path).parts if not path.startswith("//") else None
+    return None if parts is None or ".." in parts else parts
+
+
+def _under(value: object, root: str) -> bool | None:
+    parts = _parts(value) if isinstance(value, str) else None
+    beneath = _parts(root)
+    if parts is None or beneath is None:
+        return None
+    if root.startswith("/") is not str(value).startswith("/"):
+        return None
+    return parts[: len(beneath)] == beneath
+
+
+def url_host(value: object) -> tuple[str, int] | None:
+    """Return host and port of a URL that reads one way only, else None."""
+    if not isinstance(value, str) or _UNCLEAR.search(value):
+        return None
+    try:
+        parts = urlsplit(value)
+        host, port = (parts.hostname or "").removesuffix("."), parts.port
+    except ValueError:
+        return None
+    usual = _PORTS.get(parts.scheme)
+    if usual is None or not host or parts.netloc.count("@") or "%" in parts.netloc:
+        return None
+    if not value.lower().startswith(f"{parts.scheme}://"):
+        return None
+    if ":" in host:
+        host = f"[{ipaddress.IPv6Address(host).compressed}]"
+    elif not _HOST.fullmatch(host) or _odd_number(host):
+        return None
+    return host, usual if port is None else port
+
+
+def _odd_number(host: str) -> bool:
+    """Whether some program may take a host for an address while it is no plain one."""
+    last = host.rpartition(".")[2]
+    if not (last.isdigit() or last.startswith("0x")):
+        return False
+    try:
+        return str(ipaddress.IPv4Address(host)) != host
+    except ValueError:
+        return True
+
+
+def _host_in(value: object, hosts: tuple[str, ...]) -> bool | None:
+    found = url_host(value)
+    if found is None:
+        return None
+    host, port = found
+    for entry in hosts:
+        name, colon, wanted = entry.rpartition(":")
+        if not colon or entry.endswith("]"):
+            name, wanted = entry, ""
+        if int(wanted) == port if wanted else port in _PORTS.values():
+            below = name.startswith("*.") and host.endswith(name[1:])
+            if below or host == name:
+                return True
+    return False
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield str(name)
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _mentions(value: object, hosts: tuple[str, ...]) -> bool:
+    names = tuple(host.removeprefix("*.") for host in hosts)
+    for text in _texts(value):
+        for reading in {text, unquote(text)}:
+            for found in _NAMED_HOST.findall(_plain(reading)):
+                if any(f".{found}".endswith(f".{name}") for name in names):
+                    return True
+    return False
+
+
+def _plain(text: str) -> str:
+    """Return a text as a resolver reads it: one case, one form, nothing invisible."""
+    folded = unicodedata.normalize("NFKC", text).lower().replace("。", ".")
+    return "".join(c for c in folded if unicodedata.category(c) != "Cf")
+
+
+def _runs(value: object, commands: tuple[tuple[str, ...], ...]) -> bool | None:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        return None
+    return any(_fits(value, command) for command in commands)
+
+
+def _fits(argv: list[str], command: tuple[str, ...]) -> bool:
+    return len(argv) == len(command) and all(
+        (
+            part == "*"
+            and not given.startswith("-")
+            and given != ""
+            and "\0" not in given
+        )
+        or part == given
+        for given, part in zip(argv, command, strict=True)
+    )

@@ -1,0 +1,117 @@
+"""What the guard says about a call, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from toolcell.core import GuardDeniedError, GuardError, StoreUnavailableError
+
+Verdict = Literal["allow", "ask", "deny"]
+Reason = Literal[
+    "allowed",
+    "no_agent",
+    "no_policy",
+    "bad_call",
+    "denied",
+    "not_allowed",
+    "approval_required",
+    "approval_denied",
+    "approval_unavailable",
+    "facts_missing",
+    "rate_limited",
+    "concurrency",
+    "turn_limit",
+    "budget_exceeded",
+    "consecutive",
+    "repeated",
+    "store_unavailable",
+    "guard_fault",
+]
+"""Why, in one stable word:
+
+allowed: a rule allows the call. no_agent: the call names no agent. no_policy: the
+agent has no policy. bad_call: the tool's name is not one. denied: a rule denies it.
+not_allowed: no rule allows it. approval_required: a person must agree.
+approval_denied: the person did not. approval_unavailable: nobody could be asked.
+facts_missing: a limit needs to know the run or the turn. rate_limited, concurrency,
+turn_limit, budget_exceeded: a limit is reached. consecutive: too many calls of one
+tool in a row. repeated: the same call with the same result too often.
+store_unavailable: the store did not answer. guard_fault: the guard itself failed.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One rule that was tried, in order."""
+
+    rule: str
+    met: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to one call. Only `allow` lets it run."""
+
+    verdict: Verdict
+    reason: Reason
+    detail: str = ""
+    """For people, and for the model: one sentence."""
+
+    rule: str | None = None
+    """The rule or limit that decided, as `agent.allow[0]` or by its own name."""
+
+    retry_after: float | None = None
+    """Seconds after which the same call could be admitted, if nobody else calls;
+    None where time alone does not help, or it is not known."""
+
+    remaining: Mapping[str, int | str] = field(default_factory=dict)
+    """What each limit leaves, by its label."""
+
+    policy_version: str = ""
+    """Of the policies that decided."""
+
+    would_deny: tuple[str, ...] = ()
+    """Rules and limits on trial (`dry_run`) that would have refused the call."""
+
+    tried: tuple[Tried, ...] = ()
+    """Every rule that was tried; only `ActionGuard.decide` collects them."""
+
+    degraded: Literal["", "local", "open"] = ""
+    """How the call was admitted while the store was away."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the call may run."""
+        return self.verdict == "allow"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the decision as JSON values, without what is empty."""
+        facts: dict[str, Any] = {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "detail": self.detail,
+            "rule": self.rule,
+            "retry_after": self.retry_after,
+            "remaining": dict(self.remaining),
+            "policy_version": self.policy_version,
+            "would_deny": list(self.would_deny),
+            "degraded": self.degraded,
+            "tried": [
+                {"rule": each.rule, "met": each.met, "detail": each.detail}
+                for each in self.tried
+            ],
+        }
+        return {name: value for name, value in facts.items() if value or value == 0}
+
+    def to_error(self) -> GuardError:
+        """Return the error of a refused call; its details are the decision."""
+        hint = None
+        if self.retry_after is not None:
+            hint = f"try again in {self.retry_after:g} s"
+        kind: type[GuardError] = GuardDeniedError
+        if self.reason == "store_unavailable":
+            kind = StoreUnavailableError
+        return kind(self.detail or self.reason, hint=hint, details=self.to_json())

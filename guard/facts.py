@@ -1,0 +1,84 @@
+"""What the guard is told of a call beside the call itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from toolcell.core import InvalidInputError, ToolCall
+
+from .units import Amount, parse_amount
+
+MAX_HOLD_SECONDS = 604_800
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """What the host knows of a call; none of it comes from the model.
+
+    Raises:
+        InvalidInputError: A cost is negative, not finite, too large or of an unknown
+            unit, or `hold_seconds` is out of range.
+    """
+
+    version: str = ""
+    """The version of the tool."""
+
+    tags: frozenset[str] = frozenset()
+    """The tags of the tool, as registered."""
+
+    definition_hash: str = ""
+    """Of the tool's definition; an approval is bound to it."""
+
+    cost: Mapping[str, Amount] | None = None
+    """The declared maximum by unit. Where it is None nothing is known, and the call
+    holds all that is left of each budget until it settles. In a mapping usd and
+    tokens not named are 0; cpu_ms, wall_ms and bytes not named are unknown."""
+
+    requires_approval: bool = False
+    """Whether a person has to agree even where a rule allows the call."""
+
+    approval_seconds: float | None = None
+    """Seconds that the call may wait for a person; 0 asks nobody, and only an answer
+    that stands already counts. None: as long as whoever asks allows."""
+
+    run_id: str | None = None
+    """The run of the agent in which the call is made."""
+
+    turn: str | None = None
+    """The model's turn within the run."""
+
+    hold_seconds: float = 3600.0
+    """Seconds that a reservation may stay open. When it is reached the hold ends and
+    its maximum is charged; a later settlement corrects it."""
+
+    amounts: Mapping[str, int] | None = field(init=False, repr=False, compare=False)
+    """`cost` as whole numbers."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.hold_seconds <= MAX_HOLD_SECONDS:
+            raise InvalidInputError(
+                f"hold_seconds must be above 0 and at most {MAX_HOLD_SECONDS}"
+            )
+        amounts = self.cost and {k: parse_amount(k, v) for k, v in self.cost.items()}
+        object.__setattr__(self, "amounts", amounts)
+
+
+NO_FACTS = CallFacts()
+
+
+def canonical_json(value: object) -> bytes:
+    """Return a JSON value as the same bytes whatever the order of its keys."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return text.encode()
+
+
+def call_hash(call: ToolCall, facts: CallFacts) -> str:
+    """Return what an approval is bound to: who, in which run, what, with what."""
+    bound = [
+        *(call.agent_id, facts.run_id, call.name, facts.version),
+        *(facts.definition_hash, call.arguments),
+    ]
+    return hashlib.sha256(canonical_json(bound)).hexdigest()

@@ -1,0 +1,39 @@
+"""What the guard does while its store is away."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from toolcell.core import PolicyError
+
+_LOCAL = re.compile(r"local\(([1-9][0-9]{0,5})\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureMode:
+    """How calls are answered that the store cannot."""
+
+    word: Literal["closed", "local", "open"]
+    calls: int = 0
+    """Calls of each agent that `local` admits in one outage."""
+
+    @classmethod
+    def parse(cls, text: str) -> FailureMode:
+        """Read `closed`, `open` or `local(20)`.
+
+        Raises:
+            PolicyError: It is none of them.
+        """
+        if text == "closed":
+            return cls(word="closed")
+        if text == "open":
+            return cls(word="open")
+        found = _LOCAL.fullmatch(text)
+        if found is None:
+            raise PolicyError(
+                f"{text!r} is not a failure mode",
+                hint="it is 'closed', 'local(20)' or 'open'",
+            )
+        return cls(word="local", calls=int(found[1]))

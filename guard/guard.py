@@ -1,0 +1,337 @@
+"""The guard: one decision before a call, one settlement after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolcell.core import (
+    AuditError,
+    InvalidInputError,
+    StoreUnavailableError,
+    ToolCall,
+)
+
+from .answers import accounts, circling, limited, refused, ruled
+from .approver import Answer, Approver
+from .audit import AuditLog
+from .clock import Clock, microseconds, steady_time
+from .decision import Decision, Reason
+from .facts import NO_FACTS, CallFacts
+from .failure import FailureMode
+from .ledger import Ledger
+from .loop_breaker import LoopBreaker
+from .permit import Permit
+from .policy import AgentPolicy
+from .quotas import MissingFacts, agent_prefix
+from .rules import PolicySet, Ruling
+from .store import NO_LIMITS, MemoryStore, Store
+from .units import show_amount
+
+_log = logging.getLogger("toolcell.guard")
+
+
+class _NotApproved(Exception):
+    """No person gave leave."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason: Reason = reason
+
+
+class ActionGuard:
+    """Decides before a call, and settles after it; refuses whatever it cannot judge.
+
+    One guard serves any number of threads and event loops.
+
+    Args:
+        policies: One for each agent. An agent without one may do nothing.
+        store: Where counters live. Default: the memory of this process.
+        audit: Where decisions and outcomes are recorded. Default: nowhere.
+        approvals: Who asks people. Default: nobody, so that `ask` refuses.
+        clock: Seconds since 1970, for the windows of budgets and for durations.
+        on_store_failure: What happens while the store is away: `closed` refuses with
+            `store_unavailable`; `local(20)` lets each agent make 20 calls in one
+            outage, under its limits as this process alone counts them; `open` lets
+            every call pass that a rule allows, uncounted.
+
+    Raises:
+        PolicyError: The policies contradict each other, or the failure mode is none.
+    """
+
+    def __init__(
+        self,
+        policies: Iterable[AgentPolicy] = (),
+        *,
+        store: Store | None = None,
+        audit: AuditLog | None = None,
+        approvals: Approver | None = None,
+        clock: Clock = steady_time,
+        on_store_failure: str = "closed",
+    ) -> None:
+        self._policies = PolicySet(policies)
+        self._audit = audit
+        self._approvals = approvals
+        if approvals is not None and approvals.audit is None:
+            approvals.audit = audit
+        self._clock = clock
+        mode = FailureMode.parse(on_store_failure)
+        store = MemoryStore(clock=clock) if store is None else store
+        self._ledger = Ledger(store, mode, clock, self._tell)
+        self._breaker = LoopBreaker()
+        self._token = secrets.token_hex(8)
+        self._count = itertools.count()
+
+    @property
+    def policy_version(self) -> str:
+        """The version of the policies in force."""
+        return self._policies.version
+
+    def replace_policies(self, policies: Iterable[AgentPolicy]) -> str:
+        """Put new policies in force, all at once; return their version.
+
+        Calls that are open keep what they hold.
+
+        Raises:
+            PolicyError: They contradict each other; the old ones stay in force.
+        """
+        fresh = PolicySet(policies)
+        self._tell("policies", fresh.version)
+        self._policies = fresh
+        return fresh.version
+
+    def sees(self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS) -> bool:
+        """Return whether some call of an agent to a tool could be allowed."""
+        return self._policies.sees(agent_id, tool, facts)
+
+    async def decide(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Decision:
+        """Say what would become of a call now, and why; consume nothing."""
+        try:
+            return await self._explain(call, facts)
+        except StoreUnavailableError as error:
+            return self._refused("store_unavailable", error.message)
+        except Exception:  # noqa: BLE001  (a fault of ours is a refusal)
+            _log.exception("the guard failed to decide")
+            return self._refused("guard_fault", "the guard itself failed")
+
+    def admit(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Permit:
+        """Return the permit of a call; entering it decides and reserves.
+
+        Args:
+            call: Its arguments are validated, and its `agent_id` is the host's word.
+            facts: What else the host knows of it.
+        """
+        return Permit(self, call, facts)
+
+    async def reset(self, agent_id: str, *, by: str) -> int:
+        """Forget what an agent has used, and return how many counters that were.
+
+        Holds of open calls stay. The act is recorded before it is done.
+
+        Args:
+            agent_id: Whose counters; shared ones (`per="tool"`, `"global"`) stay.
+            by: The administrator; no agent.
+
+        Raises:
+            InvalidInputError: `by` is empty or an agent, or the agent has no policy.
+            StoreUnavailableError: The store did not answer.
+            AuditError: The act could not be recorded; nothing was done.
+        """
+        if not by.strip() or self._policies.of(by):
+            raise InvalidInputError("a reset is an act of a person, whom 'by' names")
+        if not self._policies.of(agent_id):
+            raise InvalidInputError(f"agent {agent_id!r} has no policy")
+        _log.warning("counters of agent %s reset by %r", agent_id, by)
+        if self._audit is not None:
+            self._audit.append("reset", agent_id=agent_id, by=by)
+        self._breaker.forget(agent_id)
+        return await self._ledger.reset(agent_prefix(agent_id))
+
+    async def enter(self, permit: Permit) -> Decision:
+        """Decide about a permit's call and reserve; `Permit` calls it."""
+        try:
+            decision = await self._admit(permit)
+        except StoreUnavailableError as error:
+            decision = self._refused("store_unavailable", error.message)
+        except AuditError:
+            raise
+        except Exception:  # noqa: BLE001  (a fault of ours is a refusal)
+            _log.exception("the guard failed to decide")
+            decision = self._refused("guard_fault", "the guard itself failed")
+        if self._audit is not None and not decision.allowed:
+            self._audit.decision(permit.call, permit.facts, decision)
+        return decision
+
+    async def leave(
+        self,
+        permit: Permit,
+        actual: Sequence[int] | None,
+        cost: Mapping[str, int],
+        status: str,
+        error_kind: str | None,
+        result: object = None,
+    ) -> None:
+        """Settle a permit and record the outcome; `Permit` calls it."""
+        call, facts = permit.call, permit.facts
+        if permit.store is not None and permit.levels and permit.hold_id is not None:
+            await self._ledger.settle(permit.store, permit.hold_id, actual)
+        if self._policies.caps(call).identical is not None and actual is not None:
+            self._breaker.returned(call, facts, (status, error_kind, result))
+        if self._audit is not None:
+            shown = {unit: show_amount(unit, used) for unit, used in cost.items()}
+            self._audit.outcome(
+                call,
+                facts,
+                hold_id=permit.hold_id,
+                status=status,
+                duration_ms=(self._clock() - permit.started) * 1000,
+                cost=shown,
+                error_kind=error_kind,
+                result_hash=None if result is None else self._audit.digest(result),
+            )
+
+    async def _explain(self, call: ToolCall, facts: CallFacts) -> Decision:
+        policies = self._policies
+        ruling = policies.judge(call, facts, explain=True)
+        if ruling.verdict == "deny":
+            return ruled(ruling, policies.version)
+        if ruling.verdict == "ask" and self._approvals is not None:
+            answer = await self._approvals.peek(call, facts)
+            if answer.approved:
+                ruling.allow()
+        return await self._look(policies, ruling, call, facts)
+
+    async def _look(
+        self, policies: PolicySet, ruling: Ruling, call: ToolCall, facts: CallFacts
+    ) -> Decision:
+        """Say what the limits would answer; take nothing."""
+        caps = policies.caps(call)
+        circle = self._breaker.enter(caps, call, facts, count=False)
+        if circle is not None:
+            return circling(ruling, circle, policies.version)
+        try:
+            lines = policies.lines(call, facts, microseconds(self._clock()))
+        except MissingFacts as error:
+            return self._refused("facts_missing", error.message)
+        outcome = NO_LIMITS
+        if lines.limits:
+            outcome = await self._ledger.peek(lines.request("", facts))
+        return limited(ruling, lines, outcome, policies.version, took=False)
+
+    async def _admit(self, permit: Permit) -> Decision:
+        policies = self._policies
+        answer: Answer | None = None
+        ruling = policies.judge(permit.call, permit.facts, explain=False)
+        if ruling.verdict == "ask":
+            parked = await self._look(policies, ruling, permit.call, permit.facts)
+            if parked.verdict == "deny":
+                return parked
+            try:
+                answer = await self._ask(permit, parked)
+            except _NotApproved as error:
+                return self._refused(error.reason, str(error))
+            # Policies may have changed while a person thought, and so may the call.
+            permit.call, policies = answer.call, self._policies
+            ruling = policies.judge(permit.call, permit.facts, explain=False)
+        if ruling.verdict == "deny":
+            return ruled(ruling, policies.version)
+        ruling.allow()
+        decision = await self._take(permit, policies, ruling)
+        if decision.allowed:
+            try:
+                if answer is not None and not await self._may_use(answer):
+                    await self._give_back(permit)
+                    return self._refused("approval_denied", "the approval is used up")
+                if self._audit is not None:
+                    self._audit.decision(
+                        permit.call, permit.facts, decision, hold_id=permit.hold_id
+                    )
+            except BaseException:
+                await self._give_back(permit)
+                raise
+        return decision
+
+    async def _ask(self, permit: Permit, parked: Decision) -> Answer:
+        """Ask a person, and return the leave they gave.
+
+        Raises:
+            _NotApproved: They gave none, or there is nobody.
+        """
+        call, facts = permit.call, permit.facts
+        if self._approvals is None:
+            raise _NotApproved("approval_unavailable", "nobody can be asked")
+        if self._audit is not None:
+            self._audit.decision(call, facts, parked)
+        wait = facts.approval_seconds
+        answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
+        if answer.approved:
+            return answer
+        if answer.status == "rejected":
+            raise _NotApproved("approval_denied", answer.reason)
+        raise _NotApproved("approval_unavailable", answer.reason)
+
+    async def _may_use(self, answer: Answer) -> bool:
+        """Use an approval up; an agent's approval is none."""
+        if self._approvals is None or self._policies.of(answer.approver or ""):
+            return False
+        return await self._approvals.use(answer)
+
+    async def _take(
+        self, permit: Permit, policies: PolicySet, ruling: Ruling
+    ) -> Decision:
+        """Reserve what a call needs, all or nothing."""
+        call, facts = permit.call, permit.facts
+        circle = self._breaker.enter(policies.caps(call), call, facts, count=True)
+        if circle is not None:
+            return circling(ruling, circle, policies.version)
+        decision = None
+        try:
+            decision = await self._reserve(permit, policies, ruling)
+        except MissingFacts as error:
+            decision = self._refused("facts_missing", error.message)
+        finally:
+            if decision is None or not decision.allowed:
+                self._breaker.leave(call, facts)
+        return decision
+
+    async def _reserve(
+        self, permit: Permit, policies: PolicySet, ruling: Ruling
+    ) -> Decision:
+        permit.started = self._clock()
+        now = microseconds(permit.started)
+        lines = policies.lines(permit.call, permit.facts, now)
+        permit.hold_id = f"{self._token}-{os.getpid()}-{next(self._count)}"
+        if not lines.limits:
+            return ruled(ruling, policies.version)
+        request = lines.request(permit.hold_id, permit.facts)
+        taken = await self._ledger.reserve(request, permit.call.agent_id or "")
+        if taken.outcome is None:
+            open_door = ruled(ruling, policies.version)
+            return dataclasses.replace(open_door, degraded=taken.degraded)
+        if taken.degraded == "local":
+            lines.add_outage(self._ledger.outage(permit.call.agent_id or ""))
+        outcome = taken.outcome
+        decision = limited(ruling, lines, outcome, policies.version, took=True)
+        if decision.allowed:
+            permit.store, permit.levels = taken.store, accounts(lines, outcome)
+        if taken.degraded:
+            decision = dataclasses.replace(decision, degraded=taken.degraded)
+        return decision
+
+    async def _give_back(self, permit: Permit) -> None:
+        """Return all that a call holds, and forget that it was made."""
+        self._breaker.leave(permit.call, permit.facts)
+        if permit.store is not None and permit.hold_id is not None:
+            nothing = [0] * len(permit.levels)
+            await self._ledger.settle(permit.store, permit.hold_id, nothing)
+
+    def _refused(self, reason: Reason, detail: str) -> Decision:
+        return refused(reason, detail, self._policies.version)
+
+    def _tell(self, event: str, word: str) -> None:
+        if self._audit is not None:
+            self._audit.append(event, word=word)

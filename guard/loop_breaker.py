@@ -1,0 +1,99 @@
+"""Stops a run that goes round in circles."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from toolcell.core import ToolCall
+
+from .decision import Reason
+from .facts import CallFacts, canonical_json
+
+_RECENT = 32
+MAX_RUNS = 10_000
+"""Runs that are watched at once in a process. When it is reached the one that has
+been idle longest is forgotten."""
+
+
+class Caps(NamedTuple):
+    """How often is too often; None for no limit."""
+
+    consecutive: int | None = None
+    """Calls of one tool in a row."""
+
+    identical: int | None = None
+    """Times that one call gave one result, among the run's last calls."""
+
+
+@dataclass(slots=True)
+class _Run:
+    tool: str = ""
+    in_a_row: int = 0
+    recent: deque[tuple[bytes, int]] = field(
+        default_factory=lambda: deque(maxlen=_RECENT)
+    )
+
+
+class LoopBreaker:
+    """What each run of this process called last, and what came of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[tuple[str | None, str | None], _Run] = OrderedDict()
+
+    def enter(
+        self, caps: Caps, call: ToolCall, facts: CallFacts, *, count: bool
+    ) -> Reason | None:
+        """Return why a call is one too many; else count it if asked to."""
+        with self._lock:
+            run = self._run(call, facts)
+            in_a_row = run.in_a_row if run.tool == call.name else 0
+            if caps.consecutive is not None and in_a_row >= caps.consecutive:
+                return "consecutive"
+            if caps.identical is not None and _most(run, _key(call)) >= caps.identical:
+                return "repeated"
+            if count:
+                run.tool, run.in_a_row = call.name, in_a_row + 1
+            return None
+
+    def leave(self, call: ToolCall, facts: CallFacts) -> None:
+        """Take back a call that was counted and then refused."""
+        with self._lock:
+            run = self._run(call, facts)
+            if run.tool == call.name and run.in_a_row:
+                run.in_a_row -= 1
+
+    def returned(self, call: ToolCall, facts: CallFacts, result: object) -> None:
+        """Remember what a call came to."""
+        with self._lock:
+            self._run(call, facts).recent.append((_key(call), hash(repr(result))))
+
+    def forget(self, agent_id: str) -> None:
+        """Forget an agent's runs."""
+        with self._lock:
+            for name in [name for name in self._runs if name[0] == agent_id]:
+                del self._runs[name]
+
+    def _run(self, call: ToolCall, facts: CallFacts) -> _Run:
+        name = (call.agent_id, facts.run_id)
+        run = self._runs.get(name)
+        if run is None:
+            run = self._runs[name] = _Run()
+            if len(self._runs) > MAX_RUNS:
+                self._runs.popitem(last=False)
+        else:
+            self._runs.move_to_end(name)
+        return run
+
+
+def _key(call: ToolCall) -> bytes:
+    return canonical_json([call.name, call.arguments])
+
+
+def _most(run: _Run, key: bytes) -> int:
+    """Return how often a call gave the result that it gave most often."""
+    results = [result for call, result in run.recent if call == key]
+    return max(map(results.count, results), default=0)

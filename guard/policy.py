@@ -1,0 +1,201 @@
+"""What one agent may do, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from toolcell.core import InvalidInputError
+
+from .conditions import Condition
+from .model import PolicyModel
+from .rates import Per, RateLimit
+from .reference_words import in_our_words
+from .selectors import PRESETS, Selector
+from .units import Unit, parse_amount
+
+_AGENT = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$"
+AgentId = Annotated[str, Field(pattern=_AGENT)]
+Cap = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
+
+
+class Rule(PolicyModel):
+    """Which calls a rule is about; a plain text is a rule for that selector.
+
+    All that is given must hold: one of `tools`, all `tags`, one of `versions`, and
+    every condition of `when`.
+    """
+
+    if TYPE_CHECKING:
+        # Lists and plain texts are taken too.
+        def __init__(self, **values: Any) -> None: ...
+
+    tools: tuple[Selector, ...] = ()
+    """Names, globs, groups; empty with `tags`: any tool that has those."""
+
+    tags: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    when: dict[str, Condition] = Field(default_factory=dict)
+    """Conditions by argument; `a.b` reaches into an object, `*` takes the whole."""
+
+    name: str | None = None
+    """How decisions call the rule. None: its place, as `agent.deny[0]`."""
+
+    dry_run: bool = False
+    """Report what the rule would do, and do nothing. Not for allow rules."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"tools": (value,)} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _names_something(self) -> Rule:
+        if not self.tools and not self.tags:
+            raise ValueError("a rule needs 'tools' or 'tags'; '*' is every tool")
+        return self
+
+
+class Budget(PolicyModel):
+    """How much of a unit may be used; `used + held + cost <= limit` always holds.
+
+    When it is reached a call is refused with `budget_exceeded`, and consumes nothing.
+    """
+
+    unit: Unit
+    limit: int | str
+    """The most, in the unit; of usd a decimal as text with at most six places."""
+
+    window: Literal["run", "hour", "day", "month", "total"] = "total"
+    """When it starts anew: with each run, or with the hour, day or month in UTC. A
+    run that has been idle for seven days is forgotten."""
+
+    per: Per = "agent"
+    tools: tuple[Selector, ...] = ("*",)
+    """The tools whose calls count, by name or glob."""
+
+    unsettled: Literal["charge", "refund"] = "charge"
+    """What a call costs that ends without saying: all that it held, or nothing."""
+
+    dry_run: bool = False
+    """Count and report, but refuse nothing."""
+
+    @field_validator("limit", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        if isinstance(value, float | bool):
+            raise ValueError('not exact; write a decimal as text, such as "0.25"')
+        return str(value) if isinstance(value, Decimal) else value
+
+    @model_validator(mode="after")
+    def _whole(self) -> Budget:
+        try:
+            amount = self.amount
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from None
+        if self.unit == "usd" and amount != Decimal(self.limit) * 1_000_000:
+            raise ValueError("usd have at most six decimal places")
+        return self
+
+    @property
+    def amount(self) -> int:
+        """The limit as a whole number, usd in millionths."""
+        return parse_amount(self.unit, self.limit)
+
+
+class AgentPolicy(PolicyModel):
+    """The boundary of one agent. What no allow rule names is refused.
+
+    Deny rules come first, then ask, then allow. The words of other guards
+    (`allowed_tools`, `denied_tools`, `max_calls_per_minute`, `max_cost_usd`,
+    `denied_domains`, `max_tool_calls_per_turn`, `max_consecutive_tool_calls`,
+    `require_human_approval_for`) load too; an empty or absent list is nothing.
+    """
+
+    if TYPE_CHECKING:
+        # Lists and plain texts are taken too.
+        def __init__(self, **values: Any) -> None: ...
+
+    agent_id: AgentId
+    """The agent as the host knows it; compared exactly."""
+
+    parent: AgentId | None = None
+    """The policy that this one narrows: a call needs both policies' leave, and draws
+    on both policies' limits."""
+
+    deny: tuple[Rule, ...] = ()
+    ask: tuple[Rule, ...] = ()
+    """Calls that wait for a person."""
+
+    allow: tuple[Rule, ...] = ()
+    groups: dict[str, tuple[Selector, ...]] = Field(default_factory=dict)
+    """Tools by the name of a group, used as `@name`; beside the presets."""
+
+    rate_limits: tuple[RateLimit, ...] = ()
+    max_concurrency: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = (
+        None
+    )
+    """Calls of the agent at once. When it is reached a call is refused with
+    `concurrency`. None: no limit."""
+
+    budgets: tuple[Budget, ...] = ()
+    max_calls_per_turn: Cap | None = None
+    """Calls in one turn of a run. When it is reached a call is refused with
+    `turn_limit`. None: no limit."""
+
+    max_consecutive_calls: Cap | None = None
+    """Calls of one tool in a row within a run. When it is reached a call of that tool
+    is refused with `consecutive` until another one was called. None: no limit."""
+
+    max_identical_results: Cap | None = None
+    """How often one call may return one result among the run's last 32 calls. When it
+    is reached the call is refused with `repeated`. None: no limit."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translated(cls, value: Any) -> Any:
+        return in_our_words(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> AgentPolicy:
+        if any(rule.dry_run for rule in self.allow):
+            raise ValueError("an allow rule cannot be on trial; leave it out")
+        known = PRESETS.keys() | self.groups.keys()
+        for selector in self._selectors():
+            if selector.startswith("@") and selector[1:] not in known:
+                raise ValueError(f"there is no group {selector!r}")
+        for limits in (self.rate_limits, self.budgets):
+            names = [limit_key(each) for each in limits]
+            if len(names) != len(set(names)):
+                raise ValueError("two limits count the same; keep the smaller one")
+        return self
+
+    def _selectors(self) -> Iterator[str]:
+        for rule in (*self.deny, *self.ask, *self.allow):
+            yield from rule.tools
+        limits: list[RateLimit | Budget] = [*self.rate_limits, *self.budgets]
+        for limit in limits:
+            yield from limit.tools
+
+    def expand(self, selectors: Iterable[str]) -> tuple[str, ...]:
+        """Return selectors with groups replaced by their tools."""
+        found: list[str] = []
+        for selector in selectors:
+            if selector.startswith("@"):
+                name = selector[1:]
+                found += self.groups.get(name) or PRESETS[name]
+            else:
+                found.append(selector)
+        return tuple(found)
+
+
+def limit_key(limit: RateLimit | Budget) -> str:
+    """Return what a limit counts, as text; equal ones share a counter."""
+    tools = ",".join(limit.tools)
+    if isinstance(limit, Budget):
+        return f"{limit.unit}/{limit.window}|{limit.per}|{tools}"
+    pace = f"{limit.calls}:{limit.burst}" if limit.algorithm == "bucket" else "window"
+    return f"{pace}/{limit.seconds}s|{limit.per}|{tools}"

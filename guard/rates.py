@@ -1,0 +1,103 @@
+"""Rates: how many calls in how much time."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from .model import PolicyModel
+from .selectors import Selector
+
+Per = Literal["global", "agent", "tool", "agent_tool"]
+"""What shares a limit: everything, the calls of one agent, those of one tool, or those
+of one agent to one tool."""
+
+MICROSECONDS = 1_000_000
+_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
+_RATE = re.compile(r"([0-9]{1,9}) */ *(?:([0-9]{1,6}) +)?(second|minute|hour|day)s?")
+
+
+class RateLimit(PolicyModel):
+    """So many calls in so much time; written `"60/minute"` or `"100/15 minutes"`.
+
+    When it is reached a call is refused with `rate_limited` and an exact
+    `retry_after`. A refused call does not count.
+    """
+
+    if TYPE_CHECKING:
+        # Lists and plain texts are taken too.
+        def __init__(self, **values: Any) -> None: ...
+
+    calls: Annotated[int, Field(ge=1, le=100_000, strict=True)]
+    """Calls admitted in each window."""
+
+    seconds: Annotated[int, Field(ge=1, le=31_622_400, strict=True)]
+    """Length of the window in seconds."""
+
+    algorithm: Literal["window", "bucket"] = "window"
+    """`window`: in no window of this length, wherever it starts, are more calls; it
+    remembers each call, so at most 10,000. `bucket`: calls at an even pace, `burst`
+    of them at once (the generic cell rate algorithm)."""
+
+    burst: Annotated[int, Field(ge=1, le=100_000, strict=True)] | None = None
+    """Calls of a bucket that may come at once. None: `calls`."""
+
+    per: Per = "agent"
+    tools: tuple[Selector, ...] = ("*",)
+    """The tools whose calls count, by name or glob."""
+
+    dry_run: bool = False
+    """Count and report, but refuse nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        values = {"limit": value} if isinstance(value, str) else value
+        if not isinstance(values, dict) or "limit" not in values:
+            return values
+        values = dict(values)
+        found = _RATE.fullmatch(text := str(values.pop("limit")).strip())
+        if found is None:
+            raise ValueError(f"{text!r} is not a rate such as '60/minute'")
+        if {"calls", "seconds"} & values.keys():
+            raise ValueError("write either 'limit' or 'calls' and 'seconds'")
+        seconds = int(found[2] or 1) * _SECONDS[found[3]]
+        return {**values, "calls": int(found[1]), "seconds": seconds}
+
+    @model_validator(mode="after")
+    def _fits_the_algorithm(self) -> RateLimit:
+        if self.algorithm == "window" and self.burst is not None:
+            raise ValueError("a burst belongs to algorithm='bucket'")
+        if self.algorithm == "window" and self.calls > 10_000:
+            raise ValueError("over 10,000 calls take algorithm='bucket'")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The rate as text, as in `60/60s`."""
+        return f"{self.calls}/{self.seconds}s"
+
+    @property
+    def window(self) -> int:
+        """The window in microseconds."""
+        return self.seconds * MICROSECONDS
+
+    @property
+    def interval(self) -> int:
+        """Microseconds between calls of a bucket, rounded up; 0 for a window."""
+        return -(-self.window // self.calls) if self.algorithm == "bucket" else 0
+
+
+def bucket_room(full_at: int, now: int, interval: int, burst: int) -> tuple[int, int]:
+    """Return how long a call must wait, and how many may come now.
+
+    Args:
+        full_at: When the bucket is full again, 0 for a new one; all in microseconds.
+        now: The time.
+        interval: Time that one call takes up.
+        burst: Calls that fit into an empty bucket.
+    """
+    behind = max(full_at - now, 0)
+    return max(behind + interval - burst * interval, 0), burst - -(-behind // interval)

@@ -1,0 +1,255 @@
+"""Keeps secrets out of what is written down or shown: by name, by form, by value."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping
+from json import JSONEncoder
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import JsonValue, SecretBytes, SecretStr
+from pydantic_core import to_json
+
+from toolcell.core import InvalidInputError
+
+HIDDEN = "[redacted]"
+"""What stands where a secret was."""
+
+TEXT_CHARACTERS = 4096
+"""Longest text kept. When it is reached, the rest is left out and counted."""
+
+DEPTH = 32
+"""Deepest nesting kept. When it is reached, a word stands for what lies below."""
+
+_SECRET_CHARACTERS = 6
+_INTEGER_BITS = 1024
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
+_SECRET_WORDS = frozenset(
+    "authorization authorisation cookie cookies credential credentials passphrase "
+    "passwd password passwords pwd secret secrets apikey apikeys".split()
+)
+# At the end only: `max_tokens`, `token_count` and `key_column` are no secrets.
+_SECRET_ENDS = (
+    "token",
+    "apikey",
+    "accesskey",
+    "encryptionkey",
+    "masterkey",
+    "privatekey",
+    "sessionid",
+    "sharedkey",
+    "signingkey",
+)
+# Words that a form cannot do without, in lower case, and the form. The words keep
+# most texts from the slower search; quantifiers are bounded, so that is linear too.
+_FORMS = tuple(
+    (words.split(), re.compile(form))
+    for words, form in (
+        (
+            "private",
+            r"-----BEGIN[A-Z ]{0,32}PRIVATE KEY-----"
+            r"(?:[^-]|-(?!----END))*(?:-----END[A-Z ]{0,32}KEY-----)?",
+        ),
+        (
+            "bearer basic",  # and not `basic information`
+            r"\b(?i:bearer|basic)\s{1,8}"
+            r"(?P<secret>(?=[\w.~+/-]{1,256}[0-9=A-Z])[\w.~+/=-]{8,})",
+        ),
+        ("://", r"://[^\s/:@]{0,256}:(?P<secret>[^\s/@]{1,256})@"),
+        (
+            "pass pwd secret token key authorization",
+            r"(?i:passwd|password|passphrase|pwd|secret|token|(?:api|access|private)"
+            r"[_-]?key|authorization)[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?P<secret>[^\s\"',;&]{4,})",
+        ),
+        ("eyj", r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?"),
+        ("akia asia", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+        ("aiza", r"\bAIza[\w-]{35}"),
+        (
+            "ghp_ gho_ ghs_ ghu_ ghr_ github_pat_ hf_ npm_ k_live_ k_test_",
+            r"\b(?:gh[opsur]|github_pat|hf|npm|[rs]k_live|[rs]k_test)_\w{10,}",
+        ),
+        ("glpat- pypi- sk- xox", r"\b(?:glpat|pypi|sk|xox[abeoprs])-[\w-]{10,}"),
+    )
+)
+_SHORTEST_FORM = 14
+_WORDS_OF_SECRETS = tuple(
+    {word for words, _ in _FORMS for word in words}
+    | {"auth", "cookie", "credential", "session"}
+)
+_to_json = JSONEncoder(
+    separators=(",", ":"), allow_nan=False, check_circular=False
+).encode
+
+
+class Redactor:
+    """Returns values as JSON without the secrets in them.
+
+    A value goes when its name tells of a secret (`password`, `api_key`,
+    `accessToken`, a header's name beside its `value`), when it has the form of one
+    (private keys, bearer tokens, the usual vendors' keys, a password in a URL), when
+    it is a `SecretStr` or `SecretBytes`, or when it is one of `secrets`. No list of
+    forms is complete: give the secrets that you know.
+
+    Args:
+        secrets: Values to hide wherever they stand, also in base64, hexadecimal and
+            percent-encoding. At least 6 characters each; default none.
+
+    Raises:
+        InvalidInputError: A secret is too short to be told from other text.
+    """
+
+    def __init__(self, *, secrets: Iterable[str | SecretStr] = ()) -> None:
+        spellings: set[str] = set()
+        for secret in secrets:
+            text = secret if isinstance(secret, str) else secret.get_secret_value()
+            if len(text) < _SECRET_CHARACTERS:
+                raise InvalidInputError(
+                    "a secret to redact is too short",
+                    hint=f"give at least {_SECRET_CHARACTERS} characters",
+                )
+            spellings |= _spellings(text)
+        # The longest first: an alternation takes the first that fits.
+        longest = sorted(spellings, key=lambda text: (-len(text), text))
+        self._known = re.compile("|".join(map(re.escape, longest))) if longest else None
+
+    def __call__(self, value: Any) -> JsonValue:
+        """Return a copy that is JSON, of bounded depth, with secrets hidden."""
+        return self._value(value, DEPTH)
+
+    def json(self, value: Any) -> str:
+        """Return the JSON text of `self(value)`, in ASCII and without spaces."""
+        try:
+            text = to_json(value, inf_nan_mode="strings").decode()
+        except (ValueError, RecursionError):
+            return _to_json(self(value))
+        small = len(text) <= TEXT_CHARACTERS and text.count("{") <= DEPTH
+        # Where no word of any secret stands, there is none to be looked for.
+        if small and text.count("[") <= DEPTH and text.isascii() and not self._known:
+            if not _may_hold_secrets(text):
+                return text
+        return _to_json(self(value))
+
+    def text(self, text: str) -> str:
+        """Return text with secrets hidden, at most `TEXT_CHARACTERS` of it."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        if len(text) > TEXT_CHARACTERS:
+            return self._shortened(text)
+        return _without_forms(text)
+
+    def _shortened(self, text: str) -> str:
+        # A cut through a secret would leave a part that has no known form: what
+        # stands at the cut goes as a whole.
+        kept = text[:TEXT_CHARACTERS]
+        words = kept.rsplit(None, 1)
+        kept = words[0] if len(words) == 2 else ""
+        left_out = len(text) - len(kept)
+        return f"{_without_forms(kept)} [{left_out} characters left out]"
+
+    def _value(self, value: Any, depth: int) -> JsonValue:
+        if isinstance(value, str):
+            return self.text(value)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int):
+            if value.bit_length() <= _INTEGER_BITS:
+                return int(value)
+            return f"[an integer of {value.bit_length()} bits]"
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else repr(float(value))
+        if isinstance(value, SecretStr | SecretBytes):
+            return HIDDEN
+        if depth == 0:
+            return "[nested too deeply]"
+        if isinstance(value, Mapping):
+            return self._mapping(value, depth - 1)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._sequence(list(value), depth - 1)
+        return f"[{type(value).__name__}]"
+
+    def _mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, JsonValue]:
+        shown: dict[str, JsonValue] = {}
+        if "value" in values:
+            named = values.get("name", values.get("key"))
+            if isinstance(named, str) and is_secret_name(named):
+                values = {**values, "value": SecretStr("")}
+        for key, value in values.items():
+            name = key if isinstance(key, str) else f"[{type(key).__name__}]"
+            secret, label = _described(name[:TEXT_CHARACTERS])
+            if self._known is not None:
+                label = self.text(name)
+            while label in shown:
+                label += "'"
+            if secret and value:
+                shown[label] = HIDDEN
+            else:
+                shown[label] = self._value(value, depth)
+        return shown
+
+    def _sequence(self, values: list[Any], depth: int) -> list[JsonValue]:
+        if (
+            len(values) == 2
+            and isinstance(values[0], str)
+            and is_secret_name(values[0])
+        ):
+            return [self.text(values[0]), HIDDEN]
+        return [self._value(value, depth) for value in values]
+
+
+def _may_hold_secrets(text: str) -> bool:
+    lower = text.lower()
+    for word in _WORDS_OF_SECRETS:
+        if word in lower:
+            return True
+    return False
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a key, an argument or a header of this name holds a secret."""
+    return _described(name)[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _described(name: str) -> tuple[bool, str]:
+    """Return whether a name tells of a secret, and the name without secrets."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    joined = "".join(words)
+    secret = not _SECRET_WORDS.isdisjoint(words) or joined.endswith(_SECRET_ENDS)
+    return secret, _without_forms(name)
+
+
+def _without_forms(text: str) -> str:
+    if len(text) < _SHORTEST_FORM and ":" not in text and "=" not in text:
+        return text
+    lower = text.lower()
+    for words, form in _FORMS:
+        for word in words:
+            if word in lower:
+                text = form.sub(_hidden, text)
+                break
+    return text
+
+
+def _hidden(match: re.Match[str]) -> str:
+    """Hide the secret of a match and keep the words around it."""
+    if "secret" not in match.re.groupindex:
+        return HIDDEN
+    start, end = (at - match.start() for at in match.span("secret"))
+    return match[0][:start] + HIDDEN + match[0][end:]
+
+
+def _spellings(secret: str) -> set[str]:
+    """Return the ways in which a secret may stand in a text."""
+    raw = secret.encode("utf-8", "surrogatepass")
+    found = {secret, raw.hex(), raw.hex().upper(), quote(raw), quote(raw, safe="")}
+    # Inside a longer base64 text a secret starts at one of three offsets; the
+    # characters at its ends mix with its neighbours and are left out.
+    for offset in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            text = encode(bytes(offset) + raw).decode().rstrip("=")
+            found.add(text[(0, 2, 3)[offset] : (len(raw) + offset) * 8 // 6])
+    return {text for text in found if len(text) >= _SECRET_CHARACTERS}

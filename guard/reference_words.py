@@ -1,0 +1,67 @@
+"""Policies written with the field names of other guards, with safe meanings."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+
+def in_our_words(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a policy with other guards' words translated.
+
+    Raises:
+        ValueError: A word has a value that has no safe meaning.
+    """
+    ours = dict(values)
+    for word, field in _LISTS.items():
+        if word in ours:
+            _extend(ours, field, _names(word, ours.pop(word)))
+    for word, field in _CAPS.items():
+        if word in ours:
+            if field in ours:
+                raise ValueError(f"{word} and {field} are one limit; keep one")
+            ours[field] = ours.pop(word)
+    if domains := _names("denied_domains", ours.pop("denied_domains", [])):
+        when = {"*": {"mentions_host": domains}}
+        rule = {"tools": ["*"], "when": when, "name": "denied_domains"}
+        _extend(ours, "deny", [rule])
+    if "max_calls_per_minute" in ours:
+        rate = {"calls": ours.pop("max_calls_per_minute"), "seconds": 60}
+        _extend(ours, "rate_limits", [rate])
+    if (cost := ours.pop("max_cost_usd", None)) is not None:
+        _extend(ours, "budgets", [{"unit": "usd", "limit": _decimal(cost)}])
+    return ours
+
+
+_LISTS = {
+    "allowed_tools": "allow",
+    "denied_tools": "deny",
+    "require_human_approval_for": "ask",
+}
+_CAPS = {
+    "max_tool_calls_per_turn": "max_calls_per_turn",
+    "max_consecutive_tool_calls": "max_consecutive_calls",
+}
+
+
+def _names(word: str, value: Any) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, list | tuple):
+        raise ValueError(f"{word} must be a list; every tool is written ['*']")
+    return list(value)
+
+
+def _extend(values: dict[str, Any], field: str, more: list[Any]) -> None:
+    given = values.get(field, ())
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"{field} must be a list")
+    values[field] = [*given, *more]
+
+
+def _decimal(cost: Any) -> Any:
+    """Return money as text; a float is what its shortest writing says."""
+    if isinstance(cost, float):
+        if not math.isfinite(cost):
+            raise ValueError("max_cost_usd must be finite")
+        return f"{Decimal(repr(cost)):f}"
+    return cost

@@ -1,0 +1,254 @@
+"""Policies made ready to decide: rules by tool name, limits as lines of a store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from toolcell.core import PolicyError, ToolCall
+
+from .conditions import judge_arguments
+from .decision import Reason, Tried, Verdict
+from .facts import CallFacts, canonical_json
+from .loop_breaker import Caps
+from .policy import AgentPolicy, Rule
+from .quotas import Lines, Quotas
+from .selectors import TOOL_NAME, Tools
+
+_STRICT: dict[Verdict, int] = {"allow": 0, "ask": 1, "deny": 2}
+
+
+class _Rule:
+    """A rule with its name and its tools ready."""
+
+    def __init__(self, rule: Rule, name: str, policy: AgentPolicy) -> None:
+        self.name = rule.name or name
+        self.tools = Tools(policy.expand(rule.tools))
+        self.tags = frozenset(rule.tags)
+        self.versions = frozenset(rule.versions)
+        self.when = rule.when
+        self.dry_run = rule.dry_run
+        self.every_tool = not rule.tools
+
+    def judge(self, call: ToolCall, facts: CallFacts) -> bool | None:
+        """Return whether the rule is met; None if an argument cannot be judged."""
+        if not self.is_about(call.name, facts):
+            return False
+        return judge_arguments(self.when, call.arguments) if self.when else True
+
+    def is_about(self, tool: str, facts: CallFacts) -> bool:
+        """Return whether the rule is about a tool, whatever its arguments."""
+        if not (self.every_tool or tool in self.tools):
+            return False
+        if self.versions and facts.version not in self.versions:
+            return False
+        return self.tags <= facts.tags
+
+
+class _Rules:
+    """The rules of one kind: those of one exact name are found without a search."""
+
+    def __init__(self, rules: Iterable[_Rule]) -> None:
+        self._by_name: dict[str, list[tuple[int, _Rule]]] = {}
+        self._others: list[tuple[int, _Rule]] = []
+        for place in enumerate(rules):
+            rule = place[1]
+            if rule.every_tool or rule.tools.has_globs:
+                self._others.append(place)
+            else:
+                for name in rule.tools.exact:
+                    self._by_name.setdefault(name, []).append(place)
+
+    def about(self, name: str) -> Iterable[_Rule]:
+        """Return the rules that may be about a tool, in their order."""
+        named = self._by_name.get(name, ())
+        if not self._others:
+            return [rule for _, rule in named]
+        return [rule for _, rule in sorted([*named, *self._others], key=_place)]
+
+
+def _place(entry: tuple[int, _Rule]) -> int:
+    return entry[0]
+
+
+@dataclass(slots=True)
+class Ruling:
+    """What the rules say, before any limit is asked."""
+
+    verdict: Verdict
+    reason: Reason
+    rule: str | None = None
+    detail: str = ""
+    would_deny: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
+
+    def allow(self) -> None:
+        """Turn what a person agreed to into leave."""
+        self.verdict, self.reason, self.detail = "allow", "allowed", ""
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is written down while rules are tried."""
+
+    would_deny: list[str]
+    tried: list[Tried] | None
+    """None where nobody asked for it."""
+
+
+class CompiledPolicy:
+    """One agent's policy, ready to decide."""
+
+    def __init__(self, policy: AgentPolicy) -> None:
+        self.policy = policy
+        self.agent_id = policy.agent_id
+        self.quotas = Quotas(policy)
+        self._kinds: list[tuple[Verdict, _Rules]] = []
+        by_kind: list[tuple[Verdict, tuple[Rule, ...]]] = [
+            ("deny", policy.deny),
+            ("ask", policy.ask),
+            ("allow", policy.allow),
+        ]
+        for kind, rules in by_kind:
+            named = [
+                _Rule(rule, f"{policy.agent_id}.{kind}[{index}]", policy)
+                for index, rule in enumerate(rules)
+            ]
+            self._kinds.append((kind, _Rules(named)))
+
+    def judge(self, call: ToolCall, facts: CallFacts, notes: Notes) -> Ruling:
+        """Return the policy's word on a call."""
+        for kind, rules in self._kinds:
+            for rule in rules.about(call.name):
+                answer = rule.judge(call, facts)
+                # What cannot be judged is taken against the caller.
+                met = answer is True or (answer is None and kind != "allow")
+                if notes.tried is not None:
+                    unclear = "an argument cannot be judged" if answer is None else ""
+                    notes.tried.append(Tried(rule=rule.name, met=met, detail=unclear))
+                if not met:
+                    continue
+                if rule.dry_run:
+                    notes.would_deny.append(rule.name)
+                elif kind == "deny":
+                    detail = f"a rule denies {call.name!r}"
+                    return Ruling("deny", "denied", rule.name, detail)
+                elif kind == "ask":
+                    detail = f"{call.name!r} needs a person's approval"
+                    return Ruling("ask", "approval_required", rule.name, detail)
+                else:
+                    return Ruling("allow", "allowed", rule.name)
+        detail = f"no rule allows {call.name!r} with these arguments"
+        return Ruling("deny", "not_allowed", None, detail)
+
+    def sees(self, tool: str, facts: CallFacts) -> bool:
+        """Return whether some call of a tool could be allowed."""
+        for kind, rules in self._kinds:
+            for rule in rules.about(tool):
+                if rule.dry_run or not rule.is_about(tool, facts):
+                    continue
+                if kind != "deny":
+                    return True
+                if not rule.when:
+                    return False
+        return False
+
+
+class PolicySet:
+    """The policies of all agents at one time; replaced as a whole.
+
+    Raises:
+        PolicyError: Two policies are of one agent, or of ids that look alike; a parent
+            is missing, or its own descendant.
+    """
+
+    def __init__(self, policies: Iterable[AgentPolicy]) -> None:
+        self._by_agent: dict[str, CompiledPolicy] = {}
+        seen: dict[str, str] = {}
+        written = []
+        for policy in policies:
+            alike = seen.setdefault(policy.agent_id.casefold(), policy.agent_id)
+            if policy.agent_id in self._by_agent:
+                raise PolicyError(f"two policies are of agent {policy.agent_id!r}")
+            if alike != policy.agent_id:
+                raise PolicyError(
+                    f"agents {alike!r} and {policy.agent_id!r} differ only in case"
+                )
+            self._by_agent[policy.agent_id] = CompiledPolicy(policy)
+            written.append(policy.model_dump(mode="json", exclude_defaults=True))
+        self.version = hashlib.sha256(canonical_json(written)).hexdigest()[:12]
+        self._chains = {agent: self._chain(agent) for agent in self._by_agent}
+        self._caps = {
+            agent: Caps(
+                _tightest(each.policy.max_consecutive_calls for each in chain),
+                _tightest(each.policy.max_identical_results for each in chain),
+            )
+            for agent, chain in self._chains.items()
+        }
+
+    def _chain(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
+        chain: list[CompiledPolicy] = []
+        name: str | None = agent_id
+        while name is not None:
+            found = self._by_agent.get(name)
+            if found is None:
+                raise PolicyError(f"{chain[-1].agent_id!r} has no parent {name!r}")
+            if found in chain:
+                raise PolicyError(f"{agent_id!r} is its own ancestor")
+            chain.append(found)
+            name = found.policy.parent
+        return tuple(chain)
+
+    def of(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
+        """Return an agent's policy and its ancestors'; empty if it has none."""
+        return self._chains.get(agent_id, ())
+
+    def judge(self, call: ToolCall, facts: CallFacts, *, explain: bool) -> Ruling:
+        """Return what the rules say of a call."""
+        if call.agent_id is None:
+            return Ruling("deny", "no_agent", None, "the call names no agent")
+        chain = self.of(call.agent_id)
+        if not chain:
+            detail = f"agent {call.agent_id[:128]!r} has no policy"
+            return Ruling("deny", "no_policy", None, detail)
+        if not TOOL_NAME.fullmatch(call.name):
+            detail = "a tool's name is 1 to 128 of A-Z a-z 0-9 _ . : / -"
+            return Ruling("deny", "bad_call", None, detail)
+        notes = Notes([], [] if explain else None)
+        ruling = Ruling("allow", "allowed")
+        for policy in chain:
+            own = policy.judge(call, facts, notes)
+            if ruling.rule is None or _STRICT[own.verdict] > _STRICT[ruling.verdict]:
+                ruling = own
+            if own.verdict == "deny":
+                break
+        if facts.requires_approval and ruling.verdict == "allow":
+            detail = f"{call.name!r} needs a person's approval"
+            ruling = Ruling("ask", "approval_required", ruling.rule, detail)
+        ruling.would_deny = tuple(notes.would_deny)
+        ruling.tried = tuple(notes.tried or ())
+        return ruling
+
+    def lines(self, call: ToolCall, facts: CallFacts, now: int) -> Lines:
+        """Return what a call needs of the store.
+
+        Raises:
+            MissingFacts: A limit needs to know the run or the turn.
+        """
+        chain = [policy.quotas for policy in self.of(call.agent_id or "")]
+        return Lines(chain, call, facts, now)
+
+    def caps(self, call: ToolCall) -> Caps:
+        """Return how often a call may be made in a row, and in vain."""
+        return self._caps.get(call.agent_id or "", Caps())
+
+    def sees(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
+        """Return whether some arguments could get a call of a tool allowed."""
+        chain = self.of(agent_id)
+        fit = TOOL_NAME.fullmatch(tool) is not None
+        return bool(chain) and fit and all(p.sees(tool, facts) for p in chain)
+
+
+def _tightest(caps: Iterable[int | None]) -> int | None:
+    return min((cap for cap in caps if cap is not None), default=None)

@@ -1,0 +1,71 @@
+"""What a call can cost, as whole numbers: money in micro-dollars."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import Literal, get_args
+
+from toolcell.core import InvalidInputError
+
+Unit = Literal["usd", "tokens", "calls", "cpu_ms", "wall_ms", "bytes"]
+"""US dollars, written as a decimal; the others are whole numbers."""
+
+UNITS: tuple[Unit, ...] = get_args(Unit)
+MEASURED = frozenset({"cpu_ms", "wall_ms", "bytes"})
+"""What every call uses some of, so that saying nothing does not mean none."""
+
+MAX_AMOUNT = 10**15
+"""The most of any unit: a thousand million dollars, or 31,000 years."""
+
+_DECIMAL = re.compile(r"[0-9]{1,10}(\.[0-9]{1,18})?")
+_MICRO = 1_000_000
+
+Amount = int | str | Decimal
+"""How callers write an amount: `"0.25"` or `Decimal("0.25")` for usd, else an int."""
+
+
+def parse_amount(unit: str, value: object) -> int:
+    """Return an amount as a whole number; parts of a micro-dollar count as one.
+
+    Raises:
+        InvalidInputError: The unit is unknown, or the value is negative, not finite,
+            not whole, too large, or a float.
+    """
+    if unit not in UNITS:
+        raise InvalidInputError(
+            f"{unit!r} is not a unit", hint=f"units are: {', '.join(UNITS)}"
+        )
+    if unit == "usd":
+        amount = _micro_dollars(value)
+    elif type(value) is int:
+        amount = value
+    else:
+        raise InvalidInputError(f"{unit} are counted in whole numbers, not {value!r}")
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise InvalidInputError(f"{unit}: {value!r} is negative or too large")
+    return amount
+
+
+def _micro_dollars(value: object) -> int:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = Decimal(value)
+    elif type(value) is int:
+        value = Decimal(value)
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise InvalidInputError(
+            f"usd cannot be {value!r}", hint='write a decimal as text, such as "0.25"'
+        )
+    if value.adjusted() > 12:
+        raise InvalidInputError("usd is too large")
+    return int((value * _MICRO).to_integral_value(ROUND_CEILING))
+
+
+def show_amount(unit: str, amount: int) -> int | str:
+    """Return an amount as callers write it."""
+    if unit != "usd":
+        return amount
+    sign, whole = "-" if amount < 0 else "", abs(amount)
+    text = f"{sign}{whole // _MICRO}.{whole % _MICRO:06d}"
+    cut = text.rstrip("0")
+    return text[: max(len(cut), text.index(".") + 3)]

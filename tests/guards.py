@@ -1,0 +1,65 @@
+"""Calls, clocks and people for tests of the guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from toolcell.core import GuardDeniedError, ToolCall
+from toolcell.guard import ActionGuard, CallFacts, Decision
+
+NOON = 1_700_000_000.0
+"""2023-11-14 22:13:20 UTC; 46 minutes 40 seconds before a new hour."""
+
+FREE = CallFacts(cost={}, run_id="r", turn="1")
+"""Of a tool that costs nothing but the call."""
+
+
+class FakeClock:
+    """A clock that is moved by hand."""
+
+    def __init__(self, now: float = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Said:
+    """What a person says to every call."""
+
+    approved: bool = True
+    status: str = "approved"
+    reason: str = ""
+    approver: str | None = "pat"
+    call: Any = None
+
+
+def call(name: str = "add", agent_id: str | None = "a", **arguments: Any) -> ToolCall:
+    return ToolCall(id="1", name=name, arguments=arguments, agent_id=agent_id)
+
+
+def facts(**cost: Any) -> CallFacts:
+    return CallFacts(cost=cost, run_id="r", turn="1")
+
+
+async def refusal(
+    guard: ActionGuard, asked: ToolCall, known: CallFacts = FREE
+) -> dict[str, Any]:
+    """Return the details of a refused call; fail if it is admitted."""
+    try:
+        async with guard.admit(asked, known):
+            pass
+    except GuardDeniedError as error:
+        return error.details
+    raise AssertionError("the call was admitted")
+
+
+async def spend(
+    guard: ActionGuard, asked: ToolCall, known: CallFacts = FREE, **cost: Any
+) -> Decision:
+    """Make a whole call; return the decision that admitted it."""
+    async with guard.admit(asked, known) as permit:
+        await permit.settle(cost)
+    return permit.decision
