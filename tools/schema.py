@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, Required, TypeVar
 
+from jsonschema import Draft202012Validator
 from pydantic import (
     ConfigDict,
     Field,
@@ -38,8 +39,10 @@ from toolcell.core import ConfigError
 from .context import ToolContext
 from .validation import (
     Arguments,
+    Problem,
     canonical_json,
     json_bytes,
+    path_of,
     pydantic_problems,
     refusal,
 )
@@ -47,6 +50,7 @@ from .validation import (
 _Kind = inspect.Parameter
 _OPEN_KINDS = (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD)
 _OBJECTS = frozenset(["model", "dataclass", "typed-dict", "definition-ref", "dict"])
+_EXACTLY = "one of the allowed values in its own type"
 _make_typed_dict: Any = TypedDict
 
 
@@ -147,8 +151,11 @@ class FunctionSchema:
         )
         try:
             self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(closed)
+            # A name that a nested model lacks is told here, and only here.
+            self._adapter.rebuild(raise_errors=True)
             self._validator = self._adapter.validator
             self.parameters = self._schema()
+            text = canonical_json(self.parameters)
         except PydanticUndefinedAnnotation as error:
             raise _unresolved(name, error.name) from None
         except PydanticUserError as error:
@@ -157,13 +164,17 @@ class FunctionSchema:
                 f"{name} has a parameter without a JSON Schema: {reason}",
                 hint="annotate it with a type that JSON can carry",
             ) from None
-        text = canonical_json(self.parameters)
+        except ValueError:
+            raise ConfigError(f"a default of {name} is not a JSON value") from None
         if '"writeOnly":true' in text:
             raise ConfigError(
                 f"{name} takes a secret from the model",
                 hint="read secrets with ToolContext.get_config",
             )
         self._has_sets = '"uniqueItems":true' in text
+        # For pydantic 1 is true where only certain values are allowed.
+        confusing = strict and _allows_0_or_1(self.parameters)
+        self._exact = Draft202012Validator(self.parameters) if confusing else None
         self._has_bytes = '"contentEncoding":"base64"' in text
         self._refuse_odd_defaults(name, fields)
 
@@ -221,6 +232,14 @@ class FunctionSchema:
             names = self.parameters["properties"]
             problems = pydantic_problems(error, arguments, names)
             raise refusal(tool, problems) from None
+        if self._exact is not None and not self._exact.is_valid(arguments):
+            raise refusal(
+                tool,
+                [
+                    Problem(path_of(list(error.absolute_path)), "type", _EXACTLY)
+                    for error in self._exact.iter_errors(arguments)
+                ],
+            )
         return Arguments(values, self.dump)
 
     def dump(self, values: dict[str, Any]) -> dict[str, JsonValue]:
@@ -236,6 +255,17 @@ class FunctionSchema:
             )
             dumped = to_jsonable_python(_ordered(plain), bytes_mode="base64")
         return typing.cast("dict[str, JsonValue]", dumped)
+
+
+def _allows_0_or_1(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_allows_0_or_1, schema))
+    if not isinstance(schema, dict):
+        return False
+    allowed = [schema.get("const"), *(schema.get("enum") or ())]
+    if any(isinstance(each, int) and each in (0, 1) for each in allowed):
+        return True
+    return any(map(_allows_0_or_1, schema.values()))
 
 
 def _ordered(value: Any) -> Any:
