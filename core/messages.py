@@ -50,6 +50,8 @@ def _copied(value: Any) -> Any:
     Raises:
         ValueError: It holds NaN, an infinity, half a surrogate pair, or is too deep.
     """
+    if value is None or type(value) in (bool, int):
+        return value
     try:
         text = _json_text(value)
         text.encode()

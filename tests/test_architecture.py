@@ -51,10 +51,12 @@ FACES = {
         Store Tried verify_audit
     """,
     "tools": """
-        Arguments ArtifactSink CircuitBreaker FunctionTool Idempotency JSONSchemaTool
-        MemoryIdempotency MemoryRecords Progress Records Reload RetryPolicy SQLiteIdempotency
-        SQLiteRecords Snapshot Tool ToolContext ToolExecutionRecord ToolOptions
-        ToolRegistry to_anthropic to_mcp to_openai tool
+        Arguments ArtifactSink CacheHook CircuitBreaker ConcurrentExecutor
+        FolderResultStore FunctionTool Hook Idempotency Invocation JSONSchemaTool
+        LoggingHook MemoryIdempotency MemoryRecords Proceed Progress Records
+        RedactionHook Reload ResultSizeHook RetryPolicy RunContext SQLiteIdempotency
+        SQLiteRecords SequentialExecutor Snapshot Tool ToolContext ToolExecutionRecord
+        ToolExecutor ToolOptions ToolRegistry to_anthropic to_mcp to_openai tool
     """,
     "host": "main",
     "images": "",

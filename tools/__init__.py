@@ -1,8 +1,15 @@
 """What agents can do: tools, their registry, and the executors that call them."""
 
+from .attempt import RunContext
 from .circuit_breaker import CircuitBreaker
 from .context import ArtifactSink, Progress, ToolContext
+from .executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor
 from .exporters import to_anthropic, to_mcp, to_openai
+from .hook_cache import CacheHook
+from .hook_logging import LoggingHook
+from .hook_redaction import RedactionHook
+from .hook_result_size import FolderResultStore, ResultSizeHook
+from .hooks import Hook, Invocation, Proceed
 from .idempotency import Idempotency, MemoryIdempotency
 from .json_schema_tool import JSONSchemaTool
 from .options import ToolOptions
@@ -18,22 +25,34 @@ from .validation import Arguments
 __all__ = [
     "Arguments",
     "ArtifactSink",
+    "CacheHook",
     "CircuitBreaker",
+    "ConcurrentExecutor",
+    "FolderResultStore",
     "FunctionTool",
+    "Hook",
     "Idempotency",
+    "Invocation",
     "JSONSchemaTool",
+    "LoggingHook",
     "MemoryIdempotency",
     "MemoryRecords",
+    "Proceed",
     "Progress",
     "Records",
+    "RedactionHook",
     "Reload",
+    "ResultSizeHook",
     "RetryPolicy",
+    "RunContext",
     "SQLiteIdempotency",
     "SQLiteRecords",
+    "SequentialExecutor",
     "Snapshot",
     "Tool",
     "ToolContext",
     "ToolExecutionRecord",
+    "ToolExecutor",
     "ToolOptions",
     "ToolRegistry",
     "to_anthropic",

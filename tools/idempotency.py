@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import anyio
 
@@ -28,17 +28,20 @@ State = Literal["running", "done", "unknown"]
 class Entry:
     """What stands under a key."""
 
-    body: str
+    same: bool
+    """Whether it is the body that is asked for now."""
+
     state: State
     result: ToolResult | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Flight:
     """A run of this event loop that holds a key."""
 
     body: str
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    ended: anyio.Event | None = None
+    """Made by the first who waits."""
 
 
 class Idempotency(ABC):
@@ -74,14 +77,15 @@ class Idempotency(ABC):
         while True:
             flight = self._flights.get(key)
             if flight is not None:
-                _check_body(flight.body, body)
+                _check(same=flight.body == body)
+                flight.ended = flight.ended or anyio.Event()
                 await flight.ended.wait()
                 continue
             entry = self._take(key, body, repeatable)
             if entry is None:
                 self._flights[key] = _Flight(body)
                 return None
-            _check_body(entry.body, body)
+            _check(same=entry.same)
             if entry.state == "unknown":
                 raise _unknown_outcome()
             if entry.result is not None:
@@ -107,7 +111,8 @@ class Idempotency(ABC):
         try:
             write()
         finally:
-            flight.ended.set()
+            if flight.ended is not None:
+                flight.ended.set()
 
     @abstractmethod
     def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
@@ -123,8 +128,8 @@ class Idempotency(ABC):
     def _suspect(self, key: str) -> None: ...
 
 
-def _check_body(known: str, asked: str) -> None:
-    if known != asked:
+def _check(*, same: bool) -> None:
+    if not same:
         raise InvalidInputError(
             "this call id was used for another call",
             hint="give each call an id of its own",
@@ -137,6 +142,13 @@ def _unknown_outcome() -> ToolExecutionError:
         hint="look whether it took effect; use a new call id to run it again",
         details={"outcome": "unknown"},
     )
+
+
+class _Kept(NamedTuple):
+    body: str
+    state: State
+    result: ToolResult | None
+    expires_at: float
 
 
 class MemoryIdempotency(Idempotency):
@@ -163,13 +175,14 @@ class MemoryIdempotency(Idempotency):
         self._clock = clock
         self._running: dict[str, str] = {}
         # Oldest first: an entry is put in when its key ends.
-        self._ended: dict[str, tuple[float, Entry]] = {}
+        self._ended: dict[str, _Kept] = {}
 
     def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
         self._remove_expired()
-        _, entry = self._ended.get(key, (0.0, None))
-        if entry is not None and not (repeatable and entry.state == "unknown"):
-            return entry
+        kept = self._ended.get(key)
+        if kept is not None and not (repeatable and kept.state == "unknown"):
+            same = kept.body == body
+            return Entry(same=same, state=kept.state, result=kept.result)
         self._running[key] = body
         return None
 
@@ -183,9 +196,9 @@ class MemoryIdempotency(Idempotency):
         self._put(key, "unknown", None)
 
     def _put(self, key: str, state: State, result: ToolResult | None) -> None:
-        entry = Entry(body=self._running.pop(key), state=state, result=result)
+        body, expires_at = self._running.pop(key), self._clock() + self._ttl
         self._ended.pop(key, None)
-        self._ended[key] = (self._clock() + self._ttl, entry)
+        self._ended[key] = _Kept(body, state, result, expires_at)
         if len(self._ended) > self._max_entries:
             del self._ended[next(iter(self._ended))]
 
@@ -193,6 +206,6 @@ class MemoryIdempotency(Idempotency):
         now = self._clock()
         while self._ended:
             oldest = next(iter(self._ended))
-            if self._ended[oldest][0] > now:
+            if self._ended[oldest].expires_at > now:
                 return
             del self._ended[oldest]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 
@@ -19,8 +19,7 @@ Verdict = Literal["allowed", "denied", "unguarded", "not_asked"]
 call ended before it was asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolExecutionRecord:
+class ToolExecutionRecord(NamedTuple):
     """One attempt at one call. Secrets in it are redacted."""
 
     call_id: str
@@ -33,7 +32,8 @@ class ToolExecutionRecord:
     """None where no tool was found."""
 
     arguments: Mapping[str, JsonValue]
-    """Validated arguments; as they came, where they were refused."""
+    """As the model sent them, or as the person changed them who approved the call;
+    what was left out is not in them."""
 
     verdict: Verdict
     status: ToolStatus
@@ -48,7 +48,7 @@ class ToolExecutionRecord:
     error_detail: str | None = None
     """The whole story of the error, for people; a model never sees it."""
 
-    usage: Mapping[str, int | str] = field(default_factory=dict)
+    usage: Mapping[str, int | str] = MappingProxyType({})
     """What was charged, by unit; `usd` is decimal text."""
 
     backend: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import secrets
 import time
@@ -67,32 +68,42 @@ class SQLiteIdempotency(Idempotency):
         self._owner.close()
 
     def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
-        now = self._clock()
+        now, hashed = self._clock(), _hash(body)
         with self._file.transaction() as database:
             database.execute(
                 "DELETE FROM idempotency_keys WHERE expires_at <= ?", [now]
             )
             row = database.execute(
                 "SELECT body, state, owner, result FROM idempotency_keys WHERE key = ?",
-                [key],
+                [_hash(key)],
             ).fetchone()
-            entry = None if row is None else self._entry(*row)
+            entry = None if row is None else self._entry(hashed, *row)
             if entry is not None and not (repeatable and entry.state == "unknown"):
                 return entry
             database.execute(
                 "INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?, ?, ?, ?)",
                 # A run ends at its deadline; until then the row must not expire.
-                [key, body, "running", self._owner.name, None, now + self._ttl],
+                [
+                    _hash(key),
+                    hashed,
+                    "running",
+                    self._owner.name,
+                    None,
+                    now + self._ttl,
+                ],
             )
             return None
 
-    def _entry(self, body: str, state: str, owner: str, result: str | None) -> Entry:
+    def _entry(
+        self, asked: str, body: str, state: str, owner: str, result: str | None
+    ) -> Entry:
+        same = body == asked
         if state == "done" and result is not None:
             done = ToolResult.model_validate_json(result)
-            return Entry(body=body, state="done", result=done)
+            return Entry(same=same, state="done", result=done)
         if state == "running" and self._owner.knows_alive(owner):
-            return Entry(body=body, state="running")
-        return Entry(body=body, state="unknown")
+            return Entry(same=same, state="running")
+        return Entry(same=same, state="unknown")
 
     def _keep(self, key: str, result: ToolResult) -> None:
         self._set(key, "done", result.model_dump_json())
@@ -105,15 +116,26 @@ class SQLiteIdempotency(Idempotency):
             database.execute(
                 "UPDATE idempotency_keys SET state = ?, result = ?, expires_at = ?"
                 " WHERE key = ? AND owner = ?",
-                [state, result, self._clock() + self._ttl, key, self._owner.name],
+                [
+                    state,
+                    result,
+                    self._clock() + self._ttl,
+                    _hash(key),
+                    self._owner.name,
+                ],
             )
 
     def _drop(self, key: str) -> None:
         with self._file.transaction() as database:
             database.execute(
                 "DELETE FROM idempotency_keys WHERE key = ? AND owner = ?",
-                [key, self._owner.name],
+                [_hash(key), self._owner.name],
             )
+
+
+def _hash(text: str) -> str:
+    """Return what stands in the file for a text that holds arguments."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class _Owner:

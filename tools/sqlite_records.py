@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -78,7 +77,8 @@ class SQLiteRecords(Records):
 
 
 def _written(record: ToolExecutionRecord) -> str:
-    values = asdict(record)
+    values = record._asdict()
+    values["usage"] = dict(record.usage)
     values["started_at"] = record.started_at.astimezone(UTC).isoformat()
     return json.dumps(values, ensure_ascii=False, allow_nan=False)
 

@@ -1,0 +1,330 @@
+"""Failures of tools are results, and no call touches another."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import (
+    ConfigError,
+    ToolCall,
+    ToolError,
+    ToolExecutionError,
+    ToolNotFoundError,
+)
+from toolcell.tools import (
+    ConcurrentExecutor,
+    ToolContext,
+    ToolRegistry,
+    tool,
+)
+
+from .executor_tools import (
+    PATIENCE,
+    Gates,
+    add,
+    blocked,
+    call,
+    calls,
+    crash,
+    echo,
+    executor,
+    statuses,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def gates() -> Gates:
+    return Gates()
+
+
+async def test_tools_that_cannot_be_stopped_are_counted_lt_35_rg_33() -> None:
+    """Control is back at the deadline, and nobody pretends that it is over."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    @tool(timeout=0.02)
+    def stuck() -> None:
+        entered.set()
+        go_on.wait(PATIENCE)
+
+    made = executor(stuck)
+    result = await made.call(call("stuck"))
+    record = made.records.get_record("stuck")
+
+    assert entered.is_set()
+    assert result.status == "timeout"
+    assert result.error is not None
+    assert result.error.details["still_running"] is True
+    assert record is not None
+    assert (record.still_running, record.backend) == (True, "thread")
+    assert made.still_running == 1
+    go_on.set()
+    with anyio.fail_after(PATIENCE):
+        while made.still_running:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_leaving_a_stream_leaves_stuck_threads_counted_rl_11() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    @tool
+    def stuck() -> None:
+        entered.set()
+        go_on.wait(PATIENCE)
+
+    made = executor(stuck, echo)
+    async with made.execute_streaming(
+        [call("stuck"), call("echo", number=1)]
+    ) as stream:
+        async for index, _ in stream:
+            assert index == 1
+            await anyio.to_thread.run_sync(entered.wait, PATIENCE)
+            break
+    record = made.records.get_record("stuck")
+
+    assert record is not None
+    assert (record.status, record.still_running) == ("cancelled", True)
+    assert made.still_running == 1
+    go_on.set()
+
+
+async def test_threads_left_behind_are_bounded_ra_05() -> None:
+    go_on = threading.Event()
+
+    @tool(timeout=0.01)
+    def stuck(number: int) -> None:
+        go_on.wait(PATIENCE)
+
+    made = executor(stuck, max_threads=3)
+    results = await made.execute(calls("stuck", 5))
+
+    assert statuses(results).count("timeout") == 3
+    refused = [result.error for result in results if result.status == "error"]
+    assert len(refused) == 2
+    assert all(error and "in threads already" in error.message for error in refused)
+    go_on.set()
+
+
+async def test_a_sync_tool_can_look_whether_it_was_given_up() -> None:
+    seen: list[bool] = []
+    done = threading.Event()
+    entered = threading.Event()
+
+    @tool(timeout=0.02)
+    def polite(context: ToolContext) -> None:
+        entered.set()
+        while not context.cancelled:
+            done.wait(0.001)
+        seen.append(True)
+        done.set()
+
+    result = await executor(polite).call(call("polite"))
+
+    assert result.status == "timeout"
+    assert await anyio.to_thread.run_sync(done.wait, PATIENCE)
+    assert seen == [True]
+
+
+async def test_timeouts_end_async_work_gr_11() -> None:
+    ended = []
+
+    @tool(timeout=0.01)
+    async def sleeper() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    made = executor(sleeper)
+    result = await made.call(call("sleeper"))
+
+    assert ended == [True]
+    assert (result.status, result.error and result.error.kind) == (
+        "timeout",
+        "tool.timeout",
+    )
+    record = made.records.get_record("sleeper")
+    assert record is not None
+    assert record.duration_ms >= 10
+
+
+async def test_a_tools_own_timeout_error_is_its_own_rg_35() -> None:
+    @tool
+    async def confused() -> None:
+        raise TimeoutError("of a socket")
+
+    result = await executor(confused).call(call("confused"))
+
+    assert result.status == "error"
+    assert result.error is not None
+    assert result.error.kind == "tool.execution"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        call("crash"),
+        call("unknown"),
+        call("add", a="1", b=2),
+        {"id": "m", "name": "add", "arguments": "{not json"},
+        {"name": "add"},
+        {"id": 3, "name": None, "arguments": []},
+        "not a call",
+        call("exits"),
+        call("exits_in_a_thread"),
+        call("cancels_itself"),
+        call("returns_an_object"),
+        call("returns_nan"),
+        call("breaks_str"),
+    ],
+    ids=lambda bad: bad.name if isinstance(bad, ToolCall) else "malformed",
+)
+async def test_a_bad_call_never_touches_its_siblings_or_20_ro_01_ro_04(
+    bad: Any, gates: Gates
+) -> None:
+    @tool
+    async def exits() -> None:
+        raise SystemExit(3)
+
+    @tool
+    def exits_in_a_thread() -> None:
+        raise SystemExit(3)
+
+    @tool
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
+
+    @tool
+    async def returns_an_object() -> Any:
+        return object()
+
+    @tool
+    async def returns_nan() -> float:
+        return float("nan")
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    @tool
+    async def breaks_str() -> None:
+        raise Odd
+
+    odd = [exits, exits_in_a_thread, cancels_itself, returns_an_object]
+    made = executor(add, crash, gates.tool, *odd, returns_nan, breaks_str)
+    batch = [call("wait", "w", number=0), bad, call("add", "a", a=1, b=2)]
+    async with made.execute_streaming(batch) as results:
+        found = dict([await anext(results), await anext(results)])
+        assert set(found) == {1, 2}
+        gates.gates[0].set()
+        found |= dict([await anext(results)])
+
+    assert statuses([found[index] for index in range(3)]) == ["ok", "error", "ok"]
+    assert [result.content for result in (found[0], found[2])] == [0, 3]
+    assert found[1].call_id
+    # The malformed one has a record like any other.
+    assert {each.status for each in made.records.all_records()} == {"ok", "error"}
+
+
+async def test_what_a_crash_says_stays_in_the_record_or_17_a_21() -> None:
+    made = executor(crash)
+    result = await made.call(call("crash"))
+    record = made.records.get_record("crash")
+
+    assert "hunter2" not in result.to_text()
+    assert result.error is not None
+    assert result.error.message == "crash failed (ValueError)"
+    assert record is not None
+    assert "hunter2 is the password" in str(record.error_detail)
+    assert "ValueError" in str(record.error_detail)
+
+
+async def test_what_a_tool_tells_the_model_reaches_it_or_16_rl_21() -> None:
+    @tool
+    async def picky(city: str) -> None:
+        raise ToolError("no such city", hint="ask for the country", details={"n": 1})
+
+    result = await executor(picky).call(call("picky", city="X"))
+
+    assert result.error is not None
+    assert (result.error.message, result.error.hint) == (
+        "no such city",
+        "ask for the country",
+    )
+    assert "ask for the country" in result.to_text()
+
+
+async def test_validation_fails_before_any_side_effect_gr_10_rg_36() -> None:
+    ran = []
+
+    @tool
+    async def act(number: int) -> None:
+        ran.append(number)
+
+    made = executor(act)
+    bad: list[Mapping[str, Any]] = [{}, {"number": "2"}, {"number": 1, "x": 2}]
+    results = [await made.call(call("act", str(i), **a)) for i, a in enumerate(bad)]
+
+    assert ran == []
+    assert [r.error and r.error.kind for r in results] == ["tool.validation"] * 3
+    assert [r.verdict for r in made.records.all_records()] == ["not_asked"] * 3
+
+
+async def test_errors_are_raised_where_asked_for_gr_12_x_03() -> None:
+    ran = []
+
+    @tool
+    async def last() -> None:
+        await blocked()
+        ran.append(True)
+
+    made = executor(crash, last, echo, raise_on_error=True)
+    with pytest.raises(ToolExecutionError, match="crash failed") as raised:
+        await made.execute([call("last"), call("crash")])
+    assert ran == [True], "siblings end first"
+    assert isinstance(raised.value.__cause__, ValueError)
+    with pytest.raises(ToolNotFoundError):
+        await made.call(call("unknown"))
+    with pytest.raises(ToolExecutionError):
+        async with made.execute_streaming([call("crash", "again")]) as results:
+            async for _ in results:
+                pass
+
+    assert (await made.call(call("echo", number=1))).content == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_concurrency": 0}, {"timeout_seconds": 0}, {"max_threads": 0}],
+)
+def test_bad_numbers_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        executor(echo, **wrong)
+
+
+def test_a_guard_is_named_even_if_it_is_none_rg_39() -> None:
+    with pytest.raises(TypeError, match="guard"):
+        ConcurrentExecutor(ToolRegistry([echo]))  # type: ignore[call-arg]
+
+
+async def test_a_fault_of_the_records_is_one_calls_fault() -> None:
+    from toolcell.tools import MemoryRecords, ToolExecutionRecord
+
+    class Broken(MemoryRecords):
+        def add(self, record: ToolExecutionRecord) -> None:
+            if record.call_id == "1":
+                raise RuntimeError("disk on fire")
+            super().add(record)
+
+    made = executor(echo, records=Broken())
+    results = await made.execute(calls("echo", 3))
+
+    assert statuses(results) == ["ok", "error", "ok"]
+    assert "fire" not in results[1].to_text()

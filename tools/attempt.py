@@ -1,0 +1,117 @@
+"""What calls go through, and one try at a call as far as it has come."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from toolcell.core import Message, ToolCall, ToolcellError, ToolResult
+from toolcell.guard import ActionGuard, Redactor
+
+from .circuit_breaker import CircuitBreaker
+from .context import ArtifactSink, Progress
+from .hooks import Hook
+from .idempotency import Idempotency
+from .records import Records, ToolExecutionRecord, Verdict
+from .retries import RetryPolicy
+from .running import Runner, Running
+from .tool import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """What tools and the guard may know of the agent's run besides the call."""
+
+    run_id: str | None = None
+    """Results of idempotent tools are handed out within a run, not across runs."""
+
+    turn: str | None = None
+    """The model's turn within the run."""
+
+    approval_seconds: float | None = None
+    """How long a call may wait for a person; 0 asks nobody. When it is reached the
+    call is denied. None: as the guard's approvals say."""
+
+    messages: tuple[Message, ...] = ()
+    confidence: float = 0.0
+    """From 0 to 1."""
+
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    on_progress: Callable[[Progress], None] | None = None
+    """Called as tools report; from a worker thread where they run in one."""
+
+    artifacts: ArtifactSink | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What calls go through; made once, by the executor."""
+
+    guard: ActionGuard | None
+    runner: Runner
+    records: Records
+    idempotency: Idempotency
+    hooks: Sequence[Hook]
+    retries: Mapping[str, RetryPolicy]
+    circuit_breaker: CircuitBreaker | None
+    redactor: Redactor
+    timeout_seconds: float
+    clock: Callable[[], datetime] | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One try at a call."""
+
+    started_at: datetime
+    number: int = 1
+    began: float = field(default_factory=time.perf_counter)
+    tool: Tool | None = None
+    verdict: Verdict = "not_asked"
+    running: Running = field(default_factory=Running)
+    replayed: bool = False
+    edited: Mapping[str, Any] | None = None
+    """The arguments that a person put in the place of those that were sent."""
+
+    retry: bool = False
+    """Whether another attempt follows."""
+
+    def record(
+        self,
+        call: ToolCall,
+        result: ToolResult,
+        error: ToolcellError | None,
+        redactor: Redactor,
+    ) -> ToolExecutionRecord:
+        """Return the record of this attempt, now that it has ended."""
+        tool = self.tool
+        shown: Any = redactor(call.arguments if self.edited is None else self.edited)
+        return ToolExecutionRecord(
+            call_id=call.id,
+            tool_name=call.name if tool is None else tool.name,
+            tool_version=None if tool is None else tool.version,
+            agent_id=call.agent_id,
+            parent_id=call.parent_id,
+            arguments=shown,
+            verdict=self.verdict,
+            status=result.status,
+            started_at=self.started_at,
+            duration_ms=(time.perf_counter() - self.began) * 1000,
+            result=redactor(result.content),
+            error_kind=None if error is None else error.kind,
+            error_detail=None if error is None else _story(error, redactor),
+            usage=dict(self.running.usage),
+            backend=self.running.backend,
+            attempt=self.number,
+            final=not self.retry,
+            replayed=self.replayed,
+            still_running=self.running.still_running,
+        )
+
+
+def _story(error: ToolcellError, redactor: Redactor) -> str:
+    return redactor.text("".join(traceback.format_exception(error)))

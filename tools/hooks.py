@@ -1,0 +1,41 @@
+"""What may be wrapped around the run of a tool: one behaviour, one hook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from toolcell.core import ToolCall
+
+from .tool import Tool
+from .validation import Arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One attempt at a call that was found, validated and admitted."""
+
+    call: ToolCall
+    tool: Tool
+    arguments: Arguments
+    attempt: int = 1
+
+
+Proceed = Callable[[], Awaitable[JsonValue]]
+"""Runs the tool, or the next hook, and returns its content as JSON values."""
+
+
+class Hook(ABC):
+    """Stands around the run of a tool, inside the guard's admission.
+
+    A hook may look, change the content, answer in the tool's place, or raise. What
+    it raises ends its own call and no other. Arguments are past the guard and
+    cannot be changed.
+    """
+
+    @abstractmethod
+    async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
+        """Return the content of the call; `await proceed()` is what it would be."""

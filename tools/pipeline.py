@@ -1,0 +1,393 @@
+"""The way of one call: look up, validate, admit, run, settle, record.
+
+Whatever ends a call ends it here, as one `ToolResult` and one record for each
+attempt. Only a cancellation that was sent from outside goes on, after its record
+is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import Literal
+
+import anyio
+from opentelemetry import trace
+from pydantic import JsonValue
+
+from toolcell.core import (
+    StoreUnavailableError,
+    ToolCall,
+    ToolcellError,
+    ToolExecutionError,
+    ToolResult,
+    ToolStatus,
+    ToolTimeoutError,
+)
+from toolcell.guard import CallFacts
+
+from .attempt import Attempt, Parts, RunContext
+from .circuit_breaker import Outcome
+from .context import ToolContext
+from .hooks import Invocation, Proceed
+from .running import as_json
+from .snapshot import Snapshot
+from .spans import close_span, start_span
+from .tool import Tool
+from .validation import Arguments, canonical_json
+
+_log = logging.getLogger(__name__)
+_Ran = tuple[ToolResult, ToolcellError | None]
+_Failure = Literal["error", "denied", "timeout", "cancelled"]
+
+
+class Pipeline:
+    """One call on its way.
+
+    Args:
+        parts: What it goes through.
+        snapshot: The tools that there are, for the whole batch.
+        call: What was asked for.
+        run: What is known of the agent's run.
+    """
+
+    _tool: Tool
+    _arguments: Arguments
+
+    def __init__(
+        self, parts: Parts, snapshot: Snapshot, call: ToolCall, run: RunContext
+    ) -> None:
+        self._parts = parts
+        self._snapshot = snapshot
+        self._call = call
+        self._run = run
+        self._attempt = Attempt(started_at=_now(parts))
+        self._in_doubt = False
+        self.error: ToolcellError | None = None
+        """What ended the call, if it failed."""
+
+    async def execute(self, slot: AbstractAsyncContextManager[None]) -> ToolResult:
+        """Return the one result of the call; only cancellation is raised.
+
+        Args:
+            slot: What the call waits for and holds while it runs.
+        """
+        span = start_span(self._call)
+        if not span.is_recording():
+            return await self._execute(slot)
+        with trace.use_span(span, end_on_exit=True):
+            result = await self._execute(slot)
+            close_span(span, result)
+            return result
+
+    def refuse(self, error: ToolcellError) -> ToolResult:
+        """Return the result of a call that is not made at all."""
+        return self._failed(error)
+
+    async def _execute(self, slot: AbstractAsyncContextManager[None]) -> ToolResult:
+        try:
+            async with slot:
+                view = self._snapshot.for_agent(self._call.agent_id)
+                self._tool = view.get_or_raise(self._call.name)
+                self._attempt.tool = self._tool
+                self._validate()
+                return await self._once(self._keys())
+        except ToolcellError as error:
+            return self._failed(error)
+        except Exception as error:  # noqa: BLE001 - one call's fault, not the batch's
+            _log.exception("the call %s ended by a fault", self._call.id)
+            fault = ToolExecutionError(f"the call could not be made ({_kind(error)})")
+            return self._failed(fault, cause=error)
+        except BaseException as error:
+            # Cancelled: nobody takes a result, the record stays.
+            stopped = ToolExecutionError("the call was cancelled")
+            self._failed(stopped, "cancelled", cause=error)
+            raise
+
+    def _validate(self) -> None:
+        try:
+            self._arguments = self._tool.validate(self._call.arguments)
+        except ToolcellError:
+            raise
+        except Exception as error:
+            raise self._masked(error) from error
+
+    @cached_property
+    def _request(self) -> ToolCall:
+        """The call as the guard judges it: with what the tool will get."""
+        changes = {"name": self._tool.name, "arguments": self._arguments.json}
+        return self._call.model_copy(update=changes)
+
+    def _masked(self, error: BaseException) -> ToolExecutionError:
+        """Return what a model may know of an error that nobody meant for it."""
+        masked = ToolExecutionError(f"{self._tool.name} failed ({_kind(error)})")
+        masked.__cause__ = error
+        return masked
+
+    # What happens once, however often it is asked for.
+
+    def _keys(self) -> list[tuple[str, str]]:
+        """Return what must happen once, each with what is asked for under it."""
+        tool, call = self._tool, self._call
+        agent, made = _part(call.agent_id), f"{tool.name}/{tool.version}"
+        sent = canonical_json(call.arguments)
+        keys = [(f"call/{agent}/{call.id}", f"{made}/{sent}")]
+        if tool.idempotent:
+            body = f"{made}/{self._arguments.text}"
+            keys.append((f"arguments/{agent}/{_part(self._run.run_id)}/{body}", body))
+        return keys
+
+    async def _once(self, keys: Sequence[tuple[str, str]]) -> ToolResult:
+        """Run under the keys; hand out an earlier result if one of them has it."""
+        if not keys:
+            return await self._attempts()
+        key, body = keys[0]
+        earlier = await self._parts.idempotency.claim(
+            key, body, repeatable=self._tool.idempotent
+        )
+        if earlier is not None:
+            return await self._replay(earlier)
+        result: ToolResult | None = None
+        try:
+            result = await self._once(keys[1:])
+            return result
+        finally:
+            self._end(key, result)
+
+    def _end(self, key: str, result: ToolResult | None) -> None:
+        idempotency = self._parts.idempotency
+        try:
+            if result is not None and result.ok:
+                idempotency.finish(key, result)
+            elif self._in_doubt and not self._tool.idempotent:
+                idempotency.doubt(key)
+            else:
+                idempotency.forget(key)
+        except StoreUnavailableError as error:
+            # The key stays as claimed, and a later call finds its outcome unknown.
+            _log.warning("an idempotency key was not ended: %s", error)
+
+    async def _replay(self, earlier: ToolResult) -> ToolResult:
+        """Hand out an earlier result, if the agent may still make the call."""
+        attempt = self._attempt
+        attempt.replayed = True
+        attempt.verdict = "unguarded"
+        if self._parts.guard is not None:
+            attempt.verdict = "denied"
+            decision = await self._parts.guard.decide(self._request, self._facts())
+            if decision.verdict == "deny":
+                return self._failed(decision.to_error(), "denied")
+            attempt.verdict = "allowed"
+        names = {"call_id": self._call.id, "name": self._call.name, "usage": {}}
+        return self._closed(earlier.model_copy(update=names))
+
+    # One attempt, or several.
+
+    async def _attempts(self) -> ToolResult:
+        policy = self._parts.retries.get(self._tool.name)
+        if policy is None or not self._tool.idempotent:
+            return await self._one_attempt(final=True)
+        for number in range(1, policy.max_attempts):
+            result = await self._one_attempt(final=False)
+            if not self._attempt.retry:
+                return result
+            started_at = _now(self._parts)
+            self._attempt = Attempt(
+                started_at=started_at, number=number + 1, tool=self._tool
+            )
+            await anyio.sleep(policy.pause(number))
+            # The tool may have changed the values that it got.
+            self._validate()
+        return await self._one_attempt(final=True)
+
+    async def _one_attempt(self, *, final: bool) -> ToolResult:
+        breaker = self._parts.circuit_breaker
+        if breaker is None:
+            result, error = await self._admitted()
+        else:
+            circuit = breaker.enter(self._tool.name)
+            outcome: Outcome = "none"
+            try:
+                result, error = await self._admitted()
+                outcome = "failed" if error else "ok"
+            finally:
+                circuit.end(outcome)
+        attempt = self._attempt
+        attempt.retry = not final and error is not None and _may_pass(error)
+        return self._closed(result, error)
+
+    async def _admitted(self) -> _Ran:
+        """Run the tool if the guard lets it; a GuardError is the guard's own."""
+        attempt, guard = self._attempt, self._parts.guard
+        if guard is None:
+            attempt.verdict = "unguarded"
+            return await self._ran()
+        attempt.verdict = "denied"
+        async with guard.admit(self._request, self._facts()) as permit:
+            attempt.verdict = "allowed"
+            try:
+                if permit.call.arguments != self._request.arguments:
+                    # Who approved it changed it.
+                    attempt.edited = permit.call.arguments
+                    self._arguments = self._tool.validate(permit.call.arguments)
+                result, error = await self._ran()
+            except BaseException as stopped:
+                fault = isinstance(stopped, Exception)
+                status: ToolStatus = "error" if fault else "cancelled"
+                with anyio.CancelScope(shield=True):
+                    await permit.settle(attempt.running.usage, status=status)
+                raise
+            await permit.settle(
+                {**attempt.running.usage, "bytes": len(result.to_text())},
+                status=result.status,
+                error_kind=error.kind if error else None,
+                result=result.content,
+            )
+        return result, error
+
+    def _facts(self) -> CallFacts:
+        tool, run = self._tool, self._run
+        return CallFacts(
+            version=tool.version,
+            tags=frozenset(tool.tags),
+            definition_hash=tool.definition_hash,
+            cost=self._parts.runner.most(tool, self._seconds),
+            run_id=run.run_id,
+            turn=run.turn,
+            requires_approval=tool.requires_approval,
+            approval_seconds=run.approval_seconds,
+        )
+
+    @property
+    def _seconds(self) -> float:
+        timeout = self._tool.timeout
+        return self._parts.timeout_seconds if timeout is None else timeout
+
+    async def _ran(self) -> _Ran:
+        """Run the tool inside its hooks; whatever they raise is a result."""
+        call, attempt = self._call, self._attempt
+        proceed: Proceed = self._run_tool
+        if self._parts.hooks:
+            proceed = self._hooked(proceed)
+        usage = attempt.running.usage
+        try:
+            content = await proceed()
+            result = ToolResult(
+                call_id=call.id, name=call.name, content=content, usage=usage
+            )
+        except ToolTimeoutError as error:
+            return self._failure(error, "timeout"), error
+        except ToolcellError as error:
+            return self._failure(error, "error"), error
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its own
+            masked = self._masked(error)
+            return self._failure(masked, "error"), masked
+        return result, None
+
+    def _failure(self, error: ToolcellError, status: _Failure) -> ToolResult:
+        result = ToolResult.failed(self._call.id, self._call.name, error, status=status)
+        return result.model_copy(update={"usage": self._attempt.running.usage})
+
+    def _hooked(self, proceed: Proceed) -> Proceed:
+        invocation = Invocation(
+            call=self._request,
+            tool=self._tool,
+            arguments=self._arguments,
+            attempt=self._attempt.number,
+        )
+        for hook in reversed(self._parts.hooks):
+            proceed = partial(hook.around, invocation, proceed)
+        return proceed
+
+    async def _run_tool(self) -> JsonValue:
+        running, seconds = self._attempt.running, self._seconds
+        context = self._context(seconds) if self._tool.takes_context else None
+        self._in_doubt = True
+        try:
+            value = await self._parts.runner.run(
+                self._tool, self._arguments, context, running, seconds
+            )
+        except ToolTimeoutError:
+            raise
+        except Exception:
+            self._in_doubt = False
+            raise
+        return as_json(self._tool.name, value)
+
+    def _context(self, seconds: float) -> ToolContext:
+        call, run = self._call, self._run
+        clock = self._parts.clock
+        context = ToolContext(
+            call_id=call.id,
+            tool_name=self._tool.name,
+            agent_id=call.agent_id,
+            parent_id=call.parent_id,
+            idempotency_key=f"{_part(call.agent_id)}/{call.id}",
+            attempt=self._attempt.number,
+            deadline=time.monotonic() + seconds,
+            messages=run.messages,
+            confidence=run.confidence,
+            metadata=run.metadata,
+            config=self._snapshot.config_of(self._tool.name),
+            on_progress=run.on_progress,
+            artifacts=run.artifacts,
+        )
+        if clock is not None:
+            context.clock = clock
+        return context
+
+    # The end of an attempt.
+
+    def _failed(
+        self,
+        error: ToolcellError,
+        status: _Failure | None = None,
+        *,
+        cause: BaseException | None = None,
+    ) -> ToolResult:
+        """Close an attempt that an error ended outside the tool."""
+        if status is None:
+            denied = self._attempt.verdict == "denied"
+            status = "denied" if denied else "error"
+        error.__cause__ = cause or error.__cause__
+        return self._closed(self._failure(error, status), error)
+
+    def _closed(
+        self, result: ToolResult, error: ToolcellError | None = None
+    ) -> ToolResult:
+        """Write the record of an attempt and return its result."""
+        self.error = error
+        redactor = self._parts.redactor
+        try:
+            record = self._attempt.record(self._call, result, error, redactor)
+            self._parts.records.add(record)
+        except Exception as fault:  # noqa: BLE001 - one call's fault, not the batch's
+            _log.exception("the record of call %s is lost", self._call.id)
+            self.error = ToolExecutionError("the record of the call is lost")
+            self.error.__cause__ = fault
+            return ToolResult.failed(
+                result.call_id, result.name, self.error, content=result.content
+            )
+        return result
+
+
+def _now(parts: Parts) -> datetime:
+    return datetime.now(UTC) if parts.clock is None else parts.clock()
+
+
+def _kind(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _part(name: str | None) -> str:
+    """Return a name that cannot run into what follows it in a key."""
+    return f"{len(name or '')}:{name or ''}"
+
+
+def _may_pass(error: ToolcellError) -> bool:
+    """Tell whether the next attempt may go better."""
+    return error.retryable or isinstance(error, ToolExecutionError | ToolTimeoutError)

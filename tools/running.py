@@ -1,0 +1,194 @@
+"""Runs an admitted tool to its end or its deadline, wherever it belongs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+from pydantic import JsonValue
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from toolcell.core import (
+    ConfigError,
+    ToolExecutionError,
+    ToolNotFoundError,
+    ToolTimeoutError,
+)
+from toolcell.sandbox import SandboxManager
+
+from .context import ToolContext
+from .registry import ToolRegistry
+from .sandboxed import content_of, run_in_cell
+from .tool import Tool
+from .validation import Arguments
+from .workers import Job, Workers
+
+_PLAIN = (str, int, bool, type(None))
+
+
+@dataclass(slots=True)
+class Running:
+    """What is known of a run while it goes on, also when it is torn down."""
+
+    backend: str | None = None
+    job: Job | None = None
+    usage: dict[str, int | str] = field(default_factory=dict)
+
+    @property
+    def still_running(self) -> bool:
+        """Whether a function runs on that could not be stopped."""
+        return self.job is not None and self.job.left_behind
+
+
+class Runner:
+    """Runs functions on the event loop, in threads, or in cells."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        workers: Workers,
+        sandbox: SandboxManager | None,
+    ) -> None:
+        self._registry = registry
+        self._workers = workers
+        self._sandbox = sandbox
+
+    def most(self, tool: Tool, seconds: float) -> dict[str, int | str]:
+        """Return the most that a call may use, by unit, as far as it is known."""
+        cost: dict[str, int | str] = {"wall_ms": math.ceil(seconds * 1000), "cpu_ms": 0}
+        if tool.sandboxed and self._sandbox is not None:
+            limits = self._sandbox.config.limits
+            cost["cpu_ms"] = math.ceil(seconds * 1000 * max(1.0, limits.cpus))
+            cost["bytes"] = 2 * limits.output_bytes
+        return cost | dict(tool.cost)
+
+    async def run(
+        self,
+        tool: Tool,
+        arguments: Arguments,
+        context: ToolContext | None,
+        running: Running,
+        seconds: float,
+    ) -> Any:
+        """Return what the tool returns.
+
+        Raises:
+            ToolTimeoutError: It was stopped at its deadline.
+            ToolNotFoundError: It was taken out of the registry with what it runs.
+            Exception: Whatever the tool raises.
+        """
+        retired = False
+
+        def retire() -> None:
+            nonlocal retired
+            retired = True
+            scope.cancel()
+
+        # In a cell the kernel holds the deadline; to wait for a cell is not its time.
+        limit = math.inf if tool.sandboxed else seconds
+        deadline = anyio.current_time() + limit
+        with anyio.CancelScope(deadline=deadline) as scope:
+            try:
+                with self._registry.running(tool, retire):
+                    value = await self._value(
+                        tool, arguments, context, running, seconds
+                    )
+            except anyio.get_cancelled_exc_class():
+                if context is not None:
+                    context.cancel()
+                if _asked_to_stop(scope):
+                    raise
+                raise ToolExecutionError(f"{tool.name} cancelled itself") from None
+            return value
+        if retired:
+            raise ToolNotFoundError(f"{tool.name} was taken away while it ran")
+        raise _out_of_time(tool.name, seconds, still_running=running.still_running)
+
+    async def _value(
+        self,
+        tool: Tool,
+        arguments: Arguments,
+        context: ToolContext | None,
+        running: Running,
+        seconds: float,
+    ) -> Any:
+        began = time.perf_counter()
+        running.usage |= tool.cost
+        try:
+            if tool.sandboxed:
+                return await self._in_cell(tool, arguments, running, seconds)
+            if tool.blocking:
+                running.backend = "thread"
+                running.job = self._workers.job(partial(tool.call, arguments, context))
+                value = await running.job.run()
+                return await value if inspect.isawaitable(value) else value
+            running.backend = "loop"
+            return await tool.call(arguments, context)
+        except SystemExit as error:
+            # It would take every other call of the process along.
+            raise ToolExecutionError(f"{tool.name} failed (SystemExit)") from error
+        finally:
+            wall = math.ceil((time.perf_counter() - began) * 1000)
+            running.usage["wall_ms"] = wall
+
+    async def _in_cell(
+        self, tool: Tool, arguments: Arguments, running: Running, seconds: float
+    ) -> JsonValue:
+        if self._sandbox is None:
+            raise ConfigError(
+                f"{tool.name} is sandboxed and the executor has no sandbox",
+                hint="pass sandbox=SandboxManager(...)",
+            )
+        result, wall = await run_in_cell(self._sandbox, tool, arguments, seconds)
+        running.backend = result.backend
+        running.usage |= {
+            "cpu_ms": math.ceil(result.usage.cpu_ms),
+            "bytes": len(result.stdout_bytes) + len(result.stderr_bytes),
+        }
+        return content_of(tool.name, result, wall)
+
+
+def _asked_to_stop(scope: anyio.CancelScope) -> bool:
+    """Tell a cancellation that we were sent from one that a tool made up."""
+    if scope.cancel_called or anyio.current_effective_deadline() == -math.inf:
+        return True
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        # Trio, where nobody can make one up.
+        return True
+    return task is None or task.cancelling() > 0
+
+
+def _out_of_time(name: str, seconds: float, *, still_running: bool) -> ToolTimeoutError:
+    details: dict[str, Any] = {"timeout_seconds": seconds}
+    hint = None
+    if still_running:
+        details["still_running"] = True
+        hint = "its function could not be stopped and runs on"
+    return ToolTimeoutError(
+        f"{name} did not end within {seconds:g} s", hint=hint, details=details
+    )
+
+
+def as_json(name: str, value: Any) -> JsonValue:
+    """Return what a tool returned as JSON values.
+
+    Raises:
+        ToolExecutionError: It is not JSON.
+    """
+    if type(value) in _PLAIN:
+        return value  # type: ignore[no-any-return]
+    try:
+        content: JsonValue = to_jsonable_python(value, inf_nan_mode="constants")
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        raise ToolExecutionError(
+            f"{name} returned what is not JSON ({type(value).__name__})"
+        ) from error
+    return content

@@ -1,0 +1,74 @@
+"""Runs a tool that is declared `sandboxed` in a cell of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import JsonValue
+
+from toolcell.core import (
+    CallFailedError,
+    ConfigError,
+    ToolExecutionError,
+    ToolTimeoutError,
+)
+from toolcell.sandbox import (
+    Described,
+    ExecutionResult,
+    Limits,
+    SandboxManager,
+    call_program,
+)
+
+from .tool import FunctionTool, Tool
+from .validation import Arguments
+
+_OUT_OF_TIME = ("timeout", "cpu_limit")
+
+
+async def run_in_cell(
+    sandbox: SandboxManager, tool: Tool, arguments: Arguments, seconds: float
+) -> tuple[ExecutionResult, float]:
+    """Return the run of a tool's function in a new cell, and the seconds it had.
+
+    Source and JSON go in, JSON comes out: the host loads nothing that a cell sends.
+
+    Raises:
+        InvalidInputError: The function cannot travel.
+        SandboxError: It could not be run.
+    """
+    if not isinstance(tool, FunctionTool):
+        raise ConfigError(f"{tool.name} is no function and cannot run in a cell")
+    code, inputs = call_program(tool.function, (), dict(arguments.json))
+    wall = min(seconds, sandbox.config.limits.wall_seconds)
+    result = await sandbox.run(code, inputs=inputs, limits=Limits(wall_seconds=wall))
+    return result, wall
+
+
+def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
+    """Return the value of a run that ended well.
+
+    Raises:
+        ToolTimeoutError: It was killed at its deadline.
+        ToolExecutionError: It ended in another way, or its value is not JSON.
+    """
+    if result.status in _OUT_OF_TIME:
+        raise ToolTimeoutError(
+            f"{name} was stopped after {seconds:g} s ({result.status})",
+            details={"run_status": result.status},
+        ) from _story(name, result)
+    if result.status != "ok":
+        what = result.exception.type if result.exception else result.status
+        raise ToolExecutionError(
+            f"{name} failed ({what})", details={"run_status": result.status}
+        ) from _story(name, result)
+    if isinstance(result.value, Described):
+        raise ToolExecutionError(f"{name} returned what is not JSON")
+    value: Any = result.value
+    return value  # type: ignore[no-any-return]
+
+
+def _story(name: str, result: ExecutionResult) -> CallFailedError:
+    """Return the program's own words, for the record and not for the model."""
+    words = result.exception.traceback if result.exception else result.stderr
+    return CallFailedError(f"{name} in its cell:\n{words}", result=result)

@@ -1,0 +1,96 @@
+"""Turns of calls: so many at once, and of one group only one."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+
+import anyio
+
+_inside: ContextVar[frozenset[int]] = ContextVar("_inside", default=frozenset())
+
+
+@dataclass(slots=True)
+class _Waiter:
+    group: str | None
+    granted: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Slots:
+    """Lets calls pass in order of arrival; none waits for a group it is not in.
+
+    A call gets its slot and its group at the same moment, so no two calls wait for
+    what the other one has. A call made inside a call takes part in the turn of the
+    outer one: it waits for nothing, or both would wait for ever.
+
+    Args:
+        limit: Calls at once. When it is reached others wait.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+        self._busy: set[str] = set()
+        self._waiting: deque[_Waiter] = deque()
+
+    def turn(self, group: str | None) -> Turn:
+        """Return a turn; `async with` it waits for a slot and for the group."""
+        return Turn(self, group)
+
+    async def enter(self, group: str | None) -> None:
+        """Wait for a slot and the group; `leave` gives both back."""
+        if self._has_room(group):
+            self._take(group)
+            return
+        waiter = _Waiter(group)
+        self._waiting.append(waiter)
+        try:
+            await waiter.granted.wait()
+        except BaseException:
+            if waiter.granted.is_set():
+                self.leave(group)
+            else:
+                self._waiting.remove(waiter)
+            raise
+
+    def _has_room(self, group: str | None) -> bool:
+        return self._free > 0 and group not in self._busy
+
+    def _take(self, group: str | None) -> None:
+        self._free -= 1
+        if group is not None:
+            self._busy.add(group)
+
+    def leave(self, group: str | None) -> None:
+        """Give back a slot and the group, and let the next ones pass."""
+        self._free += 1
+        if group is not None:
+            self._busy.discard(group)
+        while self._free > 0:
+            waiter = next((w for w in self._waiting if w.group not in self._busy), None)
+            if waiter is None:
+                return
+            self._waiting.remove(waiter)
+            self._take(waiter.group)
+            waiter.granted.set()
+
+
+class Turn:
+    """A call's turn, as an async context manager."""
+
+    def __init__(self, slots: Slots, group: str | None) -> None:
+        self._slots = slots
+        self._group = group
+        self._token: Token[frozenset[int]] | None = None
+
+    async def __aenter__(self) -> None:
+        inside = _inside.get()
+        if id(self._slots) in inside:
+            return
+        await self._slots.enter(self._group)
+        self._token = _inside.set(inside | {id(self._slots)})
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._token is not None:
+            _inside.reset(self._token)
+            self._slots.leave(self._group)

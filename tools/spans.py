@@ -1,0 +1,37 @@
+"""OpenTelemetry spans of calls; silent and nearly free without an SDK.
+
+Names follow the GenAI conventions. Arguments and results stay out of spans: they
+may hold secrets, and the records have them redacted.
+"""
+
+from __future__ import annotations
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from toolcell.core import ToolCall, ToolResult
+
+_tracer = trace.get_tracer("toolcell.tools")
+
+
+def start_span(call: ToolCall) -> Span:
+    """Start the span of a call."""
+    attributes = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": call.name,
+        "gen_ai.tool.call.id": call.id,
+        "gen_ai.tool.type": "function",
+    }
+    if call.agent_id is not None:
+        attributes["gen_ai.agent.id"] = call.agent_id
+    return _tracer.start_span(
+        f"execute_tool {call.name}", kind=SpanKind.INTERNAL, attributes=attributes
+    )
+
+
+def close_span(span: Span, result: ToolResult) -> None:
+    """Say on a span how its call ended."""
+    span.set_attribute("toolcell.status", result.status)
+    if result.error is not None:
+        span.set_attribute("error.type", result.error.kind)
+        span.set_status(Status(StatusCode.ERROR))
