@@ -12,6 +12,7 @@ name the owner, for the sweep of containers that never got that far.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import threading
@@ -44,6 +45,8 @@ _REQUIRED = ("own_uid", "no_capabilities", "no_new_privileges", "seccomp")
 _KERNEL_RUNTIMES = ("runsc", "gvisor", "kata")
 _TIMEOUT_SECONDS = 60
 _POOLS = 1024
+_UNIX = "unix://"
+_DEFAULT_HOST = "unix:///var/run/docker.sock" if os.name == "posix" else ""
 _PING_SECONDS = 5.0
 
 
@@ -109,6 +112,10 @@ class DockerBackend:
             await self.close()
             raise
 
+    def _where(self) -> str:
+        named = self._config.docker_host or os.environ.get("DOCKER_HOST")
+        return named or _DEFAULT_HOST
+
     @property
     def _engine(self) -> docker.DockerClient:
         if self._client is None:
@@ -135,7 +142,7 @@ class DockerBackend:
     async def _call(self, function: Callable[[], T]) -> T:
         """Run a blocking engine call in a thread; give its errors our names."""
         try:
-            return await anyio.to_thread.run_sync(function)
+            return await anyio.to_thread.run_sync(_knock_first, self._where(), function)
         except SandboxUnavailableError:
             raise
         except Exception as error:
@@ -197,7 +204,9 @@ class DockerBackend:
         client = self._client
         if client is None:
             return
-        await anyio.to_thread.run_sync(_remove, client, container_id)
+        remove = functools.partial(_remove, client, container_id)
+        with contextlib.suppress(OSError):
+            await anyio.to_thread.run_sync(_knock_first, self._where(), remove)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -234,6 +243,17 @@ def connect(docker_host: str | None) -> docker.DockerClient:
     client = docker.DockerClient(timeout=_TIMEOUT_SECONDS, num_pools=_POOLS, **where)
     client.api.headers["Connection"] = "close"
     return client
+
+
+def _knock_first(where: str, function: Callable[[], T]) -> T:
+    """Call the engine; not if its Unix socket is dead.
+
+    The SDK forgets to close a socket that could not connect.
+    """
+    if where.startswith(_UNIX):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(where.removeprefix(_UNIX))
+    return function()
 
 
 def sweep(client: docker.DockerClient) -> list[str]:

@@ -93,7 +93,9 @@ class Pool:
         )
         while self._ready and same and same_files:
             cell = self._ready.popleft()
-            self._wanted.set()
+            # To refill now would compete with the run that is about to begin.
+            if len(self._ready) <= self._config.pool // 2:
+                self._wanted.set()
             if cell.alive():
                 return cell
             await self.discard(cell)
@@ -106,6 +108,7 @@ class Pool:
 
     async def discard(self, cell: Cell) -> None:
         """Destroy a cell, in the background while the pool is open."""
+        self._wanted.set()
         if self._closed:
             await cell.kill()
         else:

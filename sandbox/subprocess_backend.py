@@ -128,7 +128,7 @@ class SubprocessBackend:
                     "workdir": WORKDIR,
                     "show": shown_paths(self._config.python or interpreter()),
                     "cgroups": self._cgroups,
-                    "limits": _cell_limits(self._config.limits),
+                    "cell": self._kind(self._config.limits),
                 }
             )
         except BaseException:
@@ -146,9 +146,14 @@ class SubprocessBackend:
                 host_cgroups.remove(self._cgroups)
                 self._cgroups = host_cgroups.create() if self._cgroups else {}
                 self._launcher = await self._start_launcher()
-            sock, pidfd = await self._launcher.launch(_cell_limits(limits))
-        settings = self._settings(limits)
-        return Cell(Channel(sock), NamespaceProcess(pidfd), self.traits, settings)
+            sock, pidfd = await self._launcher.launch(self._kind(limits))
+        # Its supervisor has its settings from the launcher.
+        return Cell(Channel(sock), NamespaceProcess(pidfd), self.traits, {})
+
+    def _kind(self, limits: Limits) -> dict[str, Any]:
+        """Return what makes cells alike: the launcher keeps one of a kind ahead."""
+        own = limits.model_dump(include={"disk_mb", "memory_mb", "pids", "cpus"})
+        return {"limits": own, "settings": self._settings(limits)}
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
         rlimits = {"core": 0, "open_files": limits.open_files}
@@ -239,14 +244,14 @@ class Launcher:
             )
         raise SandboxUnavailableError("the launcher did not start in time")
 
-    async def launch(self, limits: dict[str, Any]) -> tuple[socket.socket, int]:
+    async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int]:
         """Make a cell; return its channel and a pidfd of its first process.
 
         Raises:
             SandboxUnavailableError: The cell could not be made.
         """
         self._next_id += 1
-        message = json.dumps({"id": self._next_id, "limits": limits}).encode()
+        message = json.dumps({"id": self._next_id, "cell": kind}).encode()
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -317,11 +322,6 @@ class NamespaceProcess:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         await anyio.wait_readable(self._pidfd)
         os.close(self._pidfd)
-
-
-def _cell_limits(limits: Limits) -> dict[str, Any]:
-    """Return the limits that are the cell's own, not the run's."""
-    return limits.model_dump(include={"disk_mb", "memory_mb", "pids", "cpus"})
 
 
 def interpreter() -> str:

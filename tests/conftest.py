@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,6 +18,10 @@ ENGINE_SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")[7:]
 """The Unix socket of the engine under test."""
 
 IMAGE = os.environ.get("TOOLCELL_TEST_IMAGE", "python:3.12-slim")
+
+
+PROCESSES = "import os\nlen([p for p in os.listdir('/proc') if p.isdigit()])"
+"""A program that counts the processes of its cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,12 @@ def why_no_docker(runtime: str | None) -> str:
     import docker
     import docker.errors
 
+    try:
+        # The SDK forgets to close a socket that could not connect.
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(ENGINE_SOCKET)
+    except OSError as error:
+        return f"no Docker engine answers at {ENGINE_SOCKET}: {error}"
     try:
         client = docker.from_env(timeout=10)
         runtimes = client.info()["Runtimes"]

@@ -40,11 +40,14 @@ async def test_no_process_outlives_its_run(sandbox: SandboxManager) -> None:
     )
     processes = "import os; [p for p in os.listdir('/proc') if p.isdigit()]"
     async with sandbox.session() as session:
+        before = await session.run(processes, fresh=True)
         assert (await session.run(daemon, fresh=True)).status == "ok"
         seen = await session.run(processes, fresh=True)
 
+    assert isinstance(before.value, list)
     assert isinstance(seen.value, list)
-    assert len(seen.value) == 2  # the supervisor and the program that looks
+    # The supervisor, the program that looks, and what holds its memory.
+    assert len(seen.value) == len(before.value) <= 3
 
 
 async def test_a_failed_run_leaves_the_session_usable(sandbox: SandboxManager) -> None:

@@ -30,10 +30,18 @@ class Accounts:
 
     def __init__(self, cgroup: dict[str, int] | None) -> None:
         self._files = self._container_files() if cgroup is None else cgroup
+        self._children = self._children_file()
         self._only: int | None = None
         self._baseline = 0
         self._oom_before = 0
         self._cpu_before = 0.0
+
+    @staticmethod
+    def _children_file() -> int | None:
+        try:
+            return os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
+        except OSError:
+            return None
 
     @staticmethod
     def _container_files() -> dict[str, int]:
@@ -63,6 +71,12 @@ class Accounts:
     def oom_kills(self) -> int:
         """Return how many processes the kernel killed for memory in this run."""
         return self._read_oom() - self._oom_before
+
+    def children(self) -> list[int]:
+        """Return this process's children, the ending ones too; none if unknown."""
+        if self._children is None:
+            return []
+        return [int(pid) for pid in os.pread(self._children, 4096, 0).split()]
 
     def must_watch(self, request: dict[str, Any]) -> bool:
         """Tell whether this run has a limit that only watching can hold."""

@@ -1,8 +1,10 @@
-"""Descriptors over Unix sockets, as Python 3.8 has them."""
+"""Descriptors: over Unix sockets, as Python 3.8 has them, and into place."""
 
 from __future__ import annotations
 
 import array
+import fcntl
+import os
 import socket
 import struct
 
@@ -21,3 +23,12 @@ def receive_fd(sock: socket.socket, size: int) -> tuple[bytes, int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             return data, struct.unpack("i", packed[:4])[0]
     return data, -1
+
+
+def place(sources: list[int], inherited: int) -> None:
+    """Make `sources` the descriptors 0, 1, 2, ...; the first ones outlive an exec."""
+    # First out of the way, then into place: one may sit on a target number.
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in sources]
+    for target, fd in enumerate(moved):
+        os.dup2(fd, target, inheritable=target < inherited)
+        os.close(fd)

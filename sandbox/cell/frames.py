@@ -43,7 +43,7 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     Raises:
         FrameError: The header or the payload is larger than its cap.
     """
-    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
+    text = _encoder.encode(header).encode()
     if len(text) > MAX_HEADER_BYTES or len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError(f"frame of {len(text)} + {len(payload)} bytes is too large")
     return _LENGTHS.pack(len(text), len(payload)) + text + payload
@@ -56,11 +56,7 @@ def strict_json(text: bytes) -> Any:
         FrameError: The text is not such JSON, or is nested too deeply.
     """
     try:
-        value = json.loads(
-            text.decode("utf-8"),
-            object_pairs_hook=_unique_keys,
-            parse_constant=_no_constant,
-        )
+        value = _decoder.decode(text.decode("utf-8"))
         if b"\\u" in text:
             # A lone surrogate decodes from its escape but can be written nowhere.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -78,6 +74,10 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_decoder = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
 
 
 class FrameDecoder:

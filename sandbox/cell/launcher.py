@@ -24,8 +24,9 @@ import sys
 
 from . import linux, root, supervisor
 from .cgroups import CellGroup, GroupMaker
-from .descriptors import receive_fd, send_fds
+from .descriptors import place, receive_fd, send_fds
 from .frames import encode
+from .host_channel import Channel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _NAMESPACES = (
     | linux.CLONE_NEWCGROUP
 )
 _MAX_REQUEST = 64 * 1024
+_IDLE_MS = 20
 
 
 def main(control_fd: int) -> NoReturn:
@@ -62,11 +64,11 @@ def main(control_fd: int) -> NoReturn:
 
 
 class Embryo:
-    """A cell without a channel: its namespaces, ids and cgroup are made already."""
+    """A cell that has everything but a channel and a rehearsal."""
 
     __slots__ = ("key", "pid", "pidfd", "start")
 
-    def __init__(self, key: list[Any], pid: int, pidfd: int, start: Any) -> None:
+    def __init__(self, key: str, pid: int, pidfd: int, start: socket.socket) -> None:
         self.key = key
         self.pid = pid
         self.pidfd = pidfd
@@ -83,6 +85,7 @@ class Launcher:
         self._groups: dict[int, CellGroup | None] = {}
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
         self._embryo: Embryo | None = None
+        self._kind: dict[str, Any] = setup["cell"]
         self._slots = 0
         self.uids = self._enter_mount_namespace()
         root.build(setup["show"], setup["workdir"], self._cell_uid)
@@ -92,7 +95,7 @@ class Launcher:
         gc.collect()
         gc.freeze()
         # Finds out now, not at the first run, that a cell cannot be made here.
-        self._embryo = self._conceive(setup["limits"])
+        self._embryo = self._conceive(self._kind)
 
     def _enter_mount_namespace(self) -> int:
         """Return how many uids a cell can have: two for root, else one."""
@@ -120,12 +123,19 @@ class Launcher:
         poller.register(self._control, select.POLLIN)
         poller.register(wake_r, select.POLLIN)
         while True:
-            ready = [fd for fd, _ in poller.poll()]
-            if self._control.fileno() in ready and not self._handle_request():
-                break
+            idle = _IDLE_MS if self._embryo is None else None
+            ready = [fd for fd, _ in poller.poll(idle)]
+            if self._control.fileno() in ready:
+                if not self._handle_request():
+                    break
+                continue
             if wake_r in ready:
                 os.read(wake_r, 4096)
                 self._reap()
+            # Not while a new cell is at work: it may need this CPU.
+            if self._embryo is None:
+                with contextlib.suppress(OSError):
+                    self._embryo = self._conceive(self._kind)
         self._shut_down()
 
     def _handle_request(self) -> bool:
@@ -135,7 +145,7 @@ class Launcher:
         request = json.loads(message)
         answer = {"id": request["id"]}
         try:
-            embryo = self._take_embryo(request["limits"])
+            embryo = self._take_embryo(request["cell"])
             send_fds(embryo.start, b"!", [channel])
             self._send(answer, [embryo.pidfd])
             embryo.start.close()
@@ -146,29 +156,32 @@ class Launcher:
         finally:
             # Before the next clone: no cell may hold another cell's channel.
             os.close(channel)
-        with contextlib.suppress(OSError):
-            self._embryo = self._conceive(request["limits"])
+        self._kind = request["cell"]
         return True
 
     def _send(self, answer: dict[str, Any], fds: list[int]) -> None:
         send_fds(self._control, json.dumps(answer).encode(), fds)
 
-    def _take_embryo(self, limits: dict[str, Any]) -> Embryo:
+    def _take_embryo(self, kind: dict[str, Any]) -> Embryo:
         embryo, self._embryo = self._embryo, None
-        if embryo is not None and embryo.key == sorted(limits.items()):
+        if embryo is not None and embryo.key == _key(kind):
             return embryo
         if embryo is not None:
             self._discard(embryo)
-        return self._conceive(limits)
+        return self._conceive(kind)
 
     def _discard(self, embryo: Embryo) -> None:
         os.kill(embryo.pid, signal.SIGKILL)
         embryo.start.close()
         os.close(embryo.pidfd)
 
-    def _conceive(self, limits: dict[str, Any]) -> Embryo:
-        """Make the namespaces, the ids and the cgroup of a cell, ahead of need."""
-        group = self._maker.make(limits) if self._maker else None
+    def _conceive(self, kind: dict[str, Any]) -> Embryo:
+        """Make a cell ahead of need.
+
+        Args:
+            kind: Its `limits`, and the `settings` of its supervisor.
+        """
+        group = self._maker.make(kind["limits"]) if self._maker else None
         ours, theirs = socket.socketpair()
         self._slots += 1
         try:
@@ -179,7 +192,7 @@ class Launcher:
             raise
         if pid == 0:
             ours.close()
-            self._become_cell(limits, theirs, group)
+            self._become_cell(kind, theirs, group)
         theirs.close()
         self._groups[pid] = group
         try:
@@ -188,8 +201,7 @@ class Launcher:
                 group.close()
             self._map_ids(pid)
             ours.send(b"!")
-            key = sorted(limits.items())
-            return Embryo(key, pid, linux.pidfd_open(pid), ours)
+            return Embryo(_key(kind), pid, linux.pidfd_open(pid), ours)
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -206,9 +218,9 @@ class Launcher:
         _write(f"/proc/{pid}/gid_map", f"{self._cell_uid} {os.getegid()} 1")
 
     def _become_cell(
-        self, limits: dict[str, Any], start: socket.socket, group: CellGroup | None
+        self, kind: dict[str, Any], start: socket.socket, group: CellGroup | None
     ) -> NoReturn:
-        """In the clone: finish the namespaces, wait for a channel, supervise it."""
+        """In the clone: finish the cell, wait for a channel, supervise it."""
         try:
             if start.recv(1) != b"!":
                 os._exit(70)
@@ -217,21 +229,26 @@ class Launcher:
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-            why = self._finish_namespaces(limits)
+            why = self._finish_namespaces(kind["limits"])
+            start, accounts = _keep_only(start, group)
+            boss = supervisor.Supervisor(accounts)
+            if not why:
+                boss.prepare(kind["settings"])
             message, channel = receive_fd(start, 1)
             if not message:
                 os._exit(70)
-            accounts = _keep_only(channel, group)
+            start.close()
+            place([channel, channel], inherited=2)
+            os.close(channel)
             if why:
                 os.write(1, encode({"type": "failed", "why": why}))
                 os._exit(70)
-            supervisor.main(0, 1, accounts)
+            supervisor.serve(boss, Channel(0, 1))
         finally:
             os._exit(70)
 
     def _finish_namespaces(self, limits: dict[str, Any]) -> str:
         try:
-            linux.drop_bounding_set()
             linux.set_hostname("cell")
             linux.bring_up_loopback()
             root.finish(self._masks, limits["disk_mb"], self._cell_uid)
@@ -262,24 +279,20 @@ class Launcher:
                 group.remove()
 
 
-def _keep_only(channel: int, group: CellGroup | None) -> dict[str, int]:
-    """Make the channel descriptors 0 and 1 and close all but the accounts."""
-    kept: dict[str, int] = {}
-    os.dup2(channel, 0)
-    os.dup2(channel, 1)
-    null = os.open("/dev/null", os.O_WRONLY)
-    os.dup2(null, 2)
-    next_fd = 3
-    for name, fd in sorted((group.files if group else {}).items(), key=_by_fd):
-        os.dup2(fd, next_fd)
-        kept[name] = next_fd
-        next_fd += 1
-    os.closerange(next_fd, 1024)
-    return kept
+def _keep_only(
+    start: socket.socket, group: CellGroup | None
+) -> tuple[socket.socket, dict[str, int]]:
+    """Close all but the socket and the accounts; return where they are now."""
+    null = os.open("/dev/null", os.O_RDWR)
+    accounts = group.files if group else {}
+    place([null, null, null, start.fileno(), *accounts.values()], inherited=3)
+    os.closerange(4 + len(accounts), 1024)
+    start.detach()
+    return socket.socket(fileno=3), {name: 4 + i for i, name in enumerate(accounts)}
 
 
-def _by_fd(item: tuple[str, int]) -> int:
-    return item[1]
+def _key(kind: dict[str, Any]) -> str:
+    return json.dumps(kind, sort_keys=True)
 
 
 def _write(path: str, text: str) -> None:

@@ -22,15 +22,19 @@ import traceback
 import types
 
 from .confine import ConfineError, confine, set_rlimits
+from .descriptors import place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, NoReturn
 
 
 RESULT_FD = 3
 REQUEST_FD = 4
 _HIGHEST_FD = 1024
+REHEARSE = b"?"
+"""In place of a request: there is time for a rehearsal before one comes."""
+
 
 MAX_RESULT_BYTES = 1024 * 1024
 _MAX_TEXT = 64 * 1024
@@ -60,19 +64,28 @@ class Outcome:
         self.report = report
 
 
-def start(pipes: Pipes, settings: dict[str, Any], rehearse: bool) -> None:
-    """Become the program's process. Runs in a fresh fork and never returns."""
+def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
+    """Become the program's process, in a fresh fork."""
     code = 70
     try:
         _settle_in(pipes, settings)
         held = confine(settings)
         # Only the program's own uid may enter.
         os.chdir(settings["workdir"])
-        if rehearse:
+        _set_stage()
+        first = os.read(REQUEST_FD, 1)
+        if first == REHEARSE:
             _rehearse()
+            _set_stage()
+            first = b""
+        setup = {
+            "layers": held,
+            "cpu": time.process_time(),
+            "keeper": _keeper(settings),
+        }
         # The last word that is ours; it waits in the pipe until a run begins.
-        _write_all(RESULT_FD, _line({"layers": held, "cpu": time.process_time()}))
-        code = _serve()
+        _write_all(RESULT_FD, _line(setup))
+        code = _serve(first)
     except ConfineError as error:
         _write_all(RESULT_FD, _line({"error": str(error)}))
     except Exception as error:
@@ -82,42 +95,49 @@ def start(pipes: Pipes, settings: dict[str, Any], rehearse: bool) -> None:
         os._exit(code)
 
 
+def _keeper(settings: dict[str, Any]) -> int:
+    """Have this process's memory outlive it, where nothing sums up memory.
+
+    Returns the process that holds it, or 0.
+    """
+    if settings["address_space"]:
+        return 0
+    try:
+        from . import linux
+
+        return linux.hold_memory()
+    except (ImportError, OSError):
+        return 0
+
+
 def _settle_in(pipes: Pipes, settings: dict[str, Any]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
-    _place([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request])
+    place([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request], RESULT_FD)
     os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
     os.umask(0o022)
     os.environ.clear()
     os.environ.update(settings["env"])
 
 
-def _place(sources: list[int]) -> None:
-    """Make `sources` the descriptors 0, 1, 2, ..."""
-    # First out of the way, then into place: one may sit on a target number.
-    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in sources]
-    for target, fd in enumerate(moved):
-        os.dup2(fd, target, inheritable=target < RESULT_FD)
-
-
 def _rehearse() -> None:
     """Run a small program now, so that the memory it touches is ours when asked."""
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
     request_r, request_w = os.pipe()
-    header: dict[str, Any] = {"language": "python", "cpu_seconds": None, "inputs": {}}
-    os.write(request_w, _line(header) + b"x = [1]\nprint(x)\n0\n")
+    header: dict[str, Any] = {"language": "python", "cpu_seconds": None}
+    os.write(request_w, _line(header) + b"{}\nx = [1]\nprint(x)\n0\n")
     os.close(request_w)
-    _place([0, 0, 0, 0, request_r])
-    _serve()
-    _place(kept)
+    place([0, 0, 0, 0, request_r], RESULT_FD)
+    _serve(b"")
+    place(kept, RESULT_FD)
     os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
     linecache.cache.pop(FILE_NAME, None)
 
 
-def _serve() -> int:
-    request = _read_request()
+def _serve(first: bytes) -> int:
+    request = _read_request(first)
     code = request.pop("code")
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
@@ -126,21 +146,21 @@ def _serve() -> int:
     return _run_python(code, request)
 
 
-def _read_request() -> dict[str, Any]:
+def _read_request(first: bytes) -> dict[str, Any]:
     """Read the one request; the supervisor closes the pipe behind it."""
-    parts = []
+    parts = [first]
     while True:
         part = os.read(REQUEST_FD, 1 << 20)
         if not part:
             break
         parts.append(part)
     os.close(REQUEST_FD)
-    header, _, code = b"".join(parts).partition(b"\n")
+    header, _, rest = b"".join(parts).partition(b"\n")
     if not header:
         os._exit(0)
+    inputs, _, code = rest.partition(b"\n")
     request: dict[str, Any] = json.loads(header)
-    request["code"] = code
-    return request
+    return {**request, "inputs": json.loads(inputs), "code": code}
 
 
 def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
@@ -163,10 +183,10 @@ def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
         return 127
 
 
-def _run_python(code: bytes, request: dict[str, Any]) -> int:
+def _set_stage() -> None:
+    """Set up all that programs find and that does not depend on their request."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
-    module.__dict__.update(request["inputs"])
     sys.modules["__main__"] = module
     sys.argv = [FILE_NAME]
     _reseed()
@@ -178,6 +198,11 @@ def _run_python(code: bytes, request: dict[str, Any]) -> int:
     # What `sys.stdout = sys.__stdout__` in a program goes back to.
     sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
     atexit._clear()
+
+
+def _run_python(code: bytes, request: dict[str, Any]) -> int:
+    module = sys.modules["__main__"]
+    module.__dict__.update(request["inputs"])
     restricted = request.get("restricted")
     program = code if restricted is None else _restricted(code, module, restricted)
     outcome = _outcome(lambda: _execute(program, module.__dict__))

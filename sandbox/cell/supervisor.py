@@ -6,9 +6,10 @@ interpreter, already confined, that waits for a program. A run hands the program
 to that child, reads its output and result pipes, keeps the deadline and the
 caps, and reports what wait4 says. When the program ends, or must, every process
 but PID 1 is killed and reaped before the result leaves, so nothing survives a
-run. The child cannot reach the channel (its descriptors are closed before it
-runs anything), cannot signal PID 1 (another uid, or the kernel's protection of
-a namespace's first process) and cannot trace it (not dumpable).
+run; only a sleeper that holds the program's memory may still be ending then.
+The child cannot reach the channel (its descriptors are closed before it runs
+anything), cannot signal PID 1 (another uid, or the kernel's protection of a
+namespace's first process) and cannot trace it (not dumpable).
 
 In the `process` isolation of last resort there is no PID namespace: there the
 supervisor kills the child's process group instead.
@@ -17,103 +18,48 @@ supervisor kills the child's process group instead.
 from __future__ import annotations
 
 import gc
-import json
 import math
 import os
 import select
 import signal
 import sys
-import time
 
 from . import runner
 from .accounts import Accounts
-from .frames import (
-    MAX_PAYLOAD_BYTES,
-    PROTOCOL_VERSION,
-    Frame,
-    FrameDecoder,
-    FrameError,
-    encode,
-)
-from .sink import Sink
+from .frames import PROTOCOL_VERSION, Frame, FrameDecoder, FrameError, encode
+from .host_channel import Channel, HostGone
+from .run import Child, Run, drain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-_MAX_RESULT_BYTES = runner.MAX_RESULT_BYTES + 256 * 1024
-_READ_BYTES = 65536
 _KILL_AGAIN_SECONDS = 0.01
 # A cell that is not used at once has time to rehearse.
 _IDLE_SECONDS = 0.01
-# Most programs are over before it pays to listen to each of their writes.
-_DEAF_SECONDS = 0.002
-# The wait status of a child that was already gone when its run began.
-_VANISHED = 70 << 8
+# What a program that prints 1 writes to stdout, stderr and its result pipe.
+_REHEARSED = (b"1\n", b"", b'{"layers":[],"cpu":0.0}\n{"outcome":"ok"}\n')
 
 
-class Child:
-    """A prepared process and our ends of its pipes."""
-
-    __slots__ = ("pid", "request", "result", "stderr", "stdout")
-
-    def __init__(
-        self, pid: int, request: int, stdout: int, stderr: int, result: int
-    ) -> None:
-        self.pid = pid
-        self.request = request
-        self.stdout = stdout
-        self.stderr = stderr
-        self.result = result
+def _spoken(text: bytes) -> int:
+    """Return the read end of a pipe that somebody wrote to and closed."""
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, text)
+    os.close(write_fd)
+    os.set_blocking(read_fd, False)
+    return read_fd
 
 
-class HostGone(Exception):
-    """The channel is closed: nobody waits for this cell any more."""
+def main(read_fd: int, write_fd: int) -> NoReturn:
+    """Serve one cell until the host closes the channel."""
+    serve(Supervisor(None), Channel(read_fd, write_fd))
 
 
-class Channel:
-    """Blocking frames over two descriptors."""
-
-    def __init__(self, read_fd: int, write_fd: int) -> None:
-        self.read_fd = read_fd
-        self._write_fd = write_fd
-        self._decoder = FrameDecoder(MAX_PAYLOAD_BYTES)
-        self._frames: list[Frame] = []
-
-    def receive(self) -> Frame:
-        """Wait for the next frame. Raises HostGone at the end of the channel."""
-        while not self._frames:
-            self.read_more()
-        return self._frames.pop(0)
-
-    def take(self) -> Frame | None:
-        """Return a frame that has already arrived, if there is one."""
-        return self._frames.pop(0) if self._frames else None
-
-    def read_more(self) -> None:
-        data = os.read(self.read_fd, _READ_BYTES)
-        if not data:
-            raise HostGone
-        self._frames += self._decoder.feed(data)
-
-    def has_more(self, seconds: float = 0.0) -> bool:
-        """Wait up to `seconds` and tell whether there is something to read."""
-        if self._frames:
-            return True
-        return bool(select.select([self.read_fd], [], [], seconds)[0])
-
-    def send(self, *frames: bytes) -> None:
-        view = memoryview(b"".join(frames))
-        while view:
-            view = view[os.write(self._write_fd, view) :]
-
-
-def main(read_fd: int, write_fd: int, cgroup: dict[str, int] | None = None) -> None:
-    """Serve one cell until the host closes the channel. Never returns."""
-    channel = Channel(read_fd, write_fd)
+def serve(supervisor: Supervisor, channel: Channel) -> NoReturn:
+    """Serve one cell, prepared or not, until the host closes the channel."""
     try:
-        Supervisor(channel, cgroup).serve()
+        supervisor.serve(channel)
     except (HostGone, BrokenPipeError, ConnectionResetError):
         pass
     except FrameError as error:
@@ -139,8 +85,15 @@ def _end() -> NoReturn:
 
 
 class Supervisor:
-    def __init__(self, channel: Channel, cgroup: dict[str, int] | None) -> None:
-        self._channel = channel
+    """What the first process of a cell knows and does.
+
+    Args:
+        cgroup: Open descriptors of the cell's accounts; None to look for them.
+    """
+
+    _channel: Channel
+
+    def __init__(self, cgroup: dict[str, int] | None) -> None:
         self._owns_namespace = os.getpid() == 1
         self._child: Child | None = None
         self._wake_r, self._wake_w = os.pipe()
@@ -148,33 +101,47 @@ class Supervisor:
         self._held: list[str] = []
         self._accounts = Accounts(cgroup)
 
-    def serve(self) -> None:
+    def prepare(self, settings: dict[str, Any]) -> None:
+        """Protect this process and fork the first program's, before any host is heard.
+
+        Args:
+            settings: What every program of this cell is confined by.
+        """
         self._protect()
-        hello = self._channel.receive().header
-        if hello.get("protocol") != PROTOCOL_VERSION:
-            self._channel.send(encode({"type": "ready", "protocol": PROTOCOL_VERSION}))
-            raise FrameError(f"host speaks protocol {hello.get('protocol')}")
-        self._settings = {**hello["settings"], "held": self._held}
+        self._settings = {**settings, "held": self._held}
         _narrow_affinity(self._settings["affinity"])
         gc.collect()
         gc.freeze()
-        self._prepare(rehearse=False)
+        self._fork()
+
+    def serve(self, channel: Channel) -> None:
+        """Greet the host and run what it asks for, until it closes the channel."""
+        self._channel = channel
+        hello = channel.receive().header
+        if hello.get("protocol") != PROTOCOL_VERSION:
+            channel.send(encode({"type": "ready", "protocol": PROTOCOL_VERSION}))
+            raise FrameError(f"host speaks protocol {hello.get('protocol')}")
+        if self._child is None:
+            self.prepare(hello["settings"])
+        if not channel.has_more():
+            self._rehearse()
         ready = {
             "type": "ready",
             "protocol": PROTOCOL_VERSION,
             "python": sys.version.split()[0],
         }
-        self._channel.send(encode(ready))
-        if not self._channel.has_more(_IDLE_SECONDS):
-            self._rehearse()
-            self._prepare(rehearse=True)
+        channel.send(encode(ready))
         while True:
-            frame = self._channel.receive()
+            frame = channel.receive()
             if frame.header["type"] == "run":
                 self._run(frame)
                 if frame.header["final"]:
+                    # The host kills; to exit now would compete with its reading.
+                    channel.receive()
                     return
-                self._prepare(rehearse=not self._channel.has_more())
+                self._fork()
+                if not channel.has_more(_IDLE_SECONDS):
+                    self._rehearse()
 
     def _protect(self) -> None:
         """Keep everything else in the cell away from this process."""
@@ -194,7 +161,7 @@ class Supervisor:
             # Without ctypes the other uid of the child is the wall.
             pass
 
-    def _prepare(self, rehearse: bool) -> None:
+    def _fork(self) -> None:
         """Fork the process of the next run."""
         request_r, request_w = os.pipe()
         stdout_r, stdout_w = os.pipe()
@@ -203,7 +170,7 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             pipes = runner.Pipes(request_r, stdout_w, stderr_w, result_w)
-            runner.start(pipes, self._settings, rehearse)
+            runner.start(pipes, self._settings)
         for fd in (request_r, stdout_w, stderr_w, result_w):
             os.close(fd)
         for fd in (stdout_r, stderr_r, result_r):
@@ -211,25 +178,46 @@ class Supervisor:
         self._child = Child(pid, request_w, stdout_r, stderr_r, result_r)
 
     def _rehearse(self) -> None:
-        """Run a small program for nobody, to make the memory it touches ours."""
+        """Make the memory that a run touches ours, here and in the child.
+
+        Each fork shares this process's memory with a child again, so this comes
+        after it, and forks nothing.
+        """
+        child = self._child
+        assert child is not None
+        try:
+            os.write(child.request, runner.REHEARSE)
+        except BrokenPipeError:
+            # It could not be confined; its run will say why.
+            return
+        for _ in range(2):
+            self._run_nobody()
+        # Until the child is done, or the host cannot wait.
+        select.select([child.result, self._channel.read_fd], [], [])
+
+    def _run_nobody(self) -> None:
         header = {
             "type": "run",
             "language": "python",
             "code_bytes": 8,
-            "wall_seconds": 1.0,
+            "wall_seconds": 0.0,
             "cpu_seconds": None,
             "output_bytes": 2,
             "stop_at_output_limit": False,
             "watch_memory_bytes": 0,
         }
         [frame] = FrameDecoder().feed(encode(header, b"print(1){}"))
+        null = os.open(os.devnull, os.O_RDWR)
         # A channel of its own: what the host says meanwhile is not for this run.
-        null = os.open(os.devnull, os.O_WRONLY)
-        quiet = os.pipe()
-        channel, self._channel = self._channel, Channel(quiet[0], null)
-        self._run(frame)
-        self._channel = channel
-        for fd in (null, *quiet):
+        quiet_r, quiet_w = os.pipe()
+        child = Child(0, os.dup(null), *(_spoken(text) for text in _REHEARSED))
+        channel = Channel(quiet_r, null)
+        run = Run(channel, child, frame.header, self._accounts, self._wake_r)
+        run.hand_over(frame)
+        os.write(self._wake_w, b"!")
+        run.watch()
+        run.finish()
+        for fd in (null, quiet_r, quiet_w):
             os.close(fd)
 
     def _run(self, frame: Frame) -> None:
@@ -242,9 +230,11 @@ class Supervisor:
         finally:
             self._kill_all(child, run)
         run.finish()
+        while not run.reap():
+            self._wait_for_an_end()
 
     def _kill_all(self, child: Child, run: Run) -> None:
-        """Kill every process of the run and wait until all are gone."""
+        """Kill every process of the run and wait until no program is left."""
         while True:
             try:
                 if self._owns_namespace:
@@ -253,189 +243,10 @@ class Supervisor:
                     os.killpg(child.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-            if run.reap():
+            if run.reap() or run.only_keeper_left():
                 return
-            select.select([self._wake_r], [], [], _KILL_AGAIN_SECONDS)
+            self._wait_for_an_end()
 
-
-class Run:
-    """One program: from the hand-over to the last byte of its output."""
-
-    def __init__(
-        self,
-        channel: Channel,
-        child: Child,
-        request: dict[str, Any],
-        accounts: Accounts,
-        wake_fd: int,
-    ) -> None:
-        self._channel = channel
-        self._child = child
-        self._request = request
-        self._accounts = accounts
-        self._wake_fd = wake_fd
-        cap = request["output_bytes"]
-        self._sinks = {
-            child.stdout: Sink("stdout", cap),
-            child.stderr: Sink("stderr", cap),
-        }
-        self._result = bytearray()
-        self._reason: str | None = None
-        self._status: int | None = None
-        self._cpu_seconds = 0.0
-        self._peak_bytes = 0
-        self._started = time.monotonic()
-        self._ended = self._started
-
-    def hand_over(self, frame: Frame) -> None:
-        """Give the child its program; a child that is already dead is noticed later."""
-        alone = None if os.getpid() == 1 else self._child.pid
-        self._accounts.begin(alone, bool(frame.header["watch_memory_bytes"]))
-        size = frame.header["code_bytes"]
-        header = {
-            "language": frame.header["language"],
-            "cpu_seconds": frame.header["cpu_seconds"],
-            "restricted": frame.header.get("restricted"),
-            "inputs": json.loads(frame.payload[size:] or b"{}"),
-        }
-        text = json.dumps(header).encode() + b"\n" + frame.payload[:size]
-        view = memoryview(text)
-        try:
-            while view:
-                view = view[os.write(self._child.request, view) :]
-        except BrokenPipeError:
-            pass
-        os.close(self._child.request)
-        self._started = time.monotonic()
-
-    def watch(self) -> None:
-        """Read, send and keep the limits until the program ends or must end."""
-        poller = select.poll()
-        pipes = {self._child.stdout, self._child.stderr, self._child.result}
-        poller.register(self._wake_fd, select.POLLIN)
-        poller.register(self._channel.read_fd, select.POLLIN)
-        deadline = self._started + self._request["wall_seconds"]
-        poller.poll(_DEAF_SECONDS * 1000)
-        for fd in pipes:
-            poller.register(fd, select.POLLIN)
-        while self._status is None and self._reason is None:
-            for fd, _ in poller.poll(self._patience(deadline) * 1000):
-                if fd in pipes:
-                    if not self._read(fd):
-                        poller.unregister(fd)
-                elif fd == self._wake_fd:
-                    self._drain_wakeups()
-                    self.reap()
-                else:
-                    self._channel.read_more()
-                    self._obey(self._channel.take())
-            self._keep_limits(deadline)
-        self._ended = time.monotonic()
-
-    def _patience(self, deadline: float) -> float:
-        patience = deadline - time.monotonic()
-        if self._accounts.must_watch(self._request):
-            patience = min(patience, self._accounts.INTERVAL_SECONDS)
-        for sink in self._sinks.values():
-            patience = min(patience, sink.patience())
-        return max(patience, 0.0)
-
-    def _keep_limits(self, deadline: float) -> None:
-        if self._status is not None or self._reason is not None:
-            return
-        for sink in self._sinks.values():
-            if sink.patience() <= 0:
-                self._channel.send(*sink.live_frames())
-            if sink.dropped and self._request["stop_at_output_limit"]:
-                self._reason = "output_limit"
-        if time.monotonic() >= deadline:
-            self._reason = "timeout"
-        elif self._accounts.must_watch(self._request):
-            self._reason = self._reason or self._accounts.exceeded(self._request)
-
-    def _obey(self, frame: Frame | None) -> None:
-        if frame is not None and frame.header["type"] == "stop":
-            self._reason = "cancelled"
-
-    def _drain_wakeups(self) -> None:
-        try:
-            os.read(self._wake_fd, 4096)
-        except BlockingIOError:
-            pass
-
-    def _read(self, fd: int) -> bool:
-        """Take what a pipe holds; False at its end."""
-        try:
-            data = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
-        if fd == self._child.result:
-            room = _MAX_RESULT_BYTES - len(self._result)
-            self._result += data[:room]
-        else:
-            self._sinks[fd].add(data)
-        return True
-
-    @property
-    def ended(self) -> bool:
-        """Whether the program's own process has been collected."""
-        return self._status is not None
-
-    def reap(self) -> bool:
-        """Collect ended processes: status and usage. True if no process is left."""
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                if self._status is None:
-                    self._status = _VANISHED
-                return True
-            if pid == 0:
-                return False
-            self._cpu_seconds += usage.ru_utime + usage.ru_stime
-            self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * 1024)
-            if pid == self._child.pid:
-                self._status = status
-
-    def finish(self) -> None:
-        """Send what is left of the output, and the verdict."""
-        for fd in (self._child.stdout, self._child.stderr, self._child.result):
-            self._drain(fd)
-            os.close(fd)
-        setup, _, report = bytes(self._result).partition(b"\n")
-        try:
-            first = json.loads(setup)
-        except ValueError:
-            first = {"error": "the program's process died before it was confined"}
-        header = {
-            "type": "finished",
-            "reason": self._reason,
-            "wait_status": self._status,
-            "wall_ms": (self._ended - self._started) * 1000,
-            "cpu_ms": max(self._cpu_seconds - first.get("cpu", 0.0), 0.0) * 1000,
-            "peak_memory_bytes": self._peak_bytes,
-            "oom_kills": self._accounts.oom_kills(),
-            "layers": first.get("layers", []),
-            "setup_error": first.get("error"),
-        }
-        frames = [
-            frame for sink in self._sinks.values() for frame in sink.last_frames()
-        ]
-        self._channel.send(*frames, encode(header, report))
-
-    def _drain(self, fd: int) -> None:
-        # Every writer is dead, so this ends after at most one pipe's worth.
-        try:
-            while True:
-                data = os.read(fd, _READ_BYTES)
-                if not data:
-                    return
-                if fd == self._child.result:
-                    room = _MAX_RESULT_BYTES - len(self._result)
-                    self._result += data[:room]
-                else:
-                    self._sinks[fd].add(data)
-        except BlockingIOError:
-            return
+    def _wait_for_an_end(self) -> None:
+        select.select([self._wake_r], [], [], _KILL_AGAIN_SECONDS)
+        drain(self._wake_r)
