@@ -1,0 +1,212 @@
+"""Tools in the shapes of providers, compared with files.
+
+The shapes are those of `ChatCompletionToolParam` (openai-python), `ToolParam`
+(anthropic-sdk-python) and `Tool` of the MCP schema. After a change that is meant,
+`TOOLCELL_WRITE_GOLDEN=1 pytest tests/test_tool_exporters.py` writes the files anew.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field
+
+from toolcell.core import ConfigError
+from toolcell.tools import (
+    JSONSchemaTool,
+    Tool,
+    ToolContext,
+    ToolRegistry,
+    to_anthropic,
+    to_mcp,
+    to_openai,
+    tool,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+PROVIDER_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class Stop(BaseModel):
+    """A place on the way."""
+
+    city: str
+    nights: Annotated[int, Field(ge=1, le=30)] = 1
+    then: Stop | None = None
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(
+    name="travel.plan",
+    version="2.0",
+    idempotent=True,
+    examples=[{"first": {"city": "Rome"}}],
+)
+def plan(
+    first: Stop,
+    context: ToolContext,
+    style: Literal["slow", "fast"] = "slow",
+    start: dt.date | None = None,
+    seats: Annotated[list[str], Field(min_length=1, max_length=4)] = ["1A"],  # noqa: B006
+    mail: Annotated[str, Field(pattern="@", max_length=80)] = "a@b.c",
+) -> str:
+    """Plan a journey.
+
+    Args:
+        first: Where it begins.
+        style: How fast.
+        start: The first day.
+        seats: Which seats.
+        mail: Where to write to.
+    """
+    return first.city
+
+
+far = JSONSchemaTool(
+    lambda arguments: arguments,
+    name="far-search_2",
+    description="Search far away.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "minLength": 1},
+            "sort": {"oneOf": [{"const": "up"}, {"const": "down"}]},
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+)
+TOOLS: list[Tool] = [add, plan, far]
+
+
+def strict(subject: Tool) -> dict[str, Any]:
+    return to_openai(subject, strict=True)
+
+
+EXPORTERS: dict[str, Callable[[Tool], dict[str, Any]]] = {
+    "openai": to_openai,
+    "openai_strict": strict,
+    "anthropic": to_anthropic,
+    "mcp": to_mcp,
+}
+
+
+@pytest.mark.parametrize("provider", EXPORTERS)
+def test_exports_are_as_written_down(provider: str) -> None:
+    """LT-14, LT-29, GR-28, OR-15, X-07."""
+    exported = [EXPORTERS[provider](each) for each in TOOLS]
+    path = GOLDEN / f"{provider}.json"
+    if os.environ.get("TOOLCELL_WRITE_GOLDEN"):
+        path.write_text(json.dumps(exported, indent=2, ensure_ascii=False) + "\n")
+
+    assert exported == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("provider", EXPORTERS)
+@pytest.mark.parametrize("subject", TOOLS, ids=lambda each: each.name)
+def test_exported_schemas_and_names_are_valid_ga_11(
+    provider: str, subject: Tool
+) -> None:
+    exported = EXPORTERS[provider](subject)
+    body = exported.get("function", exported)
+    [schema] = [value for key, value in body.items() if key in SCHEMA_KEYS]
+
+    Draft202012Validator.check_schema(schema)
+    assert schema["type"] == "object"
+    if provider == "mcp":
+        assert body["name"] == subject.name
+    else:
+        assert PROVIDER_NAME.fullmatch(body["name"])
+        assert ToolRegistry(TOOLS).get(body["name"]) is subject
+
+
+SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema")
+
+
+def objects(schema: Any) -> list[dict[str, Any]]:
+    """Return the schemas of objects inside a schema."""
+    if isinstance(schema, list):
+        return [each for item in schema for each in objects(item)]
+    if not isinstance(schema, dict):
+        return []
+    inside = [each for value in schema.values() for each in objects(value)]
+    return inside + ([schema] if schema.get("type") == "object" else [])
+
+
+def test_strict_mode_keeps_openai_s_rules() -> None:
+    """Every object is closed and requires all; nothing stands beside a reference."""
+    for subject in TOOLS:
+        schema = strict(subject)["function"]["parameters"]
+        for each in objects(schema):
+            assert each["additionalProperties"] is False
+            assert each["required"] == list(each["properties"])
+        text = json.dumps(schema)
+        assert not re.search('"(default|maxLength|oneOf|title)":', text)
+        assert not re.search(r'"\$ref": "[^"]*", ', text)
+
+
+def test_what_strict_mode_gives_is_valid_here() -> None:
+    """A model held to the strict schema always writes arguments that pass."""
+    arguments = {
+        "first": {"city": "Rome", "nights": 2, "then": None},
+        "style": "fast",
+        "start": None,
+        "seats": ["2B"],
+        "mail": "x@y.z",
+    }
+    schema = strict(plan)["function"]["parameters"]
+
+    Draft202012Validator(schema).validate(arguments)
+    assert plan.validate(arguments).json["start"] is None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        (Any, "value: .* a value of any type"),
+        (dict[str, int], "value: .* an open object"),
+        (list[Any], r"value\[\]: .* a value of any type"),
+        (tuple[int, str], "prefixItems"),
+        (list[dict[str, str]], r"value\[\]: .* an open object"),
+    ],
+)
+def test_strict_mode_refuses_what_it_cannot_express_x_09(
+    annotation: Any, reason: str
+) -> None:
+    def f(value):  # type: ignore[no-untyped-def]
+        return value
+
+    f.__annotations__ = {"value": annotation}
+    with pytest.raises(ConfigError, match=reason):
+        strict(tool(f))
+    to_openai(tool(f))
+
+
+def test_an_export_shares_nothing_with_the_tool_lt_52() -> None:
+    for export in EXPORTERS.values():
+        before = json.dumps(add.parameters)
+        exported = export(add)
+        body = exported.get("function", exported)
+        for key in SCHEMA_KEYS:
+            body.get(key, {}).clear()
+        assert json.dumps(add.parameters) == before
+
+
+def test_exports_follow_the_agent_lt_29() -> None:
+    registry = ToolRegistry(TOOLS, visible=lambda agent, each: each.name == agent)
+    view = registry.snapshot().for_agent("add")
+
+    assert [to_mcp(each)["name"] for each in view] == ["add"]
