@@ -1,0 +1,217 @@
+"""The contracts of the core, and that their conformance suite finds who breaks them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from jsonschema.exceptions import SchemaError
+
+from toolcell.core import (
+    CheckpointerCapabilities,
+    CheckpointError,
+    CheckpointSerializationError,
+    Message,
+    ModelChunk,
+    ModelProtocol,
+    ModelResponse,
+    ToolProtocol,
+)
+from toolcell.tools import JSONSchemaTool, Tool, ToolContext, tool
+
+from .conformance import check_checkpointer, check_model, check_tool
+
+pytestmark = pytest.mark.anyio
+CONTEXT = ToolContext(call_id="c", tool_name="t")
+
+
+class Parrot:
+    """A model that says one thing."""
+
+    words = ("po", "lly")
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> ModelResponse:
+        return ModelResponse(message=Message.assistant("polly"))
+
+    async def stream(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> AsyncIterator[ModelChunk]:
+        for word in self.words:
+            yield ModelChunk(text=word)
+        yield ModelChunk(response=await self.complete(messages, tools))
+
+
+class Shelf:
+    """A checkpointer in memory, as plain as can be."""
+
+    capabilities = CheckpointerCapabilities(list_threads=True)
+
+    def __init__(self) -> None:
+        self.threads: dict[str, dict[str, str]] = {}
+
+    async def save(
+        self,
+        state: Any,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        after: str | None = None,
+    ) -> str:
+        kept = self.threads.setdefault(thread_id, {})
+        if after not in (None, *list(kept)[-1:]):
+            raise CheckpointError("another checkpoint came in between")
+        try:
+            text = json.dumps(state)
+        except TypeError:
+            raise CheckpointSerializationError("the state is not JSON") from None
+        name = checkpoint_id or f"{thread_id}-{len(kept)}"
+        kept[name] = text
+        return name
+
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any:
+        kept = self.threads.get(thread_id, {})
+        name = checkpoint_id or next(reversed(kept), "")
+        return json.loads(kept[name]) if name in kept else None
+
+    async def list_checkpoints(
+        self, thread_id: str, limit: int = 10, *, before: str | None = None
+    ) -> list[str]:
+        ids = list(self.threads.get(thread_id, ()))[::-1]
+        return ids[ids.index(before) + 1 if before else 0 :][:limit]
+
+
+async def test_a_model_conforms_lc_02_lc_03_lc_04() -> None:
+    await check_model(Parrot())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"words": ("po",)},
+        {"stream": None},
+        {"complete": lambda self, messages: None},
+        {"complete": lambda self, messages, tools=None: Message.assistant("")},
+    ],
+    ids=["other-text", "no-stream", "no-tools", "no-response"],
+)
+async def test_a_broken_model_is_found_lc_02(broken: dict[str, Any]) -> None:
+    with pytest.raises((AssertionError, TypeError)):
+        await check_model(type("Broken", (Parrot,), broken)())
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+class Adder(Tool):
+    """Add."""
+
+    name = "adder"
+
+    async def execute(self, a: int, b: int) -> int:
+        return a + b
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a", "b"],
+}
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        tool(add),
+        Adder(),
+        JSONSchemaTool(lambda given: sum(given.values()), name="s", parameters=SCHEMA),
+    ],
+    ids=["function", "subclass", "schema"],
+)
+async def test_every_kind_of_tool_conforms_lc_02_lc_05(subject: Tool) -> None:
+    checked: ToolProtocol = subject
+
+    assert await check_tool(checked, {"a": 1, "b": 2}, {"a": "1"}, CONTEXT) == 3
+
+
+class Bare:
+    """Has the names of a tool, and nothing behind them."""
+
+    name = "bare"
+    description = "Bare."
+    parameters: Mapping[str, Any] = {"type": "object"}
+
+    def validate(self, arguments: Mapping[str, Any]) -> Any:
+        return arguments
+
+    async def invoke(self, arguments: Any, context: Any = None) -> Any:
+        return arguments
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"parameters": {"type": "nothing"}},
+        {"description": ""},
+        {"invoke": lambda self, arguments: None},
+    ],
+    ids=["accepts-all", "bad-schema", "no-description", "no-context"],
+)
+async def test_a_broken_tool_is_found_lc_05(broken: dict[str, Any]) -> None:
+    subject = type("Broken", (Bare,), broken)()
+    assert isinstance(subject, ToolProtocol)
+    with pytest.raises((AssertionError, SchemaError, pytest.fail.Exception)):
+        await check_tool(subject, {"a": 1}, {"a": "1"}, CONTEXT)
+
+
+async def test_a_checkpointer_conforms() -> None:
+    """LC-06, LC-07, LC-08, LC-09, A-19."""
+    await check_checkpointer(Shelf())
+
+
+class Forgetful(Shelf):
+    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any:
+        return await super().load(thread_id)
+
+
+class Careless(Shelf):
+    async def save(self, *arguments: Any, after: str | None = None, **rest: Any) -> str:
+        return await super().save(*arguments, **rest)
+
+
+class Upside(Shelf):
+    async def list_checkpoints(self, *arguments: Any, **rest: Any) -> list[str]:
+        return (await super().list_checkpoints(*arguments, **rest))[::-1]
+
+
+class Silent(Shelf):
+    capabilities = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("broken", [Forgetful, Careless, Upside, Silent])
+async def test_a_broken_checkpointer_is_found(broken: type[Shelf]) -> None:
+    """LC-06, LC-07, LC-08, LC-09."""
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        await check_checkpointer(broken())
+
+
+def test_a_name_is_not_enough_lc_02() -> None:
+    """Runtime checks see names only, so the suite calls what it finds."""
+
+    class Names:
+        complete = stream = int
+
+    assert isinstance(Names(), ModelProtocol)
