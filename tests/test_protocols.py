@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema.exceptions import SchemaError
+from pydantic import BaseModel
 
+from toolcell import tools
 from toolcell.core import (
     CheckpointerCapabilities,
     CheckpointError,
@@ -17,13 +23,20 @@ from toolcell.core import (
     ModelChunk,
     ModelProtocol,
     ModelResponse,
+    ToolCall,
+    ToolError,
+    ToolNotFoundError,
     ToolProtocol,
+    ToolResult,
+    ToolTimeoutError,
+    ToolValidationError,
 )
 from toolcell.tools import JSONSchemaTool, Tool, ToolContext, tool
 
 from .conformance import check_checkpointer, check_model, check_tool
 
 pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[1]
 CONTEXT = ToolContext(call_id="c", tool_name="t")
 
 
@@ -215,3 +228,44 @@ def test_a_name_is_not_enough_lc_02() -> None:
         complete = stream = int
 
     assert isinstance(Names(), ModelProtocol)
+
+
+def test_the_words_of_the_references_are_here() -> None:
+    """OR-22, GR-29, GR-30: one set of names, calls and results as pydantic models."""
+    for name in ("Tool", "FunctionTool", "tool"):
+        assert hasattr(tools, name)
+    for model in (ToolCall, ToolResult):
+        assert issubclass(model, BaseModel)
+    for kind in (ToolNotFoundError, ToolValidationError, ToolTimeoutError):
+        assert issubclass(kind, ToolError)
+
+
+def test_the_core_stands_on_pydantic_alone_ga_15() -> None:
+    found = set()
+    for path in (ROOT / "core").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                found.add((node.module or "").partition(".")[0])
+            elif isinstance(node, ast.Import):
+                found |= {each.name.partition(".")[0] for each in node.names}
+
+    assert found - set(sys.stdlib_module_names) <= {"pydantic"}
+
+
+def test_no_sample_evaluates_text() -> None:
+    """GA-24, OR-23: what people copy from the documents is safe to copy."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    blocks = [
+        block
+        for page in pages
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    ]
+    blocks += [path.read_text() for path in (ROOT / "tools").rglob("*.py")]
+    called = {
+        node.func.id
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert len(blocks) > 10
+    assert not called & {"eval", "exec", "compile", "__import__"}
