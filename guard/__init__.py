@@ -1,5 +1,16 @@
 """Decides who may do what, and how much of it."""
 
+from .approval import (
+    Answer,
+    ApprovalRequest,
+    Approve,
+    AutoApprove,
+    Grant,
+    Reject,
+    StandingGrant,
+)
+from .approval_store import ApprovalStore
+from .approvals import Approvals
 from .audit import AuditLog
 from .audit_chain import AuditHead, AuditProblem, AuditReport, verify_audit
 from .conditions import Condition
@@ -15,19 +26,28 @@ from .store import MemoryStore, Store
 __all__ = [
     "ActionGuard",
     "AgentPolicy",
+    "Answer",
+    "ApprovalRequest",
+    "ApprovalStore",
+    "Approvals",
+    "Approve",
     "AuditHead",
     "AuditLog",
     "AuditProblem",
     "AuditReport",
+    "AutoApprove",
     "Budget",
     "CallFacts",
     "Condition",
     "Decision",
+    "Grant",
     "MemoryStore",
     "Permit",
     "RateLimit",
     "Redactor",
+    "Reject",
     "Rule",
+    "StandingGrant",
     "Store",
     "Tried",
     "verify_audit",

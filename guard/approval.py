@@ -1,0 +1,280 @@
+"""What is said when a call waits for a person: requests, replies and answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import JsonValue
+
+from toolcell.core import InvalidInputError, ToolCall
+
+from .facts import CallFacts, call_hash, canonical_json
+from .redaction import Redactor
+
+GRANT_SECONDS = 86_400
+"""Longest that a grant may last. When it is over, people are asked again."""
+
+REASON_CHARACTERS = 2_000
+"""Longest reason of a reply. A longer one is refused."""
+
+AUTO = "auto:"
+"""How the approver of a call begins that no person has approved."""
+
+_SHELL_TAGS = frozenset({"shell", "interpreter", "code"})
+_SHELL_WORDS = frozenset(
+    "bash cmd code command eval exec execute interpreter node perl powershell program "
+    "python repl ruby script sh shell sql subprocess terminal zsh".split()
+)
+_SHELL_ARGUMENTS = frozenset(
+    "argv cmd code command commands program script sql".split()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """A call that waits for an answer. The answer holds for this very call alone."""
+
+    id: str
+    call: ToolCall
+    """Who asks, and what for."""
+
+    run_id: str | None
+    """The run in which the call is made; the answer holds in no other."""
+
+    version: str
+    """The version of the tool."""
+
+    definition_hash: str
+    """Of the tool's definition."""
+
+    tags: frozenset[str]
+    """The tags of the tool."""
+
+    rule: str
+    """The rule that says to ask."""
+
+    asked_at: float
+    """Seconds since 1970 (UTC)."""
+
+    expires_at: float
+    """When the request, and an approval not used until then, end."""
+
+    @property
+    def facts(self) -> CallFacts:
+        """What the answer is bound to beside the call."""
+        return CallFacts(
+            version=self.version,
+            definition_hash=self.definition_hash,
+            tags=self.tags,
+            run_id=self.run_id,
+        )
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that the answer is bound to."""
+        return call_hash(self.call, self.facts)
+
+    @property
+    def shell_like(self) -> bool:
+        """Whether the tool runs what its arguments say, by its tags and names."""
+        return is_shell_like(self.call, self.facts)
+
+    def to_display(self, redactor: Redactor | None = None) -> str:
+        """Return lines for a person: nothing in them can act on a terminal.
+
+        Args:
+            redactor: Hides secrets; default `Redactor()`.
+        """
+        redact = redactor or Redactor()
+        expires = datetime.fromtimestamp(int(self.expires_at), UTC)
+        lines = {
+            "request": self.id,
+            "agent": self.call.agent_id,
+            "run": self.run_id,
+            "tool": f"{self.call.name} {self.version}".rstrip(),
+            "arguments": self.call.arguments,
+            "rule": self.rule,
+            "expires": f"{expires:%Y-%m-%d %H:%M:%S} UTC",
+        }
+        shown = ((name, redact(value)) for name, value in lines.items())
+        return "\n".join(f"{name}: {_safe(value)}" for name, value in shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Leave for more calls like the approved one, by the same agent, for some time.
+
+    It holds for the same tool, version and definition only, in every run of the agent.
+
+    Raises:
+        InvalidInputError: `seconds` is not above 0 and at most a day.
+    """
+
+    seconds: float = 3600.0
+    """How long it lasts. When it is over, people are asked again."""
+
+    arguments: tuple[str, ...] | None = None
+    """Names of the arguments that must stay the same; the others are free. None: this
+    exact call. Empty: the tool with any arguments. A tool that runs what its arguments
+    say (shells, interpreters) can be granted by the exact call only."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= GRANT_SECONDS:
+            raise InvalidInputError(
+                f"a grant lasts above 0 and at most {GRANT_SECONDS} seconds"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approve:
+    """A reply: the call may run."""
+
+    approver: str
+    """Who says so. Never the agent itself."""
+
+    arguments: dict[str, JsonValue] | None = None
+    """Arguments to run it with instead; they go through the policy again."""
+
+    grant: Grant | None = None
+    """Leave for further calls; default none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """A reply: the call may not run, nor be asked for again in its run."""
+
+    approver: str
+    """Who says so."""
+
+    reason: str = ""
+    """Told to the model, at most 2,000 characters."""
+
+
+Reply = Approve | Reject
+
+ApprovalHandler = Callable[[ApprovalRequest], Awaitable[Reply | None]]
+"""Asks a person; None leaves the request to others."""
+
+
+class AutoApprove:
+    """Approves every call that is asked for, without a person. For tests and pipelines.
+
+    `Approvals` takes it in the profile `development` only, and each approval is
+    recorded as `auto:` and the name.
+
+    Args:
+        by: Name of what approves, such as a pipeline.
+    """
+
+    def __init__(self, *, by: str) -> None:
+        check_name(by)
+        self.by = by
+
+    async def __call__(self, request: ApprovalRequest) -> Reply:
+        return Approve(approver=f"{AUTO}{self.by}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of asking about a call."""
+
+    status: Literal["approved", "rejected", "unanswered"]
+    call: ToolCall
+    """The call to run: as asked, or with the arguments that the approver gave."""
+
+    reason: str = ""
+    """Why not, for the model."""
+
+    approver: str | None = None
+    approval_id: str | None = None
+    """The request that was answered."""
+
+    grant_id: str | None = None
+    """The grant that covers the call."""
+
+    edited: bool = False
+    """Whether the approver changed the arguments."""
+
+    @property
+    def approved(self) -> bool:
+        """Whether a person, or a grant, said yes."""
+        return self.status == "approved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingGrant:
+    """A grant as it is kept."""
+
+    id: str
+    agent_id: str
+    tool: str
+    version: str
+    definition_hash: str
+    fixed: dict[str, JsonValue]
+    """Arguments that must be the same."""
+
+    exact: bool
+    """Whether there may be no others."""
+
+    expires_at: float
+    """Seconds since 1970 (UTC)."""
+
+    approver: str
+
+    def covers(self, call: ToolCall, facts: CallFacts) -> bool:
+        """Tell whether it is leave for a call; time is not looked at."""
+        same = (call.agent_id, call.name, facts.version, facts.definition_hash)
+        if same != (self.agent_id, self.tool, self.version, self.definition_hash):
+            return False
+        if self.exact:
+            return canonical_json(call.arguments) == canonical_json(self.fixed)
+        if is_shell_like(call, facts) or not self.fixed.keys() <= call.arguments.keys():
+            return False
+        given = {name: call.arguments[name] for name in self.fixed}
+        return canonical_json(given) == canonical_json(self.fixed)
+
+
+def is_shell_like(call: ToolCall, facts: CallFacts) -> bool:
+    """Tell whether a tool runs what its arguments say. In doubt it does."""
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", call.name)}
+    names = {name.lower() for name in call.arguments}
+    tags = {tag.lower() for tag in facts.tags}
+    return bool(words & _SHELL_WORDS or names & _SHELL_ARGUMENTS or tags & _SHELL_TAGS)
+
+
+def is_same_name(one: str, other: str) -> bool:
+    """Tell whether two names differ in nothing but how they are written."""
+    return _letters(one) == _letters(other)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that nobody could be known by.
+
+    Raises:
+        InvalidInputError: There is neither a letter nor a digit in it.
+    """
+    if not _letters(name):
+        raise InvalidInputError("an approver needs a name")
+
+
+def _letters(name: str) -> str:
+    letters = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(letter for letter in letters if letter.isalnum())
+
+
+def is_automatic(name: str) -> bool:
+    """Tell whether a name is of an `AutoApprove`, and so of no person."""
+    return unicodedata.normalize("NFKC", name).strip().casefold().startswith(AUTO)
+
+
+def _safe(value: JsonValue) -> str:
+    """Return text in which control and direction characters are written out."""
+    if not isinstance(value, str):
+        return json.dumps(value).replace("\x7f", "\\u007f")
+    return value if value.isprintable() and value.isascii() else json.dumps(value)

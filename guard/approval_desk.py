@@ -1,0 +1,264 @@
+"""The steps of an approval; each is one transaction together with its record."""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from typing import Any
+
+from toolcell.core import InvalidInputError, ToolCall
+
+from .approval import (
+    REASON_CHARACTERS,
+    Answer,
+    ApprovalRequest,
+    Approve,
+    Grant,
+    Reply,
+    StandingGrant,
+    check_name,
+    is_automatic,
+    is_same_name,
+    is_shell_like,
+)
+from .approval_store import ApprovalRecord, ApprovalStore
+from .audit import AuditLog
+from .clock import Clock
+from .decision import Decision
+from .facts import CallFacts, call_hash
+
+
+class ApprovalDesk:
+    """Takes requests and replies. What cannot be recorded does not happen.
+
+    Args:
+        store: Where they are kept.
+        audit: Where they are recorded; None: nowhere.
+        clock: Seconds since 1970 (UTC).
+    """
+
+    def __init__(
+        self, store: ApprovalStore, audit: AuditLog | None, clock: Clock
+    ) -> None:
+        self.store = store
+        self.audit = audit
+        self.clock = clock
+
+    def standing(self, call: ToolCall, facts: CallFacts) -> Answer:
+        """Return what was said about a call, or the grant that covers it."""
+        now = self.clock()
+        for grant in self.store.grants(now, call.agent_id):
+            if grant.covers(call, facts):
+                return Answer(
+                    status="approved",
+                    call=call,
+                    approver=grant.approver,
+                    grant_id=grant.id,
+                )
+        record = self.store.standing(call_hash(call, facts), now)
+        if record is None or record.status == "pending":
+            return unanswered(call, "this call waits for approval")
+        return answered(call, record)
+
+    def request(
+        self,
+        call: ToolCall,
+        facts: CallFacts,
+        decision: Decision,
+        *,
+        expiry_seconds: float,
+        max_pending: int,
+    ) -> ApprovalRecord | None:
+        """Keep a request; None when the agent has too many."""
+        now = self.clock()
+        request = ApprovalRequest(
+            id=secrets.token_hex(8),
+            call=call,
+            run_id=facts.run_id,
+            version=facts.version,
+            definition_hash=facts.definition_hash,
+            tags=facts.tags,
+            rule=decision.rule or "",
+            asked_at=now,
+            expires_at=now + expiry_seconds,
+        )
+        record = partial(
+            self._record,
+            "approval_asked",
+            **_named(request),
+            run_id=facts.run_id,
+            arguments=call.arguments,
+            rule=request.rule,
+            expires_at=request.expires_at,
+        )
+        return self.store.open(request, most=max_pending, record=record)
+
+    def answer(self, request_id: str, reply: Reply, *, automatic: bool) -> None:
+        """Answer a request, once.
+
+        Raises:
+            InvalidInputError: It cannot be answered, by this approver or like this.
+        """
+        found = self.store.get(request_id)
+        if found is None:
+            raise InvalidInputError(f"there is no request {request_id!r}")
+        request = found.request
+        self._check_approver(request, reply.approver, automatic=automatic)
+        edited, grant, reason = None, None, ""
+        if isinstance(reply, Approve):
+            call = request.call
+            if reply.arguments is not None:
+                call = with_arguments(call, reply.arguments)
+                edited = call.arguments
+            if reply.grant is not None:
+                grant = self._grant(request, call, reply.approver, reply.grant)
+        else:
+            reason = reply.reason
+        if len(reason) > REASON_CHARACTERS:
+            raise InvalidInputError(
+                f"a reason has at most {REASON_CHARACTERS} characters"
+            )
+        record = partial(
+            self._record,
+            "approval_answered",
+            **_named(request),
+            approved=isinstance(reply, Approve),
+            approver=reply.approver,
+            automatic=automatic,
+            reason=reason,
+            arguments=edited,
+            **_granted(grant),
+        )
+        if not self.store.answer(
+            request_id,
+            "approved" if isinstance(reply, Approve) else "rejected",
+            now=self.clock(),
+            approver=reply.approver,
+            reason=reason,
+            arguments=edited,
+            grant=grant,
+            record=record,
+        ):
+            raise InvalidInputError(f"the request {request_id!r} no longer waits")
+
+    def use(self, answer: Answer) -> bool:
+        """Use an approval up; return whether it was there."""
+        call, now = answer.call, self.clock()
+        record = partial(
+            self._record,
+            "approval_used",
+            approval_id=answer.approval_id,
+            grant_id=answer.grant_id,
+            agent_id=call.agent_id,
+            call_id=call.id,
+            tool=call.name,
+        )
+        if answer.grant_id is not None:
+            granted = self.store.grants(now, call.agent_id)
+            if answer.grant_id not in {grant.id for grant in granted}:
+                return False
+            record()
+            return True
+        if answer.approval_id is None or not answer.approved:
+            return False
+        return self.store.use(answer.approval_id, now, record)
+
+    def revoke(self, grant_id: str, by: str) -> bool:
+        """End a grant; return whether there was one."""
+        record = partial(self._record, "grant_revoked", grant_id=grant_id, by=by)
+        return self.store.revoke(grant_id, record)
+
+    def _check_approver(
+        self, request: ApprovalRequest, approver: str, *, automatic: bool
+    ) -> None:
+        check_name(approver)
+        own = is_same_name(approver, request.call.agent_id or "")
+        if own or (is_automatic(approver) and not automatic):
+            self._record("approval_misused", **_named(request), approver=approver)
+            raise InvalidInputError(
+                f"{approver!r} may not answer this request",
+                hint="a person answers, never the agent that asks",
+            )
+
+    def _grant(
+        self, request: ApprovalRequest, call: ToolCall, approver: str, grant: Grant
+    ) -> StandingGrant:
+        names = tuple(call.arguments) if grant.arguments is None else grant.arguments
+        if grant.arguments is not None and is_shell_like(call, request.facts):
+            raise InvalidInputError(
+                f"{call.name!r} runs what its arguments say",
+                hint="grant the exact call: leave out `arguments`",
+            )
+        unknown = sorted(set(names) - call.arguments.keys())
+        if unknown:
+            raise InvalidInputError(f"the call has no argument {', '.join(unknown)}")
+        return StandingGrant(
+            id=secrets.token_hex(8),
+            agent_id=call.agent_id or "",
+            tool=call.name,
+            version=request.version,
+            definition_hash=request.definition_hash,
+            fixed={name: call.arguments[name] for name in names},
+            exact=grant.arguments is None,
+            expires_at=self.clock() + grant.seconds,
+            approver=approver,
+        )
+
+    def _record(self, event: str, **fields: Any) -> None:
+        if self.audit is not None:
+            self.audit.append(event, **fields)
+
+
+def answered(call: ToolCall, record: ApprovalRecord) -> Answer:
+    """Return what was said about a call."""
+    if record.status == "rejected":
+        said = f": {record.reason}" if record.reason else ""
+        return Answer(
+            status="rejected",
+            call=call,
+            reason=f"a person refused this call{said}",
+            approver=record.approver,
+            approval_id=record.request.id,
+        )
+    edited = record.arguments is not None
+    return Answer(
+        status="approved",
+        call=with_arguments(call, record.arguments) if edited else call,
+        approver=record.approver,
+        approval_id=record.request.id,
+        edited=edited,
+    )
+
+
+def unanswered(call: ToolCall, reason: str) -> Answer:
+    """Return that nobody said anything about a call."""
+    return Answer(status="unanswered", call=call, reason=reason)
+
+
+def with_arguments(call: ToolCall, arguments: Any) -> ToolCall:
+    """Return a call with other arguments.
+
+    Raises:
+        InvalidInputError: They are not JSON.
+    """
+    return ToolCall(**{**dict(call), "arguments": arguments})
+
+
+def _named(request: ApprovalRequest) -> dict[str, Any]:
+    return {
+        "approval_id": request.id,
+        "agent_id": request.call.agent_id,
+        "call_id": request.call.id,
+        "tool": request.call.name,
+    }
+
+
+def _granted(grant: StandingGrant | None) -> dict[str, Any]:
+    if grant is None:
+        return {}
+    return {
+        "grant_id": grant.id,
+        "granted": grant.fixed,
+        "granted_exact": grant.exact,
+        "granted_until": grant.expires_at,
+    }

@@ -1,0 +1,296 @@
+"""Where requests, answers and grants are kept: SQLite, in a file or in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+from pydantic import JsonValue, TypeAdapter
+
+from toolcell.core import ConfigError, StoreUnavailableError
+
+from .approval import ApprovalRequest, StandingGrant
+
+BUSY_SECONDS = 0.5
+"""Longest wait for other writers. When it is over, a `StoreUnavailableError`."""
+
+KEEP_SECONDS = 30 * 86_400
+"""How long what has ended is remembered, rejections too."""
+
+Status = Literal["pending", "approved", "rejected", "used"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS approvals (
+    id TEXT PRIMARY KEY,
+    digest TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    asked_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    request TEXT NOT NULL,
+    approver TEXT,
+    reason TEXT,
+    arguments TEXT
+) STRICT;
+CREATE INDEX IF NOT EXISTS approvals_by_digest ON approvals (digest);
+CREATE INDEX IF NOT EXISTS approvals_by_agent ON approvals (agent_id, status);
+CREATE TABLE IF NOT EXISTS approval_grants (
+    id TEXT PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    expires_at REAL NOT NULL,
+    "grant" TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id);
+"""
+_RECORD = "SELECT request, status, approver, reason, arguments FROM approvals"
+_REQUEST = TypeAdapter(ApprovalRequest)
+_GRANT = TypeAdapter(StandingGrant)
+# A request that nobody answered in time, and an approval that nobody used, are over.
+_STANDS = (
+    "(status = 'rejected' OR status IN ('pending', 'approved') AND expires_at > ?)"
+)
+
+
+class ApprovalRecord(NamedTuple):
+    """A request and what has come of it."""
+
+    request: ApprovalRequest
+    status: Status
+    approver: str | None
+    reason: str | None
+    arguments: dict[str, JsonValue] | None
+    """What the approver gave instead of the arguments."""
+
+
+class ApprovalStore:
+    """Keeps requests, answers and grants; several processes may share one file.
+
+    What was written survives SIGKILL at once, and power loss as soon as SQLite has
+    synced its log (WAL, `synchronous = FULL`).
+
+    Args:
+        path: The SQLite file, created with mode 0600; it may hold other tables. None:
+            in memory, for this process alone.
+
+    Raises:
+        ConfigError: The file cannot be opened.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self._path = None if path is None else str(path)
+        self._inherited: list[sqlite3.Connection] = []
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            if self._path is not None:
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                os.close(os.open(self._path, flags, 0o600))
+            self._db = sqlite3.connect(
+                self._path or ":memory:",
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"the approvals in {self._path} cannot be opened: {error}"
+            ) from error
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _after_fork(self) -> None:
+        # A connection to a file must not be used, nor closed, by a forked process.
+        if self._path is not None:
+            self._inherited.append(self._db)
+            self._open()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @contextmanager
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        if os.getpid() != self._pid:
+            self._after_fork()
+        with self._lock:
+            try:
+                self._db.execute(f"BEGIN {kind}")
+                yield self._db
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise StoreUnavailableError(
+                    f"the approvals cannot be read or written: {error}"
+                ) from error
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+
+    def _reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._transaction("DEFERRED")
+
+    def open(
+        self,
+        request: ApprovalRequest,
+        *,
+        most: int,
+        record: Callable[[], object],
+    ) -> ApprovalRecord | None:
+        """Return what stands about a call, or keep a new request for it.
+
+        Args:
+            request: What is asked.
+            most: How many requests of the agent may wait. None is returned when
+                there are as many.
+            record: Called before a new request is kept; what it raises keeps it out.
+        """
+        now = request.asked_at
+        with self._transaction() as db:
+            found = _standing(db, request.digest, now)
+            if found is not None:
+                return found
+            [waiting] = db.execute(
+                "SELECT count(*) FROM approvals"
+                " WHERE agent_id = ? AND status = 'pending' AND expires_at > ?",
+                (request.call.agent_id, now),
+            ).fetchone()
+            if waiting >= most:
+                return None
+            record()
+            _forget(db, now - KEEP_SECONDS)
+            db.execute(
+                "INSERT INTO approvals VALUES (?, ?, ?, 'pending', ?, ?, ?, NULL, NULL,"
+                " NULL)",
+                (
+                    *(request.id, request.digest, request.call.agent_id),
+                    *(now, request.expires_at, _REQUEST.dump_json(request).decode()),
+                ),
+            )
+            return ApprovalRecord(request, "pending", None, None, None)
+
+    def standing(self, digest: str, now: float) -> ApprovalRecord | None:
+        """Return the last request for a call that still counts."""
+        with self._reading() as db:
+            return _standing(db, digest, now)
+
+    def get(self, request_id: str) -> ApprovalRecord | None:
+        """Return a request by its id."""
+        with self._reading() as db:
+            row = db.execute(f"{_RECORD} WHERE id = ?", (request_id,)).fetchone()
+            return None if row is None else _read(row)
+
+    def pending(self, now: float) -> list[ApprovalRequest]:
+        """Return what waits for an answer, the oldest first."""
+        with self._reading() as db:
+            rows = db.execute(
+                f"{_RECORD} WHERE status = 'pending' AND expires_at > ?"
+                " ORDER BY asked_at, rowid",
+                (now,),
+            ).fetchall()
+            return [_read(row).request for row in rows]
+
+    def answer(
+        self,
+        request_id: str,
+        status: Literal["approved", "rejected"],
+        *,
+        now: float,
+        approver: str,
+        reason: str,
+        arguments: dict[str, JsonValue] | None,
+        grant: StandingGrant | None,
+        record: Callable[[], object],
+    ) -> bool:
+        """Answer a request once; return whether it was still waiting."""
+        edited = None if arguments is None else json.dumps(arguments)
+        with self._transaction() as db:
+            done = db.execute(
+                "UPDATE approvals SET status = ?, approver = ?, reason = ?,"
+                " arguments = ? WHERE id = ? AND status = 'pending' AND expires_at > ?",
+                (status, approver, reason, edited, request_id, now),
+            )
+            if done.rowcount != 1:
+                return False
+            if grant is not None:
+                text = _GRANT.dump_json(grant).decode()
+                values = (grant.id, grant.agent_id, grant.expires_at, text)
+                db.execute("INSERT INTO approval_grants VALUES (?, ?, ?, ?)", values)
+            record()
+            return True
+
+    def use(self, request_id: str, now: float, record: Callable[[], object]) -> bool:
+        """Use an approval up; return whether it was there to be used."""
+        with self._transaction() as db:
+            done = db.execute(
+                "UPDATE approvals SET status = 'used'"
+                " WHERE id = ? AND status = 'approved' AND expires_at > ?",
+                (request_id, now),
+            )
+            if done.rowcount != 1:
+                return False
+            record()
+            return True
+
+    def grants(self, now: float, agent_id: str | None = None) -> list[StandingGrant]:
+        """Return the grants that have not ended, of one agent or of all."""
+        with self._reading() as db:
+            rows = db.execute(
+                'SELECT "grant" FROM approval_grants'
+                " WHERE expires_at > ? AND (agent_id = ? OR ? IS NULL) ORDER BY rowid",
+                (now, agent_id, agent_id),
+            ).fetchall()
+            return [_GRANT.validate_json(text) for [text] in rows]
+
+    def revoke(self, grant_id: str, record: Callable[[], object]) -> bool:
+        """End a grant; return whether there was one."""
+        with self._transaction() as db:
+            done = db.execute("DELETE FROM approval_grants WHERE id = ?", (grant_id,))
+            if done.rowcount != 1:
+                return False
+            record()
+            return True
+
+
+def _standing(db: sqlite3.Connection, digest: str, now: float) -> ApprovalRecord | None:
+    row = db.execute(
+        f"{_RECORD} WHERE digest = ? AND {_STANDS} ORDER BY rowid DESC LIMIT 1",
+        (digest, now),
+    ).fetchone()
+    return None if row is None else _read(row)
+
+
+def _forget(db: sqlite3.Connection, before: float) -> None:
+    db.execute("DELETE FROM approvals WHERE expires_at <= ?", (before,))
+    db.execute("DELETE FROM approval_grants WHERE expires_at <= ?", (before,))
+
+
+def _read(
+    row: tuple[str, Status, str | None, str | None, str | None],
+) -> ApprovalRecord:
+    request, status, approver, reason, arguments = row
+    return ApprovalRecord(
+        request=_REQUEST.validate_json(request),
+        status=status,
+        approver=approver,
+        reason=reason,
+        arguments=None if arguments is None else json.loads(arguments),
+    )

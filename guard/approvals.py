@@ -1,0 +1,272 @@
+"""Asks people before a call runs, and holds them to what they said.
+
+A request is bound to the agent, the run, the tool with its version and definition,
+the arguments and a time of expiry. Whoever asks for the same call again, in this
+process or after a crash in another, finds the same request and its answer. An
+approval is used once: by the first call that is about to run with it.
+
+Waiting calls look at the store again and again, at growing intervals of at most a
+second: an answer may come from any process that has the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, ParamSpec, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from toolcell.core import ConfigError, StoreUnavailableError, ToolCall
+
+from .approval import (
+    Answer,
+    ApprovalHandler,
+    ApprovalRequest,
+    AutoApprove,
+    Reply,
+    StandingGrant,
+    is_automatic,
+)
+from .approval_desk import ApprovalDesk, answered, unanswered
+from .approval_store import ApprovalStore
+from .audit import AuditLog
+from .clock import Clock, steady_time
+from .decision import Decision
+from .facts import CallFacts
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_FIRST_PAUSE_SECONDS = 0.02
+_LAST_PAUSE_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Approvals:
+    """Parks calls until a person has answered, durably.
+
+    Args:
+        store: Where requests are kept. Default: in memory, lost with the process.
+        handler: Asks a person and returns the reply; None from it leaves the request
+            to others. What it raises is no approval.
+        answered_elsewhere: Whether replies may also come by `answer`, here or in
+            another process on the same store. Without it and without a handler nobody
+            can be reached, and every call is refused at once.
+        wait_seconds: How long a call waits; default 300. When it is over the call is
+            refused; the request stays open, and the same call finds a later answer.
+        expiry_seconds: How long a request may be answered and its approval used;
+            default 3,600. When it is over, the call has to be asked for again.
+        max_pending: Most open requests of one agent; default 100. When it is reached,
+            further calls of the agent are refused without asking.
+        profile: `development` lets an `AutoApprove` in; default `production`.
+        audit: Where requests and answers are recorded; a guard fills in its own.
+        clock: Seconds since 1970 (UTC).
+
+    Raises:
+        ConfigError: A limit is out of range, or the profile forbids the handler.
+    """
+
+    def __init__(
+        self,
+        store: ApprovalStore | None = None,
+        *,
+        handler: ApprovalHandler | None = None,
+        answered_elsewhere: bool = False,
+        wait_seconds: float = 300.0,
+        expiry_seconds: float = 3600.0,
+        max_pending: int = 100,
+        profile: Literal["production", "development"] = "production",
+        audit: AuditLog | None = None,
+        clock: Clock = steady_time,
+    ) -> None:
+        if not (wait_seconds >= 0 and 0 < expiry_seconds and max_pending > 0):
+            raise ConfigError("a limit of approvals is out of range")
+        if isinstance(handler, AutoApprove):
+            if profile != "development":
+                raise ConfigError(
+                    "AutoApprove is refused in the profile 'production'",
+                    hint="ask a person, or choose the profile 'development'",
+                )
+            _log.warning("calls are approved without a person, by %r", handler.by)
+        self._desk = ApprovalDesk(store or ApprovalStore(), audit, clock)
+        self._handler = handler
+        self._profile = profile
+        self._answered_elsewhere = answered_elsewhere
+        self._wait_seconds = wait_seconds
+        self._expiry_seconds = expiry_seconds
+        self._max_pending = max_pending
+        self._handled: set[str] = set()
+
+    @property
+    def audit(self) -> AuditLog | None:
+        """The log of requests and answers."""
+        return self._desk.audit
+
+    @audit.setter
+    def audit(self, audit: AuditLog | None) -> None:
+        self._desk.audit = audit
+
+    async def peek(self, call: ToolCall, facts: CallFacts) -> Answer:
+        """Return what stands about a call; asks nobody and uses nothing up.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        return await _in_thread(self._desk.standing, call, facts)
+
+    async def ask(
+        self,
+        call: ToolCall,
+        facts: CallFacts,
+        decision: Decision,
+        *,
+        wait_seconds: float | None = None,
+    ) -> Answer:
+        """Park a call until it is answered. A refusal is an answer, not an error.
+
+        Args:
+            call: The call, its arguments validated and its agent bound.
+            facts: What the answer is bound to beside the call.
+            decision: Why it is asked.
+            wait_seconds: Instead of that of this object. 0: nobody is asked, and only
+                an answer or a grant that stands counts.
+
+        Raises:
+            AuditError: The request cannot be recorded.
+            StoreUnavailableError: The store did not answer.
+        """
+        if call.agent_id is None:
+            return unanswered(call, "a call that names no agent is not asked about")
+        standing = await self.peek(call, facts)
+        if standing.status != "unanswered":
+            return standing
+        wait = self._wait_seconds if wait_seconds is None else wait_seconds
+        reachable = self._answered_elsewhere or self._handler is not None
+        if wait <= 0 or not reachable:
+            return unanswered(call, "nobody can be asked for approval")
+        record = await _in_thread(
+            self._desk.request,
+            call,
+            facts,
+            decision,
+            expiry_seconds=self._expiry_seconds,
+            max_pending=self._max_pending,
+        )
+        if record is None:
+            return unanswered(call, "too many calls of this agent wait for approval")
+        return await self._wait(call, record.request, wait)
+
+    async def use(self, answer: Answer) -> bool:
+        """Use an approval up, right before its call runs.
+
+        Returns:
+            Whether it was there to be used. A grant is there until it ends.
+
+        Raises:
+            AuditError: The use cannot be recorded; nothing is used up.
+            StoreUnavailableError: The store did not answer.
+        """
+        if self._profile == "production" and is_automatic(answer.approver or ""):
+            return False
+        return await _in_thread(self._desk.use, answer)
+
+    async def answer(self, request_id: str, reply: Reply) -> None:
+        """Answer a request; from any process that has the store.
+
+        Raises:
+            InvalidInputError: No such request waits, the approver may not answer it,
+                or the reply cannot be used.
+            AuditError: The answer cannot be recorded; it does not count.
+            StoreUnavailableError: The store did not answer.
+        """
+        await _in_thread(self._desk.answer, request_id, reply, automatic=False)
+
+    async def pending(self) -> list[ApprovalRequest]:
+        """Return the requests that wait for an answer, the oldest first."""
+        return await _in_thread(self._desk.store.pending, self._desk.clock())
+
+    async def grants(self) -> list[StandingGrant]:
+        """Return the grants that have not ended."""
+        return await _in_thread(self._desk.store.grants, self._desk.clock())
+
+    async def revoke(self, grant_id: str, *, by: str) -> bool:
+        """End a grant now; return whether there was one."""
+        return await _in_thread(self._desk.revoke, grant_id, by)
+
+    async def _wait(
+        self, call: ToolCall, request: ApprovalRequest, seconds: float
+    ) -> Answer:
+        """Wait for an answer, and run the handler unless it runs already."""
+        gone = anyio.Event()
+        if self._handler is None or request.id in self._handled:
+            return await self._look(call, request, seconds, gone)
+        result: Answer | StoreUnavailableError
+        self._handled.add(request.id)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._handle, self._handler, request, gone)
+                try:
+                    result = await self._look(call, request, seconds, gone)
+                except StoreUnavailableError as error:
+                    # Raised in here it would come out as an exception group.
+                    result = error
+                tasks.cancel_scope.cancel()
+        finally:
+            self._handled.discard(request.id)
+        if isinstance(result, Answer):
+            return result
+        raise result
+
+    async def _look(
+        self,
+        call: ToolCall,
+        request: ApprovalRequest,
+        seconds: float,
+        gone: anyio.Event,
+    ) -> Answer:
+        """Look at the store until there is an answer, or nobody is left to give one."""
+        pause = _FIRST_PAUSE_SECONDS
+        with anyio.move_on_after(seconds):
+            while True:
+                handled = request.id in self._handled and not gone.is_set()
+                record = await _in_thread(self._desk.store.get, request.id)
+                if record is None or record.status == "used":
+                    return unanswered(call, "the approval of this call is used up")
+                if record.status != "pending":
+                    return answered(call, record)
+                if not (handled or self._answered_elsewhere):
+                    break
+                if self._desk.clock() >= request.expires_at:
+                    break
+                with anyio.move_on_after(pause):
+                    await (anyio.sleep(pause) if gone.is_set() else gone.wait())
+                pause = min(pause * 1.5, _LAST_PAUSE_SECONDS)
+        return unanswered(call, "nobody has answered the request for approval")
+
+    async def _handle(
+        self, handler: ApprovalHandler, request: ApprovalRequest, gone: anyio.Event
+    ) -> None:
+        automatic = isinstance(handler, AutoApprove)
+        try:
+            reply = await handler(request)
+            if reply is not None:
+                await _in_thread(
+                    self._desk.answer, request.id, reply, automatic=automatic
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it raises, nobody approved
+            # Its text may hold arguments of the call.
+            _log.error("a handler of approvals failed: %s", type(error).__name__)
+        finally:
+            gone.set()
+
+
+async def _in_thread(
+    function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+) -> _T:
+    """Run what may wait for a disk or a lock; never queued behind tools' threads."""
+    limiter = anyio.CapacityLimiter(1)
+    return await anyio.to_thread.run_sync(
+        partial(function, *args, **kwargs), limiter=limiter
+    )

@@ -1,0 +1,100 @@
+"""Where approvals are kept: failures are told apart, files are private."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from toolcell.core import ConfigError, StoreUnavailableError, ToolCall
+from toolcell.guard import (
+    Answer,
+    ApprovalRequest,
+    Approvals,
+    ApprovalStore,
+    Approve,
+    CallFacts,
+    Decision,
+)
+
+pytestmark = pytest.mark.anyio
+
+ASKED = Decision(verdict="ask", reason="approval_required")
+FACTS = CallFacts(run_id="r")
+CALL = ToolCall(id="c", name="pay", agent_id="a")
+
+
+async def yes(_: ApprovalRequest) -> Approve:
+    return Approve(approver="anna")
+
+
+async def test_a_store_that_does_not_answer_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    with ApprovalStore(path) as store:
+        approvals = Approvals(store, handler=yes)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailableError):
+            await approvals.ask(CALL, FACTS, ASKED)
+        other.execute("ROLLBACK")
+        other.close()
+        assert (await approvals.ask(CALL, FACTS, ASKED)).approved
+    with pytest.raises(StoreUnavailableError):
+        await approvals.peek(CALL, FACTS)
+
+
+async def test_a_store_that_fails_while_a_call_waits_is_told_apart() -> None:
+    store = ApprovalStore()
+
+    async def handler(_: ApprovalRequest) -> None:
+        store.close()
+
+    with pytest.raises(StoreUnavailableError):
+        await Approvals(store, handler=handler).ask(CALL, FACTS, ASKED)
+
+
+def test_a_file_of_approvals_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    ApprovalStore(path).close()
+    link = tmp_path / "link"
+    link.symlink_to(path)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    for wrong in (link, tmp_path, tmp_path / "none" / "state.db"):
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            ApprovalStore(wrong)
+    for limits in ({"wait_seconds": -1}, {"expiry_seconds": 0}, {"max_pending": 0}):
+        with pytest.raises(ConfigError, match="out of range"):
+            Approvals(**limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_threads_with_loops_of_their_own_share_approvals(
+    tmp_path: Path, backend: str
+) -> None:
+    store = ApprovalStore(tmp_path / "state.db")
+    approvals = Approvals(store, answered_elsewhere=True)
+    answers: list[Answer] = []
+
+    def ask(number: int) -> None:
+        call = ToolCall(id="c", name="pay", agent_id=f"agent {number}")
+        answers.append(anyio.run(approvals.ask, call, FACTS, ASKED, backend=backend))
+
+    async def reply() -> None:
+        while len(requests := await approvals.pending()) < 3:
+            await anyio.lowlevel.checkpoint()
+        for request in requests:
+            await approvals.answer(request.id, Approve(approver="anna"))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    anyio.run(reply, backend=backend)
+    for thread in threads:
+        thread.join()
+
+    store.close()
+    assert [answer.approved for answer in answers] == [True] * 3
