@@ -21,6 +21,8 @@ from .permit import Permit
 from .policy import AgentPolicy, Budget, Rule
 from .rates import RateLimit
 from .redaction import Redactor
+from .redis_store import RedisStore
+from .sqlite_store import SQLiteStore
 from .store import MemoryStore, Store
 
 __all__ = [
@@ -45,8 +47,10 @@ __all__ = [
     "Permit",
     "RateLimit",
     "Redactor",
+    "RedisStore",
     "Reject",
     "Rule",
+    "SQLiteStore",
     "StandingGrant",
     "Store",
     "Tried",

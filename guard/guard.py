@@ -17,7 +17,8 @@ from toolcell.core import (
 )
 
 from .answers import accounts, circling, limited, refused, ruled
-from .approver import Answer, Approver
+from .approval import Answer
+from .approvals import Approvals
 from .audit import AuditLog
 from .clock import Clock, microseconds, steady_time
 from .decision import Decision, Reason
@@ -69,7 +70,7 @@ class ActionGuard:
         *,
         store: Store | None = None,
         audit: AuditLog | None = None,
-        approvals: Approver | None = None,
+        approvals: Approvals | None = None,
         clock: Clock = steady_time,
         on_store_failure: str = "closed",
     ) -> None:

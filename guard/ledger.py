@@ -1,4 +1,4 @@
-"""The way to the store: in time, caught up after an outage, and never silent."""
+"""The way to the store: caught up after an outage, and never silent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Taken:
 
 
 class Ledger:
-    """A store with a deadline and a failure mode.
+    """A store with a failure mode.
 
     What could not be settled is settled when the store answers again, or is charged
     when its hold ends.
@@ -86,7 +86,7 @@ class Ledger:
         self, store: Store, hold_id: str, actual: Sequence[int] | None
     ) -> bool:
         """End a hold, whoever cancels; return False if it was settled before."""
-        if store.deadline is None:
+        if store.instant:
             return await store.settle(hold_id, actual)
         settled = True
         with anyio.CancelScope(shield=True):
@@ -117,25 +117,18 @@ class Ledger:
         return Taken(outcome=outcome, store=local, degraded="local")
 
     async def _ask(self, operation: Awaitable[_T]) -> _T:
-        deadline = self.store.deadline
-        if deadline is None:
-            return await operation
         try:
-            with anyio.fail_after(deadline):
-                answer = await operation
-        except (TimeoutError, StoreUnavailableError) as error:
-            self._lost(str(error) or f"no answer in {deadline * 1000:g} ms")
-            raise StoreUnavailableError(
-                "the guard's store is not available",
-                hint="see the log of toolcell.guard",
-            ) from error
+            answer = await operation
+        except StoreUnavailableError as error:
+            self._lost(error.message)
+            raise
         if self._away:
             await self._found()
         return answer
 
     def _abandon(self, request: Reservation) -> None:
         """Give back, later, what a store may have taken without being heard."""
-        if request.charges and self.store.deadline is not None:
+        if request.charges and not self.store.instant:
             self._pending.append((request.hold_id, [0] * len(request.charges)))
             self._away = True
 
@@ -157,12 +150,11 @@ class Ledger:
 
     async def _caught_up(self, hold_id: str, actual: Sequence[int] | None) -> bool:
         try:
-            with anyio.fail_after(self.store.deadline):
-                await self.store.settle(hold_id, actual)
+            await self.store.settle(hold_id, actual)
         except BaseException as error:
             self._pending.appendleft((hold_id, actual))
             self._away = True
-            if isinstance(error, TimeoutError | StoreUnavailableError):
+            if isinstance(error, StoreUnavailableError):
                 return False
             raise
         return True

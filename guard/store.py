@@ -93,9 +93,9 @@ NO_LIMITS = Outcome(admitted=True, waits=(), room=(), levels=())
 class Store(Protocol):
     """Counters that may be shared by threads, event loops and processes."""
 
-    deadline: float | None
-    """Seconds in which an operation answers; None where it never waits. When it is
-    reached the guard takes its failure mode."""
+    instant: bool
+    """Whether no operation ever waits. Others answer within a deadline of their own,
+    or raise."""
 
     async def reserve(self, request: Reservation) -> Outcome:
         """Take all lines or none.
@@ -152,6 +152,11 @@ class Part(NamedTuple):
     refund: bool
     keep: int
 
+    @property
+    def due(self) -> int:
+        """What it costs if the call never says."""
+        return 0 if self.refund else self.held
+
 
 @dataclass(slots=True)
 class _Hold:
@@ -163,7 +168,7 @@ class _Hold:
     @property
     def due(self) -> list[int]:
         """What the call costs if it never says."""
-        return [0 if part.refund else part.held for part in self.parts]
+        return [part.due for part in self.parts]
 
 
 class MemoryStore:
@@ -178,7 +183,7 @@ class MemoryStore:
             is forgotten.
     """
 
-    deadline: float | None = None
+    instant = True
 
     def __init__(
         self, *, clock: Clock = steady_time, max_keys: int = 1_000_000

@@ -46,10 +46,10 @@ FACES = {
         build_image call_program clean examine image_names run
     """,
     "guard": """
-        ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals Approve
-        AuditHead AuditLog AuditProblem AuditReport AutoApprove Budget CallFacts
-        Condition Decision Grant MemoryStore Permit RateLimit Redactor Reject Rule
-        StandingGrant Store Tried verify_audit
+        ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals
+        Approve AuditHead AuditLog AuditProblem AuditReport AutoApprove Budget
+        CallFacts Condition Decision Grant MemoryStore Permit RateLimit Redactor
+        RedisStore Reject Rule SQLiteStore StandingGrant Store Tried verify_audit
     """,
     "tools": """
         Arguments ArtifactSink CacheHook CircuitBreaker ConcurrentExecutor

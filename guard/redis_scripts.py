@@ -1,0 +1,168 @@
+"""The scripts of the Redis store; the server runs each as one step.
+
+Numbers stay below 2^53 and are written with `%.0f`, since Lua's own way of writing
+them rounds. An account is a hash, a window a sorted set of times, a bucket a string.
+A hold is a list: `open` or `ended`, then key, amount, refund and keep of each part.
+"""
+
+_COMMON = """
+local prefix = KEYS[1]
+local DAY = 86400000000
+
+local function text(number) return string.format('%.0f', number) end
+
+local function number(value) return tonumber(value or 0) or 0 end
+
+local function time(given)
+    if given ~= '' then return tonumber(given) end
+    local now = redis.call('TIME')
+    return tonumber(now[1]) * 1000000 + tonumber(now[2])
+end
+
+-- Never shortens: another hold may need the account for longer.
+local function remember(key, microseconds)
+    if microseconds == 0 then return redis.call('PERSIST', key) end
+    local wanted = math.ceil(microseconds / 1000)
+    if redis.call('PTTL', key) < wanted then
+        redis.call('PEXPIRE', key, text(wanted))
+    end
+end
+
+local function use(key, amount, freed, keep)
+    local account = prefix .. 'account:' .. key
+    local used = number(redis.call('HGET', account, 'used')) + amount
+    local held = number(redis.call('HGET', account, 'held')) - freed
+    redis.call('HSET', account, 'used', text(math.max(used, 0)), 'held', text(held))
+    remember(account, keep)
+end
+
+local function finish(hold, now)
+    local parts = redis.call('LRANGE', hold, 0, -1)
+    if parts[1] ~= 'open' then
+        redis.call('DEL', hold)
+        return redis.call('ZREM', prefix .. 'ends', hold)
+    end
+    for i = 2, #parts, 4 do
+        local held = tonumber(parts[i + 1])
+        local due = held
+        if parts[i + 2] == '1' then due = 0 end
+        use(parts[i], due, held, tonumber(parts[i + 3]))
+    end
+    redis.call('LSET', hold, 0, 'ended')
+    redis.call('ZADD', prefix .. 'ends', text(now + DAY), hold)
+end
+
+local function tick(given)
+    local now = time(given)
+    local ended = redis.call(
+        'ZRANGEBYSCORE', prefix .. 'ends', '-inf', text(now), 'LIMIT', 0, 1000)
+    for _, hold in ipairs(ended) do finish(hold, now) end
+    return now
+end
+"""
+
+RESERVE = (
+    _COMMON
+    + """
+local now = tick(ARGV[1])
+local hold, length, take = prefix .. 'hold:' .. ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local next = 5
+local function arg() next = next + 1; return ARGV[next - 1] end
+
+local admitted, hits, charges, answer = 1, {}, {}, {}
+for i = 1, tonumber(arg()) do
+    local hit = {key = arg(), limit = tonumber(arg()), window = tonumber(arg()),
+                 interval = tonumber(arg()), enforced = arg(), wait = 0}
+    local room
+    if hit.interval > 0 then
+        hit.name = prefix .. 'bucket:' .. hit.key
+        hit.full = number(redis.call('GET', hit.name))
+        local behind = math.max(hit.full - now, 0)
+        hit.wait = math.max(behind + hit.interval - hit.limit * hit.interval, 0)
+        room = hit.limit - math.ceil(behind / hit.interval)
+    else
+        hit.name = prefix .. 'window:' .. hit.key
+        redis.call('ZREMRANGEBYSCORE', hit.name, '-inf', text(now - hit.window))
+        room = hit.limit - redis.call('ZCARD', hit.name)
+        if room <= 0 then
+            local at = text(0 - room)
+            local first = redis.call('ZRANGE', hit.name, at, at, 'WITHSCORES')
+            hit.wait, room = tonumber(first[2]) + hit.window - now, 0
+        end
+    end
+    if hit.wait > 0 and hit.enforced == '1' then admitted = 0 end
+    hits[i] = hit
+    table.insert(answer, hit.wait)
+    table.insert(answer, room)
+end
+
+for i = 1, tonumber(arg()) do
+    local charge = {key = arg(), amount = arg(), limit = tonumber(arg()),
+                    keep = tonumber(arg()), refund = arg(), enforced = arg()}
+    charge.name = prefix .. 'account:' .. charge.key
+    local used = number(redis.call('HGET', charge.name, 'used'))
+    charge.held = number(redis.call('HGET', charge.name, 'held'))
+    charge.amount = tonumber(charge.amount)
+        or math.max(charge.limit - used - charge.held, 1)
+    if used + charge.held + charge.amount > charge.limit
+            and charge.enforced == '1' then
+        admitted = 0
+    end
+    charges[i] = charge
+    table.insert(answer, used)
+    table.insert(answer, charge.held)
+    table.insert(answer, charge.amount)
+end
+
+if take == '1' and admitted == 1 then
+    for _, hit in ipairs(hits) do
+        if hit.wait == 0 and hit.interval > 0 then
+            local full = math.max(hit.full, now) + hit.interval
+            redis.call('SET', hit.name, text(full))
+            remember(hit.name, full - now + 1000000)
+        elseif hit.wait == 0 then
+            redis.call('ZADD', hit.name, text(now), ARGV[2])
+            remember(hit.name, hit.window + 1000000)
+        end
+    end
+    for _, charge in ipairs(charges) do
+        redis.call('HSET', charge.name, 'held', text(charge.held + charge.amount))
+        local keep = charge.keep
+        if keep > 0 then keep = keep + length end
+        remember(charge.name, keep)
+        if redis.call('EXISTS', hold) == 0 then redis.call('RPUSH', hold, 'open') end
+        redis.call('RPUSH', hold, charge.key, text(charge.amount), charge.refund,
+                   text(charge.keep))
+    end
+    if #charges > 0 then
+        redis.call('ZADD', prefix .. 'ends', text(now + length), hold)
+    end
+end
+return {admitted, answer}
+"""
+)
+"""Arguments: time or '', hold, its length, take, hits of 5 values, charges of 6."""
+
+SETTLE = (
+    _COMMON
+    + """
+local now = tick(ARGV[1])
+local hold = prefix .. 'hold:' .. ARGV[2]
+local parts = redis.call('LRANGE', hold, 0, -1)
+if #parts == 0 or (parts[1] == 'ended' and #ARGV == 2) then return 0 end
+for i = 2, #parts, 4 do
+    local held, due = tonumber(parts[i + 1]), 0
+    if parts[i + 2] ~= '1' then due = held end
+    local actual = tonumber(ARGV[3 + (i - 2) / 4] or due)
+    if parts[1] == 'open' then
+        use(parts[i], actual, held, tonumber(parts[i + 3]))
+    else
+        use(parts[i], actual - due, 0, tonumber(parts[i + 3]))
+    end
+end
+redis.call('DEL', hold)
+redis.call('ZREM', prefix .. 'ends', hold)
+return 1
+"""
+)
+"""Arguments: time or '', hold, and what each part cost, or nothing."""

@@ -1,0 +1,382 @@
+"""Counters in an SQLite file, shared by the processes of one machine.
+
+Each operation is one transaction that takes the write lock first, on a thread of
+its own. What was committed survives SIGKILL of any process; power loss may take the
+last transactions (`synchronous=NORMAL`), and leaves the file whole. The file must
+not lie on a network file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from toolcell.core import ConfigError, StoreUnavailableError
+
+from .clock import Clock, microseconds, steady_time
+from .owners import Owner, is_dead
+from .rates import MICROSECONDS, bucket_room
+from .store import LATE, Hit, Outcome, Part, Reservation, fits, level_of
+
+_T = TypeVar("_T")
+_VERSION = 1
+_SCHEMA = f"""
+PRAGMA user_version = {_VERSION};
+CREATE TABLE accounts (
+    key TEXT PRIMARY KEY, used INT NOT NULL, held INT NOT NULL, forget_at INT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE hits (
+    key TEXT, at INT, calls INT NOT NULL, forget_at INT NOT NULL, PRIMARY KEY (key, at)
+) WITHOUT ROWID;
+CREATE TABLE buckets (key TEXT PRIMARY KEY, full_at INT NOT NULL) WITHOUT ROWID;
+CREATE TABLE holds (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, expires INT NOT NULL,
+    parts TEXT NOT NULL, charged TEXT
+) WITHOUT ROWID;
+CREATE INDEX holds_by_end ON holds (expires);
+"""
+_SWEEP_EVERY = 60 * MICROSECONDS
+
+
+class SQLiteStore:
+    """Counters that last, for several processes of one machine.
+
+    Holds end with the process that took them, as soon as another one needs the room.
+
+    Args:
+        path: The file; created with mode 0600, beside files of the same name with
+            `-wal`, `-shm` and `-owner-...`.
+        clock: The time in seconds.
+        deadline: Seconds to wait for other processes' transactions (0.5). When it is
+            reached the operation fails as `store_unavailable`.
+
+    Raises:
+        ConfigError: The file cannot be opened, or another version wrote it.
+    """
+
+    instant = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock = steady_time,
+        deadline: float = 0.5,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._clock = clock
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._now = 0
+        self._swept = 0
+        self._reaped = 0
+        self._failed_at = 0.0
+        # Of a parent: an SQLite connection must not be touched after a fork.
+        self._inherited: list[sqlite3.Connection] = []
+        # One thread for each loop: SQLite serves one writer at a time.
+        self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"turn-{id(self)}")
+        self._open()
+
+    async def reserve(self, request: Reservation) -> Outcome:
+        return await self._in_thread(lambda: self._reserve(request))
+
+    async def peek(self, request: Reservation) -> Outcome:
+        return await self._in_thread(lambda: self._look(request, self._tick()))
+
+    async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
+        return await self._in_thread(lambda: self._settle(hold_id, actual))
+
+    async def reset(self, prefix: str) -> int:
+        return await self._in_thread(lambda: self._reset(prefix))
+
+    async def aclose(self) -> None:
+        """Close the file; holds that are open end with the process or their time."""
+        with self._lock:
+            self._close()
+
+    def _open(self) -> None:
+        try:
+            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(self._path, flags, 0o600)
+            try:
+                os.fchmod(fd, 0o600)
+            finally:
+                os.close(fd)
+            self._db = sqlite3.connect(
+                self._path,
+                timeout=self._deadline,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._prepare()
+            self._owner = Owner(self._path)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"the guard's store {self._path}: {error}") from error
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("BEGIN IMMEDIATE")
+        [version] = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+        self._db.execute("COMMIT")
+        if version not in (0, _VERSION):
+            self._db.close()
+            raise ConfigError(f"{self._path} is of another version of toolcell")
+
+    def _close(self) -> None:
+        if os.getpid() == self._owner.pid:
+            self._db.close()
+        self._owner.close()
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        try:
+            turn = self._turn.get()
+        except LookupError:
+            turn = anyio.CapacityLimiter(1)
+            self._turn.set(turn)
+        asked_at = time.monotonic()
+        return await anyio.to_thread.run_sync(
+            self._transact, work, asked_at, limiter=turn
+        )
+
+    def _transact(self, work: Callable[[], _T], asked_at: float) -> _T:
+        if not self._lock.acquire(timeout=self._deadline):
+            raise StoreUnavailableError("the store is busy")
+        try:
+            if os.getpid() != self._owner.pid:
+                self._inherited.append(self._db)
+                self._owner.close()
+                self._open()
+            # Who waited through another's deadline has waited enough.
+            if self._failed_at > asked_at:
+                raise StoreUnavailableError("the store is locked")
+            with self._transaction():
+                return work()
+        except sqlite3.Error as error:
+            self._failed_at = time.monotonic()
+            raise StoreUnavailableError(f"the store: {error}") from error
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _tick(self) -> int:
+        self._now = max(self._now, microseconds(self._clock()))
+        now = self._now
+        ended = self._db.execute(
+            "SELECT id, expires, parts, charged FROM holds WHERE expires <= ?", (now,)
+        )
+        for hold_id, expires, parts, charged in ended.fetchall():
+            if charged is None:
+                self._end_unsettled(hold_id, _parts(parts), now, expires + LATE)
+            else:
+                self._db.execute("DELETE FROM holds WHERE id = ?", (hold_id,))
+        if now - self._swept >= _SWEEP_EVERY:
+            self._sweep(now)
+        return now
+
+    def _end_unsettled(
+        self, hold_id: str, parts: list[Part], now: int, forget_at: int
+    ) -> None:
+        due = [part.due for part in parts]
+        self._end(parts, due, now)
+        self._db.execute(
+            "UPDATE holds SET charged = ?, expires = ? WHERE id = ?",
+            (json.dumps(due), forget_at, hold_id),
+        )
+
+    def _sweep(self, now: int) -> None:
+        self._swept = now
+        for table in ("hits", "accounts"):
+            unused = "" if table == "hits" else "held = 0 AND forget_at > 0 AND"
+            self._db.execute(
+                f"DELETE FROM {table} WHERE {unused} forget_at <= ?",  # noqa: S608
+                (now,),
+            )
+        self._db.execute("DELETE FROM buckets WHERE full_at <= ?", (now,))
+
+    def _reserve(self, request: Reservation) -> Outcome:
+        now = self._tick()
+        outcome = self._look(request, now)
+        held = any(level.held for level in outcome.levels)
+        if not outcome.admitted and held and now - self._reaped >= MICROSECONDS:
+            self._reaped = now
+            if self._reap(now):
+                outcome = self._look(request, now)
+        if outcome.admitted:
+            self._take(request, outcome, now)
+        return outcome
+
+    def _reap(self, now: int) -> bool:
+        """End the holds of processes that are gone; return whether there were any."""
+        rows = self._db.execute(
+            "SELECT DISTINCT owner FROM holds WHERE charged IS NULL"
+        )
+        dead = [
+            owner
+            for (owner,) in rows.fetchall()
+            if owner != self._owner.name and is_dead(self._path, owner)
+        ]
+        for owner in dead:
+            holds = self._db.execute(
+                "SELECT id, parts FROM holds WHERE owner = ? AND charged IS NULL",
+                (owner,),
+            )
+            for hold_id, parts in holds.fetchall():
+                self._end_unsettled(hold_id, _parts(parts), now, now + LATE)
+        return bool(dead)
+
+    def _look(self, request: Reservation, now: int) -> Outcome:
+        waits, room, levels = [], [], []
+        admitted = True
+        for hit in request.hits:
+            wait, free = self._room(hit, now)
+            waits.append(wait)
+            room.append(free)
+            if wait and hit.enforced:
+                admitted = False
+        for charge in request.charges:
+            row = self._db.execute(
+                "SELECT used, held FROM accounts WHERE key = ?", (charge.key,)
+            ).fetchone()
+            level = level_of(charge, *(row or (0, 0)))
+            levels.append(level)
+            if charge.enforced and not fits(charge, level):
+                admitted = False
+        return Outcome(admitted, waits, room, levels)
+
+    def _room(self, hit: Hit, now: int) -> tuple[int, int]:
+        if hit.interval:
+            row = self._db.execute(
+                "SELECT full_at FROM buckets WHERE key = ?", (hit.key,)
+            ).fetchone()
+            return bucket_room(row[0] if row else 0, now, hit.interval, hit.limit)
+        since = now - hit.window
+        [calls] = self._db.execute(
+            "SELECT COALESCE(SUM(calls), 0) FROM hits WHERE key = ? AND at > ?",
+            (hit.key, since),
+        ).fetchone()
+        if calls < hit.limit:
+            return 0, hit.limit - calls
+        rows = self._db.execute(
+            "SELECT at, calls FROM hits WHERE key = ? AND at > ? ORDER BY at",
+            (hit.key, since),
+        )
+        for at, number in rows:
+            calls -= number
+            if calls < hit.limit:
+                return at + hit.window - now, 0
+        raise AssertionError("unreachable: a limit is at least 1")
+
+    def _take(self, request: Reservation, outcome: Outcome, now: int) -> None:
+        for hit, wait in zip(request.hits, outcome.waits, strict=True):
+            if not wait:
+                self._count(hit, now)
+        parts = []
+        for charge, level in zip(request.charges, outcome.levels, strict=True):
+            forget_at = now + charge.keep if charge.keep else 0
+            self._db.execute(
+                "INSERT INTO accounts VALUES (?1, 0, ?2, ?3) ON CONFLICT DO UPDATE "
+                "SET held = held + ?2, forget_at = ?3",
+                (charge.key, level.amount, forget_at),
+            )
+            parts.append(Part(charge.key, level.amount, charge.refund, charge.keep))
+        if parts:
+            self._db.execute(
+                "INSERT INTO holds VALUES (?, ?, ?, ?, NULL)",
+                (
+                    *(request.hold_id, self._owner.name, now + request.hold),
+                    json.dumps(parts),
+                ),
+            )
+
+    def _count(self, hit: Hit, now: int) -> None:
+        if hit.interval:
+            self._db.execute(
+                "INSERT INTO buckets VALUES (?1, ?2 + ?3) ON CONFLICT DO UPDATE "
+                "SET full_at = MAX(full_at, ?2) + ?3",
+                (hit.key, now, hit.interval),
+            )
+        else:
+            self._db.execute(
+                "INSERT INTO hits VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE "
+                "SET calls = calls + 1",
+                (hit.key, now, now + hit.window),
+            )
+
+    def _settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
+        now = self._tick()
+        row = self._db.execute(
+            "SELECT parts, charged FROM holds WHERE id = ?", (hold_id,)
+        ).fetchone()
+        if row is None or (row[1] is not None and actual is None):
+            return False
+        self._db.execute("DELETE FROM holds WHERE id = ?", (hold_id,))
+        parts = _parts(row[0])
+        due = [part.due for part in parts] if actual is None else list(actual)
+        if row[1] is None:
+            self._end(parts, due, now)
+        else:
+            charged = json.loads(row[1])
+            late = [new - old for new, old in zip(due, charged, strict=True)]
+            self._use(parts, late, [0] * len(parts), now)
+        return True
+
+    def _end(self, parts: list[Part], due: Sequence[int], now: int) -> None:
+        self._use(parts, due, [part.held for part in parts], now)
+
+    def _use(
+        self, parts: list[Part], due: Sequence[int], freed: Sequence[int], now: int
+    ) -> None:
+        for part, amount, free in zip(parts, due, freed, strict=True):
+            forget_at = now + part.keep if part.keep else 0
+            self._db.execute(
+                "INSERT INTO accounts VALUES (?1, MAX(?2, 0), 0, ?4) "
+                "ON CONFLICT DO UPDATE SET used = MAX(used + ?2, 0), "
+                "held = held - ?3, forget_at = ?4",
+                (part.key, amount, free, forget_at),
+            )
+
+    def _reset(self, prefix: str) -> int:
+        self._tick()
+        # Not LIKE: ids may hold its wildcards.
+        match = (len(prefix), prefix)
+        found = 0
+        for table, change in (
+            ("accounts", "UPDATE accounts SET used = 0"),
+            ("hits", "DELETE FROM hits"),
+            ("buckets", "DELETE FROM buckets"),
+        ):
+            keys = f"SELECT COUNT(DISTINCT key) FROM {table}"  # noqa: S608
+            where = " WHERE SUBSTR(key, 1, ?) = ?"
+            found += self._db.execute(keys + where, match).fetchone()[0]
+            self._db.execute(change + where, match)
+        return found
+
+
+def _parts(text: str) -> list[Part]:
+    values: list[tuple[Any, ...]] = json.loads(text)
+    return [Part(*value) for value in values]

@@ -1,0 +1,52 @@
+"""A real Redis server for tests, on a socket of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import redis
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+from .conftest import missing
+
+
+class RedisServer:
+    """A server that can be stopped and started again with its data."""
+
+    def __init__(self, folder: Path) -> None:
+        self._program = shutil.which("redis-server") or ""
+        if not self._program:
+            missing("there is no redis-server")
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"unix://{folder}/redis.sock"
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        self._process = subprocess.Popen(
+            [
+                *(self._program, "--port", "0", "--unixsocket", "redis.sock"),
+                *("--save", "", "--appendonly", "yes", "--appendfsync", "always"),
+            ],
+            cwd=self._folder,
+            stdout=subprocess.DEVNULL,
+        )
+        retry = Retry(ConstantBackoff(0.05), 200)
+        with redis.Redis.from_url(
+            self.url, retry=retry, retry_on_error=[redis.ConnectionError]
+        ) as client:
+            client.ping()
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def client(self) -> redis.Redis:
+        """Return a client of the test's own."""
+        return redis.Redis.from_url(self.url)

@@ -1,0 +1,219 @@
+"""Stores against a model that recounts everything from the beginning each time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    rule,
+    run_state_machine_as_test,
+)
+
+from toolcell.guard import Store
+from toolcell.guard.store import Charge, Hit, Level, Outcome, Reservation
+
+from .guard_stores import STORES, StoreMaker, store_makers
+from .guards import NOON, FakeClock
+
+SECOND = 1_000_000
+HITS = [
+    Hit("window 1", 3, SECOND),
+    Hit("window 2", 5, 10 * SECOND),
+    Hit("bucket 1", 2, SECOND, 333_334),
+    Hit("bucket 2", 4, 7 * SECOND, SECOND),
+]
+CHARGES = [
+    Charge("a", 0, 20),
+    Charge("b", 0, 9, refund=True),
+    Charge("slots", 0, 3, refund=True),
+    Charge("kept", 0, 30, keep=5 * 86_400 * SECOND),
+]
+
+
+@dataclass
+class Hold:
+    """What the model knows of an admitted reservation."""
+
+    charges: list[Charge]
+    amounts: list[int]
+    expires: int
+    charged: list[int] | None = None
+
+    def due(self) -> list[int]:
+        pairs = zip(self.charges, self.amounts, strict=True)
+        return [0 if charge.refund else amount for charge, amount in pairs]
+
+
+@dataclass
+class Model:
+    """Everything that ever happened; nothing is kept up to date."""
+
+    calls: dict[str, list[int]] = field(default_factory=dict)
+    holds: dict[str, Hold] = field(default_factory=dict)
+
+    def end_holds(self, now: int) -> None:
+        for hold in self.holds.values():
+            if hold.charged is None and hold.expires <= now:
+                hold.charged = hold.due()
+
+    def used(self, key: str) -> int:
+        return sum(
+            amount
+            for hold in self.holds.values()
+            for charge, amount in zip(hold.charges, hold.charged or (), strict=False)
+            if charge.key == key
+        )
+
+    def held(self, key: str) -> int:
+        return sum(
+            amount
+            for hold in self.holds.values()
+            if hold.charged is None
+            for charge, amount in zip(hold.charges, hold.amounts, strict=True)
+            if charge.key == key
+        )
+
+    def wait(self, hit: Hit, now: int) -> int:
+        calls = self.calls.get(hit.key, [])
+        if not hit.interval:
+            recent = [at for at in calls if at > now - hit.window]
+            if len(recent) < hit.limit:
+                return 0
+            return recent[len(recent) - hit.limit] + hit.window - now
+        tokens, last = Fraction(hit.limit), 0
+        for at in [*calls, now]:
+            tokens += Fraction(at - last, hit.interval)
+            tokens, last = min(tokens, Fraction(hit.limit)) - 1, at
+        return max(int(-tokens * hit.interval), 0)
+
+    def reserve(self, request: Reservation, now: int) -> Outcome:
+        waits = [self.wait(hit, now) for hit in request.hits]
+        levels = []
+        for charge in request.charges:
+            used, held = self.used(charge.key), self.held(charge.key)
+            rest = max(charge.limit - used - held, 1)
+            amount = rest if charge.amount is None else charge.amount
+            levels.append(Level(used, held, amount))
+        admitted = not any(waits) and all(
+            sum(level) <= charge.limit
+            for charge, level in zip(request.charges, levels, strict=True)
+        )
+        if admitted:
+            for hit in request.hits:
+                self.calls.setdefault(hit.key, []).append(now)
+            amounts = [level.amount for level in levels]
+            expires = now + request.hold
+            self.holds[request.hold_id] = Hold(list(request.charges), amounts, expires)
+        return Outcome(admitted, waits, (), levels)
+
+    def settle(self, hold_id: str, actual: list[int] | None) -> bool:
+        hold = self.holds[hold_id]
+        done = hold_id in self.settled
+        if done or (hold.charged is not None and actual is None):
+            return False
+        hold.charged = hold.due() if actual is None else actual
+        self.settled.add(hold_id)
+        return True
+
+    settled: set[str] = field(default_factory=set)
+
+
+amounts = st.none() | st.integers(0, 12)
+MOVES = [0, 1, 333_333, 333_334, 500_000, SECOND - 1, SECOND, 3 * SECOND, 60 * SECOND]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Random calls on a store and on the model; both must say the same."""
+
+    make: StoreMaker
+    portal: BlockingPortal
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.now = int(NOON) * SECOND
+        self.store: Store = self.make(self.clock)
+        self.model = Model()
+        self.count = 0
+
+    def teardown(self) -> None:
+        self.portal.call(self.store.aclose)
+
+    @rule(move=st.sampled_from(MOVES))
+    def time_passes(self, move: int) -> None:
+        self.now += move
+        self.clock.now = self.now / SECOND
+        self.model.end_holds(self.now)
+
+    @rule(
+        hits=st.sets(st.sampled_from(HITS)),
+        spent=st.dictionaries(st.sampled_from(CHARGES), amounts, min_size=1),
+        hold=st.sampled_from([SECOND, 5 * SECOND, 3600 * SECOND]),
+        take=st.booleans() | st.just(value=True),
+    )
+    def reserve(
+        self, hits: set[Hit], spent: dict[Charge, int | None], hold: int, take: bool
+    ) -> None:
+        self.count += 1
+        charges = [charge._replace(amount=amount) for charge, amount in spent.items()]
+        request = Reservation(str(self.count), sorted(hits), charges, hold)
+        if take:
+            outcome = self.portal.call(self.store.reserve, request)
+            expected = self.model.reserve(request, self.now)
+        else:
+            outcome = self.portal.call(self.store.peek, request)
+            scratch = Model(dict(self.model.calls), dict(self.model.holds))
+            scratch.calls = {key: [*calls] for key, calls in scratch.calls.items()}
+            expected = scratch.reserve(request, self.now)
+        assert outcome._replace(room=()) == expected
+        waiting = [room == 0 for room in outcome.room]
+        assert waiting == [wait > 0 for wait in outcome.waits]
+
+    @rule(data=st.data(), actual=st.lists(st.integers(0, 15), min_size=4, max_size=4))
+    def settle(self, data: st.DataObject, actual: list[int]) -> None:
+        if not self.model.holds:
+            return
+        hold_id = data.draw(st.sampled_from(list(self.model.holds)))
+        cost = actual[: len(self.model.holds[hold_id].charges)]
+        told = data.draw(st.sampled_from([cost, None]))
+        settled = self.portal.call(self.store.settle, hold_id, told)
+        assert settled is self.model.settle(hold_id, told)
+
+
+def check(name: str, examples: int) -> None:
+    with (
+        start_blocking_portal() as portal,
+        store_makers(name) as make,
+    ):
+        machine = type(
+            "Machine", (StoreMachine,), {"make": staticmethod(make), "portal": portal}
+        )
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=50,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+                derandomize=True,
+            ),
+        )
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_store_is_the_model_rg_23(name: str) -> None:
+    check(name, 20)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", STORES)
+def test_ten_thousand_rounds_of_a_store_are_the_model(name: str) -> None:
+    check(name, 300)
