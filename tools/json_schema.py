@@ -28,13 +28,14 @@ from referencing import Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
-from toolcell.core import ConfigError, ToolValidationError
+from toolcell.core import ConfigError
 
 from .schema import resolve_annotations, wants_context
 from .validation import (
     Arguments,
     Problem,
     Reason,
+    argument_bytes,
     canonical_json,
     cut,
     json_bytes,
@@ -98,7 +99,7 @@ class WrittenSchema:
         Raises:
             ToolValidationError: They do not fit.
         """
-        values = _parse(json_bytes(tool, arguments))
+        values = _parse(argument_bytes(tool, arguments))
         problems = problems_of(self._validator, values)
         if problems:
             raise refusal(tool, problems)
@@ -119,8 +120,8 @@ def _number(text: str) -> int | float:
 def _object_schema(tool: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a schema that names arguments."""
     try:
-        copied = json.loads(json_bytes(tool, schema))
-    except ToolValidationError:
+        copied = json.loads(json_bytes(schema))
+    except (RecursionError, TypeError, ValueError):
         raise ConfigError(f"the schema of {tool} is not JSON") from None
     if not isinstance(copied, dict) or copied.get("type") != "object":
         raise ConfigError(

@@ -40,8 +40,8 @@ from .context import ToolContext
 from .validation import (
     Arguments,
     Problem,
+    argument_bytes,
     canonical_json,
-    json_bytes,
     path_of,
     pydantic_problems,
     refusal,
@@ -220,7 +220,7 @@ class FunctionSchema:
         Raises:
             ToolValidationError: They do not fit.
         """
-        data = json_bytes(tool, arguments)
+        data = argument_bytes(tool, arguments)
         try:
             if self._strict:
                 values = self._validator.validate_json(
@@ -247,11 +247,11 @@ class FunctionSchema:
         serializer = self._adapter.serializer
         if not (self._has_sets or self._has_bytes):
             dumped = serializer.to_python(
-                values, mode="json", by_alias=True, round_trip=True, warnings="none"
+                values, mode="json", by_alias=True, round_trip=True, warnings=False
             )
         else:
             plain = serializer.to_python(
-                values, by_alias=True, round_trip=True, warnings="none"
+                values, by_alias=True, round_trip=True, warnings=False
             )
             dumped = to_jsonable_python(_ordered(plain), bytes_mode="base64")
         return typing.cast("dict[str, JsonValue]", dumped)

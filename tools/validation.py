@@ -11,11 +11,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 from pydantic import JsonValue, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 from pydantic_core.core_schema import ErrorType
 
 from toolcell.core import ToolValidationError
@@ -28,10 +27,6 @@ MAX_EXPECTED_CHARACTERS = 200
 
 _KNOWN_ERRORS = frozenset(get_args(ErrorType))
 _SAFE_KEY = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
-_canonical_text = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-).encode
-
 Reason = Literal["missing", "unknown", "type", "value"]
 """Why a field was refused: it is not there, no such field exists, it holds another
 type of value, or a value of this type that is not allowed."""
@@ -57,6 +52,8 @@ class Arguments:
         dump: Makes JSON values of them.
     """
 
+    __slots__ = ("_dump", "_json", "_text", "values")
+
     def __init__(
         self,
         values: dict[str, Any],
@@ -64,16 +61,22 @@ class Arguments:
     ) -> None:
         self.values = values
         self._dump = dump
+        self._json: dict[str, JsonValue] | None = None
+        self._text: str | None = None
 
-    @cached_property
+    @property
     def json(self) -> dict[str, JsonValue]:
         """The canonical JSON values: what a guard judges and a record keeps."""
-        return self._dump(self.values)
+        if self._json is None:
+            self._json = self._dump(self.values)
+        return self._json
 
-    @cached_property
+    @property
     def text(self) -> str:
         """The canonical JSON text; equal texts are the same call."""
-        return canonical_json(self.json)
+        if self._text is None:
+            self._text = canonical_json(self.json)
+        return self._text
 
     @property
     def digest(self) -> str:
@@ -82,8 +85,34 @@ class Arguments:
 
 
 def canonical_json(value: JsonValue) -> str:
-    """Return JSON text with sorted keys and no spaces."""
-    return _canonical_text(value)
+    """Return JSON text with sorted keys and no spaces.
+
+    Raises:
+        ValueError: The value holds NaN, an infinity or half a surrogate pair.
+    """
+    return json_bytes(_sorted(value)).decode()
+
+
+def _sorted(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(each) for each in value]
+    return value
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value as JSON.
+
+    Raises:
+        ValueError: It holds what JSON cannot: NaN, an infinity, half a surrogate
+            pair, objects of a program, or levels without end.
+    """
+    data = to_json(value, inf_nan_mode="constants")
+    if b"NaN" in data or b"Infinity" in data:
+        # Perhaps only inside a string: the slow look decides.
+        json.dumps(value, allow_nan=False)
+    return data
 
 
 def sha256(text: str) -> str:
@@ -91,21 +120,16 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def json_bytes(tool: str, arguments: Mapping[str, Any]) -> bytes:
+def argument_bytes(tool: str, arguments: Mapping[str, Any]) -> bytes:
     """Return arguments as JSON.
 
     Raises:
-        ToolValidationError: They hold what JSON cannot: NaN, an infinity, half a
-            surrogate pair, objects of a program, or levels without end.
+        ToolValidationError: They are not JSON, see `json_bytes`.
     """
     try:
-        data = to_json(arguments, inf_nan_mode="constants")
-        if b"NaN" in data or b"Infinity" in data:
-            # Perhaps only inside a string: the slow look decides.
-            json.dumps(arguments, allow_nan=False)
-    except (PydanticSerializationError, RecursionError, TypeError, ValueError):
+        return json_bytes(arguments)
+    except (RecursionError, TypeError, ValueError):
         raise refusal(tool, [Problem("", "value", "a JSON object")]) from None
-    return data
 
 
 def refusal(tool: str, problems: Iterable[Problem]) -> ToolValidationError:
