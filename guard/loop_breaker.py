@@ -32,6 +32,9 @@ class Caps(NamedTuple):
 class _Run:
     tool: str = ""
     in_a_row: int = 0
+    before: tuple[str, int] = ("", 0)
+    """The row before the last call."""
+
     recent: deque[tuple[bytes, int]] = field(
         default_factory=lambda: deque(maxlen=_RECENT)
     )
@@ -56,6 +59,7 @@ class LoopBreaker:
             if caps.identical is not None and _most(run, _key(call)) >= caps.identical:
                 return "repeated"
             if count:
+                run.before = (run.tool, run.in_a_row)
                 run.tool, run.in_a_row = call.name, in_a_row + 1
             return None
 
@@ -63,8 +67,8 @@ class LoopBreaker:
         """Take back a call that was counted and then refused."""
         with self._lock:
             run = self._run(call, facts)
-            if run.tool == call.name and run.in_a_row:
-                run.in_a_row -= 1
+            if run.tool == call.name:
+                run.tool, run.in_a_row = run.before
 
     def returned(self, call: ToolCall, facts: CallFacts, result: object) -> None:
         """Remember what a call came to."""
