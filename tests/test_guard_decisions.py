@@ -123,9 +123,7 @@ async def test_the_budget_is_part_of_the_decision_rg_22_rg_24() -> None:
 @pytest.mark.parametrize(
     ("window", "rest"), [("hour", 2800.0), ("day", 6400.0), ("month", 1_388_800.0)]
 )
-async def test_budgets_start_anew_with_their_window(
-    window: str, seconds: float
-) -> None:
+async def test_budgets_start_anew_with_their_window(window: str, rest: float) -> None:
     clock = FakeClock()
     guard = guard_with(clock, budgets=[usd("1", window=window)])
     await spend(guard, call(), facts(usd="1"), usd="1")
