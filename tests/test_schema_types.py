@@ -40,6 +40,10 @@ class Tree(BaseModel):
     children: list[Tree] = []
 
 
+class Half(BaseModel):
+    x: int = Field(exclude=True)
+
+
 class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
     x: int
@@ -413,11 +417,11 @@ def test_names_of_the_function_around_are_found_lt_46() -> None:
 
 
 def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
-    class Half(BaseModel):
+    class Lacking(BaseModel):
         other: Missing  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(ConfigError, match="names Missing, which is not defined"):
-        with_parameter(Half).check()
+        with_parameter(Lacking).check()
 
 
 @pytest.mark.parametrize(
@@ -429,6 +433,7 @@ def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
         ("[", "cannot be read"),
         (SecretStr, "takes a secret from the model"),
         (set[Size], "set of objects"),
+        (Half, "excluded from JSON"),
     ],
 )
 def test_what_json_cannot_carry_is_refused_ga_08(annotation: Any, reason: str) -> None:

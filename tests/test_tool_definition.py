@@ -172,6 +172,11 @@ def test_descriptions_are_the_summary() -> None:
     assert book.parameters["properties"]["city"]["description"] == "Where."
 
 
+def test_callable_objects_are_described_by_their_class() -> None:
+    assert tool(Doubler()).description == "Double a number."
+    assert tool(functools.partial(add, b=1)).description == "Add two numbers."
+
+
 def test_a_tool_without_a_docstring_is_told_of_lt_47() -> None:
     """GA-17: no docstring, no annotations."""
 

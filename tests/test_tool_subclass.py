@@ -100,6 +100,8 @@ def test_a_subclass_without_execute_cannot_be_made_or_14() -> None:
 
 def test_a_subclass_may_name_each_object() -> None:
     class Reader(Tool):
+        """Read below a root."""
+
         def __init__(self, root: str) -> None:
             self.name = f"read_{root}"
 
@@ -108,6 +110,9 @@ def test_a_subclass_may_name_each_object() -> None:
 
     registry = ToolRegistry([Reader("a"), Reader("b")])
     assert registry.list_tools() == ["read_a", "read_b"]
+    assert [each.description for each in registry] == ["Read below a root."] * 2
+    with pytest.raises(ConfigError, match="a class of tools"):
+        registry.register(Reader)
     with pytest.raises(ConfigError, match="name cannot be used"):
         registry.register(Reader("c d"))
 

@@ -46,5 +46,10 @@ def read_docstring(text: str | None) -> Documentation:
     return Documentation(summary=summary, parameters=parameters)
 
 
+def description_of(name: str, docstring: str | None) -> str:
+    """Return what a model reads of a function: the summary, or a general word."""
+    return read_docstring(docstring).summary or f"The tool {name}."
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split())

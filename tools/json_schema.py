@@ -30,7 +30,7 @@ from referencing.jsonschema import specification_with
 
 from toolcell.core import ConfigError
 
-from .schema import resolve_annotations, wants_context
+from .signature import resolve_annotations, wants_context
 from .validation import (
     Arguments,
     Problem,

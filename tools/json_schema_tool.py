@@ -10,9 +10,10 @@ from typing_extensions import Unpack
 from toolcell.core import InvalidInputError
 
 from .context import ToolContext
+from .docstrings import description_of
 from .json_schema import WrittenSchema
 from .options import ToolOptions, check_options
-from .schema import open_parameters, resolve_annotations, wants_context
+from .signature import docstring_of, open_parameters, resolve_annotations, wants_context
 from .tool import Tool
 from .validation import Arguments
 
@@ -39,7 +40,7 @@ class JSONSchemaTool(Tool):
         given: dict[str, Any] = dict(options)
         self._written = given.pop("parameters", {})
         name = str(given.get("name", ""))
-        given.setdefault("description", f"The tool {name}.")
+        given.setdefault("description", description_of(name, docstring_of(handler)))
         for option, value in check_options(f"JSONSchemaTool {name}", given):
             setattr(self, option, value)
         self.handler = handler

@@ -6,10 +6,7 @@ The parameters become one TypedDict, whose fields may have any name.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, Required, TypeVar
@@ -36,7 +33,14 @@ from typing_extensions import TypedDict
 
 from toolcell.core import ConfigError
 
-from .context import ToolContext
+from .signature import (
+    name_of,
+    open_parameters,
+    resolve_annotations,
+    union_members,
+    unresolved,
+    wants_context,
+)
 from .validation import (
     Arguments,
     Problem,
@@ -48,7 +52,6 @@ from .validation import (
 )
 
 _Kind = inspect.Parameter
-_OPEN_KINDS = (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD)
 _OBJECTS = frozenset(["model", "dataclass", "typed-dict", "definition-ref", "dict"])
 _EXACTLY = "one of the allowed values in its own type"
 _make_typed_dict: Any = TypedDict
@@ -70,6 +73,22 @@ class _Generator(GenerateJsonSchema):
     def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
         _refuse_objects_in(schema)
         return super().frozenset_schema(schema)
+
+    def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
+        _refuse_excluded(schema)
+        return super().model_field_schema(schema)
+
+    def dataclass_field_schema(
+        self, schema: core_schema.DataclassField
+    ) -> JsonSchemaValue:
+        _refuse_excluded(schema)
+        return super().dataclass_field_schema(schema)
+
+    def typed_dict_field_schema(
+        self, schema: core_schema.TypedDictField
+    ) -> JsonSchemaValue:
+        _refuse_excluded(schema)
+        return super().typed_dict_field_schema(schema)
 
     def emit_warning(self, kind: Any, detail: str) -> None:
         raise ConfigError(f"a default is not a JSON value: {detail}")
@@ -100,6 +119,12 @@ def _refuse_objects_in(
     # They have no order that survives a restart, so no canonical form.
     if schema.get("items_schema", {}).get("type") in _OBJECTS:
         raise ConfigError("a set of objects has no JSON form", hint="take a list")
+
+
+def _refuse_excluded(schema: Mapping[str, Any]) -> None:
+    # Two different calls would look the same to a guard and to a store of results.
+    if any(key.startswith("serialization_exclude") for key in schema):
+        raise ConfigError("a field is excluded from JSON", hint="drop `exclude`")
 
 
 class FunctionSchema:
@@ -143,21 +168,34 @@ class FunctionSchema:
             for each in parameters
             if each.name not in self.contexts
         }
+        text = self._build(name, fields)
+        if '"writeOnly":true' in text:
+            raise ConfigError(
+                f"{name} takes a secret from the model",
+                hint="read secrets with ToolContext.get_config",
+            )
+        self._has_sets = '"uniqueItems":true' in text
+        self._has_bytes = '"contentEncoding":"base64"' in text
+        # For pydantic 1 is true where only certain values are allowed.
+        confusing = strict and _allows_0_or_1(self.parameters)
+        self._exact = Draft202012Validator(self.parameters) if confusing else None
+        self._refuse_odd_defaults(name, fields)
+
+    def _build(self, name: str, fields: dict[str, Any]) -> str:
+        """Set the schema and the validator; return the schema as text."""
         closed = _make_typed_dict("Arguments", fields)
         closed.__pydantic_config__ = ConfigDict(
-            extra="forbid" if strict else "ignore",
-            val_json_bytes="base64",
-            arbitrary_types_allowed=False,
+            extra="forbid" if self._strict else "ignore", val_json_bytes="base64"
         )
         try:
             self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(closed)
             # A name that a nested model lacks is told here, and only here.
             self._adapter.rebuild(raise_errors=True)
             self._validator = self._adapter.validator
-            self.parameters = self._schema()
+            self.parameters = self._json_schema()
             text = canonical_json(self.parameters)
         except PydanticUndefinedAnnotation as error:
-            raise _unresolved(name, error.name) from None
+            raise unresolved(name, error.name) from None
         except PydanticUserError as error:
             reason = error.message.partition("\n")[0]
             raise ConfigError(
@@ -166,19 +204,9 @@ class FunctionSchema:
             ) from None
         except ValueError:
             raise ConfigError(f"a default of {name} is not a JSON value") from None
-        if '"writeOnly":true' in text:
-            raise ConfigError(
-                f"{name} takes a secret from the model",
-                hint="read secrets with ToolContext.get_config",
-            )
-        self._has_sets = '"uniqueItems":true' in text
-        # For pydantic 1 is true where only certain values are allowed.
-        confusing = strict and _allows_0_or_1(self.parameters)
-        self._exact = Draft202012Validator(self.parameters) if confusing else None
-        self._has_bytes = '"contentEncoding":"base64"' in text
-        self._refuse_odd_defaults(name, fields)
+        return text
 
-    def _schema(self) -> dict[str, Any]:
+    def _json_schema(self) -> dict[str, Any]:
         generator = _StrictGenerator if self._strict else _Generator
         schema = self._adapter.json_schema(schema_generator=generator)
         schema.pop("title", None)
@@ -282,138 +310,6 @@ def _ordered(value: Any) -> Any:
     return value
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """Return a function's name, or the name of what it wraps."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function under partials, methods, wrappers and callable objects."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif inspect.ismethod(function):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif inspect.isfunction(function) or inspect.isbuiltin(function):
-            return function
-        elif isinstance(function, type) or not hasattr(
-            type(function).__call__, "__code__"
-        ):
-            return function
-        else:
-            function = type(function).__call__
-
-
-def open_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters that a caller fills.
-
-    What a partial gives by name is settled: the model neither sees nor changes it.
-
-    Raises:
-        ConfigError: The function takes any number of arguments, or is a method
-            without its object.
-    """
-    name = name_of(function)
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        raise ConfigError(
-            f"{name} does not tell its parameters", hint="wrap it in a function"
-        ) from None
-    settled = function.keywords if isinstance(function, functools.partial) else {}
-    for each in parameters:
-        if each.kind in _OPEN_KINDS:
-            raise ConfigError(
-                f"{name} takes any number of arguments in {each}",
-                hint="name the parameters, or take one list or dict",
-            )
-    if parameters and inspect.isfunction(function) and _is_method(function):
-        first = parameters[0]
-        if first.name in ("self", "cls") and first.annotation is _Kind.empty:
-            raise ConfigError(
-                f"{name} is a method without its object",
-                hint=f"register `instance.{name}`",
-            )
-    return [each for each in parameters if each.name not in settled]
-
-
-def _is_method(function: Callable[..., Any]) -> bool:
-    owner = function.__qualname__.rpartition(".")[0]
-    return bool(owner) and not owner.endswith("<locals>")
-
-
-def resolve_annotations(
-    function: Callable[..., Any],
-    parameters: list[inspect.Parameter],
-    namespace: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the type of each parameter; `Any` where none is written.
-
-    Raises:
-        ConfigError: An annotation names what is not defined, yet or here.
-    """
-    written = {
-        each.name: Any if each.annotation is _Kind.empty else each.annotation
-        for each in parameters
-    }
-    plain = plain_function(function)
-    scope = getattr(plain, "__globals__", {})
-    # A carrier of its own: the return type may name what only type checkers see.
-    carrier = types.SimpleNamespace(__annotations__=written)
-    try:
-        return typing.get_type_hints(
-            carrier,
-            globalns=dict(scope),
-            localns={**namespace, **_closure_of(plain)},
-            include_extras=True,
-        )
-    except NameError as error:
-        raise _unresolved(name_of(function), error.name) from None
-    except (TypeError, SyntaxError, AttributeError) as error:
-        raise ConfigError(
-            f"an annotation of {name_of(function)} cannot be read: {error}"
-        ) from None
-
-
-def _closure_of(function: Callable[..., Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if inspect.isfunction(function):
-        cells = function.__closure__ or ()
-        for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
-            # A cell is empty while the function around it still runs.
-            with contextlib.suppress(ValueError):
-                found[name] = cell.cell_contents
-    return found
-
-
-def _unresolved(function: str, missing: str | None) -> ConfigError:
-    return ConfigError(
-        f"an annotation of {function} names {missing}, which is not defined",
-        hint="define it at the top of the module, before the tool is registered",
-    )
-
-
-def wants_context(annotation: Any) -> bool:
-    """Tell whether an annotation asks for the `ToolContext`."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    members = _members(annotation) or (annotation,)
-    return any(
-        isinstance(each, type) and issubclass(each, ToolContext) for each in members
-    )
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union; none if it is something else."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return ()
-
-
 def _field(parameter: inspect.Parameter, annotation: Any, described: str | None) -> Any:
     """Return the TypedDict field of a parameter."""
     default = parameter.default
@@ -435,7 +331,7 @@ def _takes_none(annotation: Any) -> bool:
         return _takes_none(typing.get_args(annotation)[0])
     if annotation in (Any, None, object) or isinstance(annotation, TypeVar):
         return True
-    return any(_takes_none(each) for each in _members(annotation)) or (
+    return any(_takes_none(each) for each in union_members(annotation)) or (
         annotation is type(None)
     )
 

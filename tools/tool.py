@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
@@ -19,10 +19,11 @@ from typing_extensions import Unpack
 from toolcell.core import ConfigError, InvalidInputError, ToolValidationError
 
 from .context import ToolContext
-from .docstrings import read_docstring
+from .docstrings import description_of, read_docstring
 from .json_schema import WrittenSchema
 from .options import Options, ToolOptions, check_options
-from .schema import FunctionSchema, name_of, plain_function
+from .schema import FunctionSchema
+from .signature import docstring_of, name_of, plain_function
 from .travel import check_travels
 from .validation import Arguments, canonical_json, sha256
 
@@ -61,7 +62,7 @@ class Tool(ABC):
     cost: Mapping[str, int | str] = _NO_COST
     """The most that one call uses, by unit."""
 
-    tags: frozenset[str] | set[str] = frozenset()
+    tags: Set[str] = frozenset()
     sandboxed: bool = False
     requires_approval: bool = False
     examples: tuple[Mapping[str, Any], ...] = ()
@@ -82,10 +83,10 @@ class Tool(ABC):
             return
         if not inspect.isfunction(cls.execute):
             raise ConfigError(f"{cls.__name__}.execute is not a method")
-        if cls.name or cls.__init__ is Tool.__init__:
+        if not cls.description:
             documented = cls.execute.__doc__ or cls.__dict__.get("__doc__")
-            if not cls.description:
-                cls.description = _description(cls.name, documented)
+            cls.description = description_of(cls.name or cls.__name__, documented)
+        if cls.name or cls.__init__ is Tool.__init__:
             for option, value in check_options(cls.__name__, _options_of(cls)):
                 setattr(cls, option, value)
 
@@ -111,7 +112,7 @@ class Tool(ABC):
             raise ConfigError(f"{self.name} is a generator", hint="return a list")
         if self._written is not None:
             return WrittenSchema(self.name, self._written, function=body)
-        described = read_docstring(plain_function(body).__doc__).parameters
+        described = read_docstring(docstring_of(body)).parameters
         return FunctionSchema(
             body, described=described, strict=self.strict, namespace=namespace
         )
@@ -178,7 +179,7 @@ class Tool(ABC):
     def remarks(self) -> tuple[str, ...]:
         """Return what a model would miss in the definition, for people to mend."""
         found = []
-        if self.description == _description(self.name, None):
+        if self.description == description_of(self.name, None):
             found.append("there is no description")
         for name, schema in self.parameters["properties"].items():
             about = schema if isinstance(schema, dict) else {}
@@ -249,7 +250,6 @@ class FunctionTool(Tool, Generic[P, R]):
     """
 
     function: Callable[P, R]
-    _given: ToolOptions
 
     def __init__(
         self, function: Callable[P, R], **options: Unpack[ToolOptions]
@@ -267,15 +267,13 @@ class FunctionTool(Tool, Generic[P, R]):
         written = given.pop("parameters", None)
         given["name"] = given.get("name") or name_of(body)
         given.setdefault(
-            "description", _description(given["name"], plain_function(body).__doc__)
+            "description", description_of(given["name"], docstring_of(body))
         )
         for attribute in functools.WRAPPER_ASSIGNMENTS:
             if hasattr(body, attribute):
                 self.__dict__[attribute] = getattr(body, attribute)
         self.__dict__.update(check_options(_source_of(body), given))
-        self.__dict__.update(
-            function=function, _given=options, _written=written, __wrapped__=body
-        )
+        self.__dict__.update(function=function, _written=written, __wrapped__=body)
         if not is_classmethod and _has_local_annotations(body):
             # Names of the function around it are in reach only now. What is not
             # there yet is looked for again at the first use.
@@ -296,7 +294,11 @@ class FunctionTool(Tool, Generic[P, R]):
         bound = getter(instance, owner)
         if bound is self.function:
             return self
-        return FunctionTool(bound, **self._given)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, function=bound, __wrapped__=bound)
+        made.__dict__.pop("_schema", None)
+        made.__dict__.pop("definition_hash", None)
+        return made
 
     def __repr__(self) -> str:
         return f"<tool {self.name} {self.version} of {self.source}>"
@@ -353,6 +355,10 @@ def as_tool(given: Tool | Callable[..., Any], **options: Unpack[ToolOptions]) ->
     # What a class method of Python 3.13 on is bound to.
     if inspect.ismethod(given) and isinstance(given.__func__, FunctionTool):
         given = given.__func__.__get__(given.__self__)
+    if isinstance(given, type) and issubclass(given, Tool):
+        raise ConfigError(
+            f"{given.__name__} is a class of tools", hint="make an object"
+        )
     if not isinstance(given, Tool):
         return FunctionTool(given, **options)
     if options:
@@ -366,10 +372,6 @@ def _without_schema(options: ToolOptions) -> dict[str, Any]:
 
 def _options_of(definition: Tool | type[Tool]) -> dict[str, Any]:
     return {option: getattr(definition, option) for option in Options.model_fields}
-
-
-def _description(name: str, docstring: str | None) -> str:
-    return read_docstring(docstring).summary or f"The tool {name}."
 
 
 def _source_of(function: Callable[..., Any]) -> str:
