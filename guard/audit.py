@@ -266,8 +266,11 @@ def _heard(call: ToolCall) -> dict[str, Any]:
 
 
 def _ascii_json(value: Mapping[str, Any]) -> str:
-    text = to_json(value).decode()
-    return text if text.isascii() else json.dumps(value, separators=(",", ":"))
+    try:
+        text = to_json(value).decode()
+    except ValueError:  # half a surrogate pair
+        text = ""
+    return text if text.isascii() and text else json.dumps(value, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=16)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -193,13 +195,18 @@ def verify_audit(
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
+        # Its size between two writes: what comes after is not part of this check.
+        fcntl.flock(file, fcntl.LOCK_SH)
+        left = os.fstat(file.fileno()).st_size
+        fcntl.flock(file, fcntl.LOCK_UN)
         number = 0
-        # One byte more than allowed, so that a longer line is seen to be longer.
-        while line := file.readline(LINE_BYTES + 1):
+        while left > 0 and (line := file.readline(min(left, LINE_BYTES + 1))):
             number += 1
+            left -= len(line)
             if len(line) > LINE_BYTES:
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(LINE_BYTES)
+                while left > 0 and not line.endswith(b"\n"):
+                    line = file.readline(min(left, LINE_BYTES))
+                    left -= len(line)
                 line = b"\n"
             yield number, line
 

@@ -41,6 +41,7 @@ class AuditFile:
         self._key = key
         self._repaired = repaired
         self._end = 0
+        self._repair = ""
         self.head = EMPTY
         """The last record, as of the last time that the file was held."""
 
@@ -63,9 +64,12 @@ class AuditFile:
             raise ConfigError(f"the audit log {self._path} is not a file")
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
+        if os.getpid() != self._pid:
+            self._lock = threading.Lock()
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Self:
         if os.getpid() != self._pid and self._fd >= 0:
@@ -80,6 +84,9 @@ class AuditFile:
             raise
         try:
             self._catch_up()
+        except OSError as error:
+            self.__exit__()
+            raise self._error(f"cannot be read: {error.strerror}") from error
         except BaseException:
             self.__exit__()
             raise
@@ -108,9 +115,15 @@ class AuditFile:
         state = os.fstat(self._fd)
         if state.st_nlink == 0:
             raise self._error("was removed")
-        if state.st_size == self._end:
-            return
-        lines, end = self._tail(state.st_size)
+        if state.st_size != self._end:
+            self._read_end(state.st_size)
+        if self._repair:
+            # Kept until it is written: there may be no room on the disk yet.
+            self.write(self._repair)
+            self._repair = ""
+
+    def _read_end(self, size: int) -> None:
+        lines, end = self._tail(size)
         head = EMPTY
         for line in lines:
             head = self._next(head, line)
@@ -118,8 +131,9 @@ class AuditFile:
         if head.seq < known.seq or (head.seq == known.seq and head != known):
             raise self._error(f"was cut: it ends at {head.seq}, not at {known.seq}")
         self.head, self._end = head, end
-        if end < state.st_size:
-            self._repair(state.st_size)
+        if end < size:
+            self._repair = self._repaired(os.pread(self._fd, size - end, end))
+            os.ftruncate(self._fd, end)
 
     def _next(self, before: AuditHead, line: bytes) -> AuditHead:
         try:
@@ -143,11 +157,6 @@ class AuditFile:
                 return lines[-2:], start + end
             span *= 4
 
-    def _repair(self, size: int) -> None:
-        lost = os.pread(self._fd, size - self._end, self._end)
-        os.ftruncate(self._fd, self._end)
-        self.write(self._repaired(lost))
-
     def write(self, fields: str) -> AuditHead:
         """Append a record, given as JSON text; the file must be held.
 
@@ -168,8 +177,15 @@ class AuditFile:
         return self.head
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk; the file must be held."""
-        os.fsync(self._fd)
+        """Wait until what was written is on the disk; the file must be held.
+
+        Raises:
+            AuditError: The disk did not take it.
+        """
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._error(f"is not on the disk: {error.strerror}") from error
 
     def _error(self, what: str) -> AuditError:
         return AuditError(

@@ -26,6 +26,7 @@ DEPTH = 32
 """Deepest nesting kept. When it is reached, a word stands for what lies below."""
 
 _SECRET_CHARACTERS = 6
+_NAME_CHARACTERS = 256
 _INTEGER_BITS = 1024
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 _SECRET_WORDS = frozenset(
@@ -63,7 +64,8 @@ _FORMS = tuple(
         (
             "pass pwd secret token key authorization",
             r"(?i:passwd|password|passphrase|pwd|secret|token|(?:api|access|private)"
-            r"[_-]?key|authorization)[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?P<secret>[^\s\"',;&]{4,})",
+            r"[_-]?key|authorization)[\"']?\s{0,8}[:=]\s{0,8}[\"']?"
+            r"(?P<secret>[^\s\"',;&]{4,})",
         ),
         ("eyj", r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?"),
         ("akia asia", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
@@ -179,11 +181,11 @@ class Redactor:
                 values = {**values, "value": SecretStr("")}
         for key, value in values.items():
             name = key if isinstance(key, str) else f"[{type(key).__name__}]"
-            secret, label = _described(name[:TEXT_CHARACTERS])
-            if self._known is not None:
+            secret, label = _described(name[-_NAME_CHARACTERS:])
+            if self._known is not None or len(name) > _NAME_CHARACTERS:
                 label = self.text(name)
             while label in shown:
-                label += "'"
+                label = f"{label}'{len(shown)}"
             if secret and value:
                 shown[label] = HIDDEN
             else:
@@ -210,7 +212,7 @@ def _may_hold_secrets(text: str) -> bool:
 
 def is_secret_name(name: str) -> bool:
     """Tell whether a key, an argument or a header of this name holds a secret."""
-    return _described(name)[0]
+    return _described(name[-_NAME_CHARACTERS:])[0]
 
 
 @functools.lru_cache(maxsize=1024)

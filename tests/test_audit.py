@@ -128,10 +128,10 @@ def test_what_is_anchored_is_printed(tmp_path: Path) -> None:
 
 
 def test_any_changed_byte_is_found(tmp_path: Path) -> None:
-    path, head = written(tmp_path, 3)
+    path, head = written(tmp_path, 2)
     whole = path.read_bytes()
     for at in range(len(whole)):
-        for change in (b"x", b"\n", b"7"):
+        for change in (b"x", b"\n"):
             changed = whole[:at] + change + whole[at + 1 :]
             path.write_bytes(changed)
 

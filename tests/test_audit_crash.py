@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -74,6 +75,62 @@ def test_a_file_without_a_whole_line_is_repaired(tmp_path: Path, rest: bytes) ->
     [record] = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert (record["event"], record["bytes"]) == ("repaired", len(rest))
     assert verify_audit(path).ok
+
+
+def test_a_repair_that_cannot_be_written_is_not_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    script = """
+import resource, sys
+from toolcell.core import AuditError
+from toolcell.guard import AuditLog
+path = sys.argv[1]
+log = AuditLog(path)
+log.append("decision")
+with open(path, "ab") as file:
+    file.write(b'{"seq":2,"half')
+resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
+for _ in range(3):
+    try:
+        log.append("decision")
+    except AuditError:
+        print("refused")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+log.append("decision")
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (done.stdout, done.stderr) == ("refused\n" * 3, "")
+    records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [each["event"] for each in records] == ["decision", "repaired", "decision"]
+    assert verify_audit(path).ok
+
+
+def test_a_log_is_checked_between_two_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    steps: list[int] = []
+
+    def flock(file: IO[bytes], step: int) -> None:
+        """Lock a file for the check; the next writer begins when it is unlocked."""
+        steps.append(step)
+        if step == fcntl.LOCK_UN:
+            with path.open("ab") as other:
+                other.write(b'{"seq":2,"half')
+
+    with AuditLog(path) as log:
+        log.append("decision")
+    monkeypatch.setattr("toolcell.guard.audit_chain.fcntl.flock", flock)
+
+    assert verify_audit(path).ok
+    assert steps == [fcntl.LOCK_SH, fcntl.LOCK_UN]
+    assert [each.kind for each in verify_audit(path).problems] == ["torn"]
 
 
 @pytest.mark.attack(107)

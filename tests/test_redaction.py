@@ -158,7 +158,15 @@ def test_a_known_secret_goes_in_every_spelling() -> None:
 def test_a_secret_as_a_key_goes_too() -> None:
     token = "ghp_" + "a1B2" * 9
 
-    assert redact({token: 1, f"{token}x": 2}) == {"[redacted]": 1, "[redacted]'": 2}
+    assert redact({token: 1, f"{token}x": 2}) == {"[redacted]": 1, "[redacted]'1": 2}
+
+
+def test_a_long_name_tells_of_a_secret_too() -> None:
+    name = "x" * 10_000 + "_password"
+
+    assert "hunter2" not in redact.json({name: "hunter2"})
+    same = redact({f"{name}{n:0>300}": n for n in range(1000)})
+    assert len(same) == 1000  # type: ignore[arg-type]
 
 
 def test_a_secret_across_the_cut_does_not_show_its_start() -> None:
@@ -217,7 +225,14 @@ def test_naughty_strings_come_back_as_they_were() -> None:
 
 
 def test_the_text_form_is_the_value_form() -> None:
-    for value in ({"password": "a"}, {"a": ["x", 1, None, True, 1.5]}, "plain", [], {}):
+    values: list[Any] = [
+        {"password": "a"},
+        {"a": ["x", 1, None, True, 1.5]},
+        "x",
+        [],
+        {},
+    ]
+    for value in values:
         assert json.loads(redact.json(value)) == redact(value)
 
 
