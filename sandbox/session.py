@@ -30,6 +30,11 @@ class Session:
         self._turn = anyio.Lock()
         self.agent_id = agent_id
 
+    @property
+    def limits(self) -> Limits:
+        """The limits of its runs."""
+        return self._manager.config.limits
+
     async def run(
         self,
         code: str,

@@ -242,7 +242,7 @@ class Pipeline:
                     await permit.settle(attempt.running.usage, status=status)
                 raise
             await permit.settle(
-                {**attempt.running.usage, "bytes": len(result.to_text())},
+                {"bytes": len(result.to_text()), **attempt.running.usage},
                 status=result.status,
                 error_kind=error.kind if error else None,
                 result=result.content,

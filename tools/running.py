@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import math
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from toolcell.core import (
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import SandboxManager
+from toolcell.sandbox import ExecutionResult, SandboxManager
 
 from .context import ToolContext
 from .registry import ToolRegistry
@@ -29,6 +30,7 @@ from .tool import Tool
 from .validation import Arguments
 from .workers import Job, Workers
 
+_MEASURED = ("wall_ms", "cpu_ms", "bytes")
 _PLAIN = (str, int, bool, type(None))
 
 
@@ -39,11 +41,33 @@ class Running:
     backend: str | None = None
     job: Job | None = None
     usage: dict[str, int | str] = field(default_factory=dict)
+    cpu_ms: int = 0
+    bytes: int = 0
+
+    def take(self, result: ExecutionResult) -> None:
+        """Add what a run in a cell used."""
+        self.backend = result.backend
+        self.cpu_ms += math.ceil(result.usage.cpu_ms)
+        self.bytes += len(result.stdout_bytes) + len(result.stderr_bytes)
+        self.usage |= {"cpu_ms": self.cpu_ms, "bytes": self.bytes}
 
     @property
     def still_running(self) -> bool:
         """Whether a function runs on that could not be stopped."""
         return self.job is not None and self.job.left_behind
+
+
+_now: ContextVar[Running | None] = ContextVar("_now", default=None)
+
+
+def account(result: ExecutionResult) -> None:
+    """Say of the call that runs now what its run in a cell used, and where it was.
+
+    For tools that run programs in cells themselves.
+    """
+    running = _now.get()
+    if running is not None:
+        running.take(result)
 
 
 class Runner:
@@ -119,7 +143,10 @@ class Runner:
         seconds: float,
     ) -> Any:
         began = time.perf_counter()
-        running.usage |= tool.cost
+        token = _now.set(running)
+        running.usage |= {
+            unit: most for unit, most in tool.cost.items() if unit not in _MEASURED
+        }
         try:
             if tool.sandboxed:
                 return await self._in_cell(tool, arguments, running, seconds)
@@ -134,6 +161,7 @@ class Runner:
             # It would take every other call of the process along.
             raise ToolExecutionError(f"{tool.name} failed (SystemExit)") from error
         finally:
+            _now.reset(token)
             wall = math.ceil((time.perf_counter() - began) * 1000)
             running.usage["wall_ms"] = wall
 
@@ -146,11 +174,7 @@ class Runner:
                 hint="pass sandbox=SandboxManager(...)",
             )
         result, wall = await run_in_cell(self._sandbox, tool, arguments, seconds)
-        running.backend = result.backend
-        running.usage |= {
-            "cpu_ms": math.ceil(result.usage.cpu_ms),
-            "bytes": len(result.stdout_bytes) + len(result.stderr_bytes),
-        }
+        running.take(result)
         return content_of(tool.name, result, wall)
 
 

@@ -1,0 +1,90 @@
+"""Answers questions to an SQLite file, and changes nothing in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+from pydantic import Field, JsonValue
+
+from toolcell.core import ConfigError, ToolError, ToolTimeoutError
+
+from ..tool import Tool, tool
+
+_PROGRAM = Path(__file__).with_name("query_process.py")
+_Parameter = str | int | float | bool | None
+_Parameters = Annotated[list[_Parameter], Field(max_length=100)]
+
+
+def query_sqlite_tool(
+    path: str | Path,
+    *,
+    max_rows: int = 1_000,
+    max_bytes: int = 1_048_576,
+    timeout_seconds: float = 5.0,
+    memory_mb: int = 256,
+) -> Tool:
+    """Return `query_sqlite`, which reads one database.
+
+    Each query has a process of its own, with the file opened read-only: SQL that
+    never ends, or sorts more than there is, dies with it.
+
+    Args:
+        path: The file. It must be there.
+        max_rows: When it is reached the rest is left out, and `more` is true.
+        max_bytes: Of the rows as JSON. When it is reached likewise.
+        timeout_seconds: When it is reached the process is killed and the call ends
+            as `timeout`.
+        memory_mb: MiB of address space of the process, and of its temporary files.
+            When it is reached the query fails.
+
+    Raises:
+        ConfigError: There is no such file, or a number cannot be used.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ConfigError(f"there is no database at {path}")
+    if min(max_rows, max_bytes, memory_mb) < 1 or timeout_seconds <= 0:
+        raise ConfigError("limits of query_sqlite must be above 0")
+    limits = {"rows": max_rows, "bytes": max_bytes, "memory_mb": memory_mb}
+
+    @tool(tags={"database"}, timeout=timeout_seconds + 5)
+    async def query_sqlite(
+        sql: str, parameters: _Parameters | None = None
+    ) -> dict[str, JsonValue]:
+        """Run one SELECT statement on the database.
+
+        Args:
+            sql: The statement, with `?` for values.
+            parameters: The values, in order.
+        """
+        asked = {"path": str(file), "sql": sql, "parameters": parameters or []}
+        answer = await _ask(json.dumps(asked | limits), timeout_seconds)
+        if "error" in answer:
+            raise ToolError(str(answer["error"]))
+        return answer
+
+    return query_sqlite
+
+
+async def _ask(asked: str, seconds: float) -> dict[str, JsonValue]:
+    command = [sys.executable, "-I", "-S", str(_PROGRAM)]
+    with anyio.move_on_after(seconds):
+        done = await anyio.run_process(
+            command,
+            input=asked.encode(),
+            stderr=subprocess.DEVNULL,
+            check=False,
+            cwd="/",
+            env={"PATH": os.defpath},
+        )
+        if done.returncode != 0:
+            raise ToolError("the query needs more memory or space than it may have")
+        answer: dict[str, JsonValue] = json.loads(done.stdout)
+        return answer
+    raise ToolTimeoutError(f"the query did not end within {seconds:g} s")
