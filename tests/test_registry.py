@@ -29,6 +29,13 @@ def named(name: str, **options: Any) -> FunctionTool[[int], int]:
     return FunctionTool(call, name=name, **options)
 
 
+def alike(first: Tool, name: str) -> Tool:
+    """Return a tool of another name that shares the schema, for crowds."""
+    each = copy.copy(first)
+    vars(each)["name"] = name
+    return each
+
+
 def test_tools_are_found_by_name_in_the_order_they_came() -> None:
     """LT-26, LT-28, LT-30, GR-01, GR-04, GR-05."""
     add, search = named("add"), named("search")
@@ -109,8 +116,9 @@ def test_a_name_is_taken_once() -> None:
 def test_names_that_look_alike_are_refused(name: str) -> None:
     registry = ToolRegistry([named("math.add")])
 
-    with pytest.raises(DuplicateToolError):
-        registry.register(named(name))
+    for version in ("1.0.0", "2.0.0"):
+        with pytest.raises(DuplicateToolError):
+            registry.register(named(name, version=version), versions=name != "math.add")
     assert registry.list_tools() == ["math.add"]
 
 
@@ -178,7 +186,9 @@ def test_a_snapshot_never_changes() -> None:
 
 def test_writers_in_threads_lose_nothing() -> None:
     registry = ToolRegistry()
-    tools = [[named(f"t{part}_{n}") for n in range(20)] for part in range(4)]
+    first = named("first")
+    first.check()
+    parts = [[alike(first, f"t{part}_{n}") for n in range(80)] for part in range(4)]
     start = threading.Barrier(4)
 
     def write(part: list[Tool]) -> None:
@@ -186,14 +196,19 @@ def test_writers_in_threads_lose_nothing() -> None:
         for each in part:
             registry.register(each)
 
-    threads = [threading.Thread(target=write, args=(part,)) for part in tools]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    threads = [threading.Thread(target=write, args=(part,)) for part in parts]
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(often)
 
-    assert len(registry) == 80
-    assert registry.snapshot().revision == 81
+    assert len(registry) == 320
+    assert registry.snapshot().revision == 321
 
 
 # --- who may see what ------------------------------------------------------------
@@ -294,11 +309,7 @@ def crowd(size: int) -> ToolRegistry:
     """Return a registry of many tools that share one schema."""
     first = named("tool_0")
     first.check()
-    tools: list[Tool] = []
-    for number in range(size):
-        each = copy.copy(first)
-        vars(each)["name"] = f"tool_{number}"
-        tools.append(each)
+    tools = [alike(first, f"tool_{number}") for number in range(size)]
     return ToolRegistry(tools, visible=lambda agent_id, subject: agent_id == "a")
 
 
