@@ -1,6 +1,6 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
-from .config import CodePolicy, Limits, Network, SandboxConfig
+from .config import CodePolicy, Limits, Mount, Network, SandboxConfig
 from .doctor import Check, Report, examine
 from .function_source import call_program
 from .images import build_image, image_names
@@ -26,6 +26,7 @@ __all__ = [
     "ExecutionResult",
     "Isolation",
     "Limits",
+    "Mount",
     "Network",
     "Report",
     "SandboxConfig",

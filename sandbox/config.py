@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import realpath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -14,6 +15,8 @@ from pydantic import (
 )
 
 from toolcell.core import ConfigError, InvalidInputError
+
+from . import mounts
 
 Backend = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
@@ -130,6 +133,41 @@ class Network(_Model):
     mode: Literal["none"] = "none"
 
 
+class Mount(_Model):
+    """A folder or file of this machine that programs find in their cell.
+
+    It is made without set-uid programs and devices, and stays as it is when a
+    cell ends. Programs have a uid of their own: the files must be open to others,
+    except on the subprocess backend of an ordinary user. Refused are folders of
+    the system, of toolcell itself and of people (`/`, `/etc`, `/root`, a home and
+    its settings), sockets, and whatever contains one of these; links are followed
+    first.
+    """
+
+    source: Annotated[str, Field(min_length=1, max_length=512)]
+    """An absolute path of this machine, at most 512 characters."""
+
+    target: Annotated[str, Field(min_length=2, max_length=512)]
+    """Where programs find it, such as `/data`, at most 512 characters; not the
+    cell's own folders."""
+
+    read_only: bool = True
+    """Whether programs can only read there. What they write otherwise is not
+    counted by `disk_mb`, and not to be trusted: links in it may lead anywhere."""
+
+    @model_validator(mode="after")
+    def _harmless(self) -> Mount:
+        why = mounts.why_not_source(self.source, read_only=self.read_only)
+        if why := why or mounts.why_not_target(self.target):
+            raise ValueError(why)
+        return self
+
+    @property
+    def bind(self) -> mounts.Bind:
+        """The mount as backends handle it."""
+        return mounts.Bind(self.source, self.target, self.read_only)
+
+
 class CodePolicy(_Model):
     """A static gate in front of a cell: what the source may import and name.
 
@@ -187,6 +225,10 @@ class SandboxConfig(_Model):
     env: dict[Name, str] = Field(default_factory=dict)
     """Environment variables of the programs, the only ones they see."""
 
+    mounts: Annotated[tuple[Mount, ...], Field(max_length=16)] = ()
+    """Folders and files of this machine to show to programs, at most 16. Not in
+    `process` isolation, and not with an engine on another machine."""
+
     code_policy: CodePolicy | None = None
     """A static gate for Python programs; what it refuses has the status `refused`."""
 
@@ -213,6 +255,14 @@ class SandboxConfig(_Model):
     def _no_nul(cls, value: dict[str, str]) -> dict[str, str]:
         if any("\0" in text for text in value.values()):
             raise ValueError("values must not hold a NUL character")
+        return value
+
+    @field_validator("mounts")
+    @classmethod
+    def _apart(cls, value: tuple[Mount, ...]) -> tuple[Mount, ...]:
+        binds = (mount.bind for mount in value)
+        if why := mounts.overlap(b._replace(source=realpath(b.source)) for b in binds):
+            raise ValueError(why)
         return value
 
     @model_validator(mode="after")

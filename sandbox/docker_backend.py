@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from . import docker_profile, owner, runtime_probe
+from . import docker_profile, mounts, owner, runtime_probe
 from .bundle import bundle
 from .cell_client import (
     CELL_UID,
@@ -94,6 +94,8 @@ class DockerBackend:
 
     async def start(self) -> None:
         """Find the engine, its runtime and the image; sweep orphans."""
+        if self._config.mounts:
+            mounts.require_local(self._where())
         try:
             info = await self._call(self._connect)
             runtimes = info.get("Runtimes") or {}
@@ -172,7 +174,11 @@ class DockerBackend:
         # The SDK leaves its low-level client without types.
         api: Any = self._engine.api
         body = docker_profile.container_arguments(
-            self._config.image, self._image_env, self._runtime, limits
+            self._config.image,
+            self._image_env,
+            self._runtime,
+            limits,
+            mounts.follow(mount.bind for mount in self._config.mounts),
         )
         made["id"] = api.create_container_from_config(body)["Id"]
         options = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}

@@ -11,6 +11,7 @@ from .bundle import command
 from .cell.seccomp import NAMESPACE_FLAGS, SOCKET_FAMILIES, allowed_calls
 from .cell_client import CELL_UID, WORKDIR
 from .config import Limits
+from .mounts import Bind
 
 OWNER_LABEL = "dev.toolcell.owner"
 PLACE_LABEL = "dev.toolcell.place"
@@ -55,7 +56,11 @@ def labels() -> dict[str, str]:
 
 
 def container_arguments(
-    image: str, image_env: list[str], runtime: str | None, limits: Limits
+    image: str,
+    image_env: list[str],
+    runtime: str | None,
+    limits: Limits,
+    binds: list[Bind],
 ) -> dict[str, Any]:
     """Return the body of the engine's create call for one cell."""
     return {
@@ -80,7 +85,21 @@ def container_arguments(
         "Tty": False,
         "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _host_config(runtime, limits),
+        "HostConfig": {
+            **_host_config(runtime, limits),
+            "Mounts": [_mount(bind) for bind in binds],
+        },
+    }
+
+
+def _mount(bind: Bind) -> dict[str, Any]:
+    # Older engines leave what is mounted below a read-only folder writable.
+    return {
+        "Type": "bind",
+        "Source": bind.source,
+        "Target": bind.target,
+        "ReadOnly": bind.read_only,
+        "BindOptions": {"Propagation": "rprivate", "NonRecursive": True},
     }
 
 

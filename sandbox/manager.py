@@ -66,6 +66,11 @@ class SandboxManager:
                 f"{wanted!r} was asked for",
                 hint="choose a stronger `runtime` or `backend`; see `toolcell doctor`",
             )
+        if self.config.mounts and traits.level == "process":
+            raise SandboxUnavailableError(
+                "'process' isolation has no file system of its own to mount into",
+                hint="`toolcell doctor` says how to get namespaces, or use Docker",
+            )
         weakest = ENFORCERS.index(self.config.minimum_enforcement)
         for limit in ("memory_mb", "pids", "cpus"):
             held = traits.enforced_by.get(limit)

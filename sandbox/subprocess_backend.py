@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from . import host_cgroups
+from . import host_cgroups, mounts
 from .bundle import bundle, command, compiled_bundle
 from .cell_client import (
     CELL_UID,
@@ -119,14 +119,19 @@ class SubprocessBackend:
             raise
 
     async def _start_launcher(self) -> Launcher:
-        launcher = Launcher.spawn(self._config.python or interpreter())
+        python = self._config.python or interpreter()
+        show = shown_paths(python)
+        binds = mounts.follow(mount.bind for mount in self._config.mounts)
+        mounts.keep_clear_of(binds, show)
+        launcher = Launcher.spawn(python)
         try:
             await launcher.set_up(
                 {
                     "cell_uid": CELL_UID,
                     "uid_base": _FIRST_UID + (os.getpid() % 65_536) * 1024,
                     "workdir": WORKDIR,
-                    "show": shown_paths(self._config.python or interpreter()),
+                    "show": show,
+                    "mounts": binds,
                     "cgroups": self._cgroups,
                     "cell": self._kind(self._config.limits),
                 }
@@ -229,12 +234,15 @@ class Launcher:
         """Have the root built.
 
         Raises:
-            SandboxUnavailableError: The kernel refused, or nothing answered.
+            SandboxUnavailableError: The kernel refused, a mount is not what was
+                checked, or nothing answered.
         """
         with anyio.move_on_after(_START_SECONDS):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._control.send(json.dumps(setup).encode())
             answer, _ = await self._receive()
+            if "refused" in answer:
+                raise SandboxUnavailableError(answer["refused"])
             if "error" not in answer:
                 return
             raise SandboxUnavailableError(

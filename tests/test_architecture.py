@@ -42,7 +42,7 @@ FACES = {
     """,
     "sandbox": """
         Check CodePolicy Described ExceptionInfo ExecutionResult Isolation Limits
-        Network Report SandboxConfig SandboxManager Session Status Truncated Usage
+        Mount Network Report SandboxConfig SandboxManager Session Status Truncated Usage
         build_image call_program clean examine image_names run
     """,
     "guard": """

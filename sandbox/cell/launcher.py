@@ -43,6 +43,7 @@ _NAMESPACES = (
     | linux.CLONE_NEWCGROUP
 )
 _MAX_REQUEST = 64 * 1024
+_MAX_SETUP = 256 * 1024
 _IDLE_MS = 20
 
 
@@ -50,9 +51,12 @@ def main(control_fd: int) -> NoReturn:
     """Serve requests until the host closes the control socket."""
     control = socket.socket(fileno=control_fd)
     try:
-        setup = json.loads(control.recv(_MAX_REQUEST))
+        setup = json.loads(control.recv(_MAX_SETUP))
         try:
             launcher = Launcher(control, setup)
+        except root.MountError as error:
+            control.send(json.dumps({"refused": str(error)}).encode())
+            os._exit(70)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             control.send(json.dumps({"error": why}).encode())
@@ -88,7 +92,7 @@ class Launcher:
         self._kind: dict[str, Any] = setup["cell"]
         self._slots = 0
         self.uids = self._enter_mount_namespace()
-        root.build(setup["show"], setup["workdir"], self._cell_uid)
+        root.build(setup["show"], setup["mounts"], setup["workdir"], self._cell_uid)
         self._masks = root.masks()
         # Warm what cells need before the first of them is cloned.
         _warm_up()

@@ -32,13 +32,24 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 _workdir = ""
 
 
-def build(show: list[str], workdir: str, uid: int) -> None:
+class MountError(Exception):
+    """A path of the host cannot be shown to cells, or is not what was checked."""
+
+
+def build(
+    show: list[str], mounts: list[tuple[str, str, bool]], workdir: str, uid: int
+) -> None:
     """Make the root that all cells start from and move the caller into it.
 
     Args:
         show: Host paths to show read-only at the same place.
+        mounts: Host paths without links, where to show each, and whether read-only.
         workdir: Where programs run; a mount point for scratch space.
         uid: The uid that programs have, for /etc/passwd.
+
+    Raises:
+        MountError: One of `mounts` cannot be made.
+        OSError: The kernel refused another part of it.
     """
     global _workdir
     _workdir = workdir
@@ -54,6 +65,8 @@ def build(show: list[str], workdir: str, uid: int) -> None:
     _make_etc(workdir, uid)
     for path in show:
         _show(path)
+    for source, target, read_only in mounts:
+        _mount(source, target, read_only)
     _bind("/old/proc", "/new/proc")
     linux.mount("/new", "/new", "", linux.MS_BIND | linux.MS_REC)
     linux.umount("/old")
@@ -94,6 +107,24 @@ def _show(path: str) -> None:
     _bind(source, target)
     for point in _mount_points(target):
         _remount(point, linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+
+
+def _mount(source: str, target: str, read_only: bool) -> None:
+    found, place = "/old" + source, "/new" + target
+    flags = linux.MS_NOSUID | linux.MS_NODEV | (linux.MS_RDONLY if read_only else 0)
+    try:
+        held = os.open(found, os.O_PATH)
+        # What is held cannot change any more; what the path leads to can.
+        this = f"/old/proc/self/fd/{held}"
+        if os.readlink(this) != found:
+            raise MountError(f"mount {target}: {source} has become a link")
+        os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
+        _bind(this, place)
+        os.close(held)
+        for point in _mount_points(place):
+            _remount(point, flags)
+    except OSError as error:
+        raise MountError(f"mount {target}: {error.strerror}") from None
 
 
 def _bind(source: str, target: str) -> None:

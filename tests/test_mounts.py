@@ -1,0 +1,456 @@
+"""Mounts: what may be shown to a cell, and what programs can do with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import ConfigError, SandboxUnavailableError
+from toolcell.sandbox import Mount, SandboxConfig, SandboxManager, subprocess_backend
+
+from .attack_rows import attempt, program
+from .conftest import SUBPROCESS, BackendRow
+from .test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `given` to read, `out` to write and a secret beside them."""
+    base = tmp_path_factory.mktemp("mounts")
+    for name in ("given/below", "out"):
+        (base / name).mkdir(parents=True)
+    (base / "given" / "text").write_text("given\n")
+    (base / "given" / "below" / "text").write_text("below\n")
+    (base / "secret").write_text("canary\n")
+    (base / "given" / "link").symlink_to(base / "secret")
+    (base / "given" / "way out").symlink_to("../secret")
+    (base / "out").chmod(0o777)
+    return base
+
+
+@pytest.fixture(scope="module")
+async def shown(backend: BackendRow, folders: Path) -> AsyncIterator[SandboxManager]:
+    """A manager whose cells have /data read-only and /out to write."""
+    mounts = (
+        Mount(source=str(folders / "given"), target="/data"),
+        Mount(source=str(folders / "given" / "text"), target="/one/file"),
+        Mount(source=str(folders / "out"), target="/out", read_only=False),
+    )
+    async with SandboxManager(backend.config(mounts=mounts)) as manager:
+        yield manager
+
+
+async def test_programs_read_what_is_mounted(shown: SandboxManager) -> None:
+    code = "[open(p).read() for p in ('/data/text', '/data/below/text', '/one/file')]"
+    result = await shown.run(code)
+
+    assert result.value == ["given\n", "below\n", "given\n"], result.stderr
+
+
+async def test_what_is_written_stays_on_the_host(
+    shown: SandboxManager, folders: Path
+) -> None:
+    result = await shown.run("open('/out/answer', 'w').write('42')")
+    again = await shown.run("open('/out/answer').read()")
+
+    assert (result.status, again.value) == ("ok", "42")
+    assert (folders / "out" / "answer").read_text() == "42"
+    (folders / "out" / "answer").unlink()
+
+
+def writes(base: str) -> dict[str, str]:
+    import os
+
+    return {
+        "create": attempt(lambda: open(f"{base}/new", "x")),
+        "overwrite": attempt(lambda: open(f"{base}/text", "r+")),
+        "append": attempt(lambda: os.open(f"{base}/text", os.O_WRONLY | os.O_APPEND)),
+        "truncate": attempt(lambda: os.truncate(f"{base}/text", 0)),
+        "remove": attempt(lambda: os.unlink(f"{base}/text")),
+        "rename": attempt(lambda: os.rename(f"{base}/text", f"{base}/moved")),
+        "chmod": attempt(lambda: os.chmod(f"{base}/text", 0o777)),
+        "touch": attempt(lambda: os.utime(f"{base}/text")),
+        "link": attempt(lambda: os.link(f"{base}/text", f"{base}/second")),
+        "symlink": attempt(lambda: os.symlink("/", f"{base}/root")),
+        "make a folder": attempt(lambda: os.mkdir(f"{base}/folder")),
+        "in a folder": attempt(lambda: open(f"{base}/below/new", "x")),
+        "by descriptor": attempt(
+            lambda: os.open(
+                f"/proc/self/fd/{os.open(f'{base}/text', os.O_RDONLY)}", os.O_RDWR
+            )
+        ),
+    }
+
+
+@pytest.mark.attack(16)
+async def test_a_read_only_mount_cannot_be_written(
+    shown: SandboxManager, folders: Path
+) -> None:
+    for mode in (0o777, 0o755):
+        # Whether or not the files themselves are open to everybody.
+        for path in (folders / "given", folders / "given" / "below"):
+            path.chmod(mode)
+        (folders / "given" / "text").chmod(mode)
+        result = await shown.run(program(writes, attempt), inputs={"base": "/data"})
+        assert isinstance(result.value, dict), result.stderr
+        allowed = {"EROFS", "EACCES", "EPERM"}
+        assert set(result.value.values()) <= allowed, result.value
+
+    assert sorted(os.listdir(folders / "given")) == [
+        "below", "link", "text", "way out"
+    ]  # fmt: skip
+    assert (folders / "given" / "text").read_text() == "given\n"
+
+
+def remount() -> dict[str, str]:
+    import ctypes
+    import errno
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    ms_remount, ms_bind = 32, 4096
+
+    def said(result: int) -> str:
+        return errno.errorcode[ctypes.get_errno()] if result else "done"
+
+    return {
+        "writable": said(
+            libc.mount(b"none", b"/data", None, ms_remount | ms_bind, None)
+        ),
+        "elsewhere": said(libc.mount(b"/data", b"/work", None, ms_bind, None)),
+        "away": said(libc.umount2(b"/data", 2)),
+    }
+
+
+@pytest.mark.attack(16, 37)
+async def test_a_mount_cannot_be_changed_from_inside(shown: SandboxManager) -> None:
+    result = await shown.run(program(remount))
+
+    assert isinstance(result.value, dict), result.stderr
+    assert set(result.value.values()) <= {"EPERM", "ENOSYS"}
+
+
+def leave_by_links(secret: str) -> list[str]:
+    import os
+
+    ways = [
+        "/data/link",
+        "/data/way out",
+        "/data/../secret",
+        "/data/below/../../secret",
+        "/out/absolute",
+        "/out/relative",
+        "/out/proc/secret",
+    ]
+    os.symlink(secret, "/out/absolute")
+    os.symlink("../" * 12 + secret[1:], "/out/relative")
+    os.symlink("/proc/1/root" + os.path.dirname(secret), "/out/proc")
+    inside = os.open("/data/below", os.O_RDONLY)
+    found = []
+    for way in ways:
+        if attempt(lambda w=way: open(w).read()) == "done":  # type: ignore[misc]
+            found.append(way)
+    upwards = lambda: os.open("../../secret", os.O_RDONLY, dir_fd=inside)  # noqa: E731
+    if attempt(upwards) == "done":
+        found.append("dir_fd")
+    if attempt(lambda: os.link(secret, "/out/hard")) == "done":
+        found.append("hard link")
+    for name in os.listdir("/out"):
+        os.unlink(f"/out/{name}")
+    return found
+
+
+@pytest.mark.attack(16, 41)
+async def test_links_in_a_mount_lead_nowhere(
+    shown: SandboxManager, folders: Path
+) -> None:
+    inputs = {"secret": str(folders / "secret")}
+    result = await shown.run(program(leave_by_links, attempt), inputs=inputs)
+
+    assert result.value == [], result.stderr
+
+
+@pytest.mark.attack(18)
+async def test_mounts_have_no_devices_and_no_setuid(backend: BackendRow) -> None:
+    """Docker has no such flags for mounts; there no capability makes devices."""
+    if backend is not SUBPROCESS:
+        pytest.skip("the device group and no_new_privs of the engine hold instead")
+    mounts = (Mount(source="/usr/share", target="/data"),)
+    async with SandboxManager(backend.config(mounts=mounts)) as manager:
+        result = await manager.run(
+            "[l.split()[3] for l in open('/proc/self/mounts') if ' /data ' in l]"
+        )
+
+    assert isinstance(result.value, list)
+    [options] = result.value
+    assert {"ro", "nosuid", "nodev"} <= set(str(options).split(","))
+
+
+def refused(**options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Mount(**{"target": "/data", **options})
+    [problem] = caught.value.details["problems"]
+    return str(problem["reason"])
+
+
+@pytest.mark.attack(15, 16)
+@pytest.mark.parametrize(
+    "source",
+    [
+        *("/", "/etc", "/etc/passwd", "/root", "/home", "/var", "/run", "/var/run"),
+        *("/proc", "/proc/self/root", "/proc/self/cwd", "/sys", "/sys/fs/cgroup"),
+        *("/dev", "/dev/null", "/dev/shm", "/boot", "/var/lib/docker"),
+        *("//etc", "/etc/", "/usr/../etc", "/tmp/.././etc", "/./"),
+        *("relative", "", "~", "/no/such/folder", "/etc\0/x"),
+    ],
+)
+def test_places_that_are_never_shown(source: str) -> None:
+    for read_only in (True, False):
+        if os.path.lexists(source.partition("\0")[0]) or not source.startswith("/"):
+            assert refused(source=source, read_only=read_only)
+    if source == "/no/such/folder":
+        assert "No such file" in refused(source=source)
+
+
+@pytest.mark.attack(15, 24)
+def test_links_to_such_places_are_followed_first(tmp_path: Path) -> None:
+    (tmp_path / "to etc").symlink_to("/etc")
+    (tmp_path / "chain").symlink_to("to etc")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "up").symlink_to("../" * 20)
+    (tmp_path / "proc").symlink_to("/proc/self/root/etc")
+    (tmp_path / "loop").symlink_to("loop")
+
+    for name in ("to etc", "chain", "deep/up", "deep/up/etc", "proc", "to etc/ssl"):
+        assert "to programs" in refused(source=str(tmp_path / name)), name
+    assert "cannot be used" in refused(source=str(tmp_path / "loop"))
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+        yield
+
+
+@pytest.mark.attack(15)
+def test_sockets_and_folders_with_one_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    run = tmp_path / "run"
+    run.mkdir()
+    with listening(run / "d.sock"):
+        assert "neither" in refused(source=str(run / "d.sock"))
+        assert "d.sock to programs" in refused(source=str(run))
+        assert "d.sock to programs" in refused(source=str(tmp_path))
+    assert "neither" in refused(source=str(tmp_path / "fifo"))
+
+
+@pytest.mark.attack(15)
+def test_the_socket_of_the_engine_is_known_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "engine").mkdir()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine/d.sock")
+
+    assert "d.sock to programs" in refused(source=str(tmp_path / "engine"))
+
+
+@pytest.mark.attack(41)
+def test_homes_and_their_settings_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "me"
+    for name in (".ssh", ".config/gh", "project"):
+        (home / name).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+
+    assert "to programs" in refused(source=str(home))
+    assert "to programs" in refused(source=str(tmp_path))
+    assert "settings" in refused(source=str(home / ".ssh"))
+    assert "settings" in refused(source=str(home / ".config" / "gh"))
+    assert Mount(source=str(home / "project"), target="/data").read_only
+
+
+def test_our_own_state_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toolcell").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert "to programs" in refused(source=str(tmp_path))
+    assert "to programs" in refused(source=str(tmp_path / "toolcell"))
+
+
+@pytest.mark.attack(23)
+@pytest.mark.parametrize("source", ["/usr", "/usr/lib", sys.prefix])
+def test_programs_of_the_host_are_never_writable(source: str) -> None:
+    why = refused(source=source, read_only=False)
+
+    assert "read-only" in why or "to programs" in why
+    if source == "/usr":
+        assert Mount(source=source, target="/data").read_only
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/", "/proc", "/proc/x", "/dev", "/dev/shm", "/sys", "/tmp", "/tmp/x"),
+        *("/work", "/work/data", "/usr", "/usr/share/x", "/bin", "/lib64", "/etc/x"),
+        *("/root", "/var", "/var/tmp", "/run/x"),
+        *("data", "", "/data/", "/data/../etc", "//data", "/da\nta", "/a\0b"),
+    ],
+)
+def test_targets_that_are_the_cells_own(target: str, tmp_path: Path) -> None:
+    assert refused(source=str(tmp_path), target=target)
+
+
+@pytest.mark.parametrize("target", ["/opt", "/opt/python", "/opt/python/lib/x"])
+async def test_a_target_in_the_way_of_the_interpreter(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        subprocess_backend, "shown_paths", lambda python: ["/opt/python/lib"]
+    )
+    config = SUBPROCESS.config(mounts=[{"source": str(tmp_path), "target": target}])
+    with pytest.raises(ConfigError, match="interpreter"):
+        async with SandboxManager(config):
+            pass
+
+
+@pytest.mark.attack(24)
+def test_mounts_are_not_in_each_others_way(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "link").symlink_to("inner")
+    outer, inner = str(tmp_path), str(tmp_path / "link")
+
+    def why(*mounts: dict[str, Any]) -> str:
+        with pytest.raises(ConfigError) as caught:
+            SandboxConfig.model_validate({"mounts": mounts})
+        return str(caught.value)
+
+    same = {"source": outer, "target": "/data"}
+    assert "one inside the other" in why(same, same)
+    assert "one inside the other" in why(same, {"source": inner, "target": "/data/x"})
+    assert "not both read-only" in why(
+        {**same, "read_only": False}, {"source": inner, "target": "/inner"}
+    )
+    assert "not both read-only" in why(
+        same, {"source": inner, "target": "/inner", "read_only": False}
+    )
+    assert "mounts" in why(
+        *({"source": outer, "target": f"/data{n}"} for n in range(17))
+    )
+    both = SandboxConfig(
+        mounts=(
+            Mount(source=outer, target="/data"),
+            Mount(source=inner, target="/inner"),
+        )
+    )
+    assert [mount.read_only for mount in both.mounts] == [True, True]
+
+
+@pytest.mark.attack(24)
+async def test_a_source_that_became_a_link_is_not_mounted(
+    backend: BackendRow, tmp_path: Path
+) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    config = backend.config(mounts=[{"source": str(source), "target": "/data"}])
+    source.rmdir()
+    source.symlink_to("/etc")
+
+    with pytest.raises(SandboxUnavailableError, match="/etc to programs"):
+        async with SandboxManager(config) as manager:
+            await manager.run("open('/data/passwd').read()")
+    source.unlink()
+    with pytest.raises(SandboxUnavailableError, match="No such file"):
+        async with SandboxManager(config) as manager:
+            await manager.run("1")
+
+
+@pytest.mark.attack(24)
+@pytest.mark.parametrize("swapped", ["given", "given/inner"])
+async def test_a_swap_after_the_check_is_seen_by_the_launcher(
+    swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "given" / "inner"
+    source.mkdir(parents=True)
+    (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
+    config = SUBPROCESS.config(mounts=[{"source": str(source), "target": "/data"}])
+    spawn = subprocess_backend.Launcher.spawn
+
+    def swap_first(python: str) -> Any:
+        (tmp_path / swapped).rename(tmp_path / "gone")
+        (tmp_path / swapped).symlink_to("../" * swapped.count("/") + "elsewhere")
+        return spawn(python)
+
+    monkeypatch.setattr(subprocess_backend.Launcher, "spawn", swap_first)
+    with pytest.raises(SandboxUnavailableError, match="become a link"):
+        async with SandboxManager(config):
+            pass
+
+
+@pytest.mark.docker
+async def test_an_engine_elsewhere_gets_no_mounts(tmp_path: Path) -> None:
+    config = SandboxConfig(
+        backend="docker",
+        docker_host="tcp://127.0.0.1:1",
+        mounts=(Mount(source=str(tmp_path), target="/data"),),
+    )
+    with pytest.raises(ConfigError, match="on this machine"):
+        async with SandboxManager(config):
+            pass
+
+
+_AS_ORDINARY_USER = """
+import json, os, sys
+import anyio, anyio._backends._asyncio
+import toolcell.sandbox
+from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox import bundle, cell_client, host_cgroups, subprocess_backend
+bundle.bundle()
+user, base = int(sys.argv[1]), sys.argv[3]
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+os.makedirs(base + "/mine"), os.makedirs(base + "/given")
+config = SandboxConfig(backend="subprocess", python=sys.argv[2], mounts=[
+    {"source": base + "/given", "target": "/data"},
+    {"source": base + "/mine", "target": "/out", "read_only": False}])
+code = "open('/out/x', 'w').write('1')\\nopen('/data/x', 'w')"
+async def main():
+    async with SandboxManager(config) as sandbox:
+        print(json.dumps((await sandbox.run(code)).to_json()))
+anyio.run(main)
+print(open(base + "/mine/x").read())
+"""
+
+
+def test_mounts_of_an_ordinary_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the other tests are run by an ordinary user already")
+    base = Path("/var/tmp") / tmp_path_factory.mktemp("user").name / str(os.getpid())
+    base.mkdir(parents=True)
+    os.chown(base, ORDINARY_USER, ORDINARY_USER)
+    arguments = (str(ORDINARY_USER), SYSTEM_PYTHON, str(base))
+    done = subprocess.run(
+        [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    result, _, written = done.stdout.partition("\n")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(result)["exception"]["message"].startswith("[Errno 30]")
+    assert written == "1\n"
