@@ -19,6 +19,7 @@ from .facts import CallFacts
 from .guard import ActionGuard
 from .permit import Permit
 from .policy import AgentPolicy, Budget, Rule
+from .policy_files import load_policies, policy_schema, watch_policies
 from .rates import RateLimit
 from .redaction import Redactor
 from .redis_store import RedisStore
@@ -54,5 +55,8 @@ __all__ = [
     "StandingGrant",
     "Store",
     "Tried",
+    "load_policies",
+    "policy_schema",
     "verify_audit",
+    "watch_policies",
 ]

@@ -11,6 +11,7 @@ import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +39,10 @@ _WITH_CODE = frozenset(
 )
 """Programs whose plain arguments are code or another command."""
 
+Number = (
+    Annotated[int, Field(strict=True)]
+    | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+)
 Host = Annotated[str, Field(min_length=1, max_length=260)]
 Command = Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
 
@@ -55,10 +60,10 @@ class Condition(PolicyModel):
     one_of: tuple[JsonValue, ...] | None = None
     """One of these values."""
 
-    min: int | float | None = Field(default=None, allow_inf_nan=False)
+    min: Number | None = None
     """A number not below this."""
 
-    max: int | float | None = Field(default=None, allow_inf_nan=False)
+    max: Number | None = None
     """A number not above this."""
 
     matches: Annotated[str, Field(max_length=MAX_PATTERN)] | None = None
@@ -89,6 +94,11 @@ class Condition(PolicyModel):
     stands for one argument that does not begin with `-`, and is refused for
     programs that take code or commands, such as `python` or `env`. A command given
     as one text cannot be judged."""
+
+    @field_validator("equals", "one_of", "min", "max", mode="before")
+    @classmethod
+    def _no_decimal(cls, value: Any) -> Any:
+        return _as_json(value)
 
     @model_validator(mode="after")
     def _says_something(self) -> Condition:
@@ -203,6 +213,17 @@ def same(left: object, right: object) -> bool:
             same(value, right[name]) for name, value in left.items()
         )
     return type(left) is type(right) and left == right
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of a policy file as it stands in arguments."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _as_json(each) for name, each in value.items()}
+    return value
 
 
 def _number(value: object) -> bool:

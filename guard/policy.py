@@ -6,14 +6,22 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from toolcell.core import InvalidInputError
 
 from .conditions import Condition
 from .model import PolicyModel
 from .rates import Per, RateLimit
-from .reference_words import in_our_words
+from .reference_words import WORDS, in_our_words
 from .selectors import PRESETS, Selector
 from .units import Unit, parse_amount
 
@@ -51,6 +59,12 @@ class Rule(PolicyModel):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {"tools": (value,)} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
 
     @model_validator(mode="after")
     def _names_something(self) -> Rule:
@@ -90,15 +104,17 @@ class Budget(PolicyModel):
             raise ValueError('not exact; write a decimal as text, such as "0.25"')
         return str(value) if isinstance(value, Decimal) else value
 
-    @model_validator(mode="after")
-    def _whole(self) -> Budget:
+    @field_validator("limit")
+    @classmethod
+    def _whole(cls, value: int | str, info: ValidationInfo) -> int | str:
+        unit = info.data.get("unit", "")
         try:
-            amount = self.amount
+            amount = parse_amount(unit, value)
         except InvalidInputError as error:
             raise ValueError(str(error)) from None
-        if self.unit == "usd" and amount != Decimal(self.limit) * 1_000_000:
+        if unit == "usd" and amount != Decimal(value) * 1_000_000:
             raise ValueError("usd have at most six decimal places")
-        return self
+        return value
 
     @property
     def amount(self) -> int:
@@ -158,6 +174,14 @@ class AgentPolicy(PolicyModel):
     @classmethod
     def _translated(cls, value: Any) -> Any:
         return in_our_words(value) if isinstance(value, dict) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        written = handler(schema)
+        handler.resolve_ref_schema(written)["properties"].update(WORDS)
+        return written
 
     @model_validator(mode="after")
     def _consistent(self) -> AgentPolicy:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from .model import PolicyModel
 from .selectors import Selector
@@ -65,6 +67,16 @@ class RateLimit(PolicyModel):
             raise ValueError("write either 'limit' or 'calls' and 'seconds'")
         seconds = int(found[2] or 1) * _SECONDS[found[3]]
         return {**values, "calls": int(found[1]), "seconds": seconds}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        written = handler(schema)
+        fields = handler.resolve_ref_schema(written)
+        fields["properties"]["limit"] = {"type": "string"}
+        del fields["required"]
+        return {"anyOf": [{"type": "string"}, written]}
 
     @model_validator(mode="after")
     def _fits_the_algorithm(self) -> RateLimit:

@@ -65,3 +65,13 @@ def _decimal(cost: Any) -> Any:
             raise ValueError("max_cost_usd must be finite")
         return f"{Decimal(repr(cost)):f}"
     return cost
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_COUNT = {"type": "integer", "minimum": 1}
+WORDS: dict[str, Any] = {
+    **dict.fromkeys((*_LISTS, "denied_domains"), _TEXTS),
+    **dict.fromkeys((*_CAPS, "max_calls_per_minute"), _COUNT),
+    "max_cost_usd": {"type": ["number", "string"]},
+}
+"""The JSON Schema of each word."""

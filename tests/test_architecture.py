@@ -49,7 +49,8 @@ FACES = {
         ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals
         Approve AuditHead AuditLog AuditProblem AuditReport AutoApprove Budget
         CallFacts Condition Decision Grant MemoryStore Permit RateLimit Redactor
-        RedisStore Reject Rule SQLiteStore StandingGrant Store Tried verify_audit
+        RedisStore Reject Rule SQLiteStore StandingGrant Store Tried load_policies
+        policy_schema verify_audit watch_policies
     """,
     "tools": """
         Arguments ArtifactSink CacheHook CircuitBreaker ConcurrentExecutor

@@ -1,0 +1,170 @@
+"""Where the values of a policy file stand: line and column of each."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolcell.core import PolicyError
+
+MAX_DEPTH = 50
+_Path = tuple[str | int, ...]
+_HEADER = re.compile(r"\s*(\[\[?)(.*?)\]\]?\s*(#.*)?$")
+
+
+class Places:
+    """Line and column of each value of a document, both counted from 1."""
+
+    def __init__(self) -> None:
+        self._places: dict[_Path, tuple[int, int]] = {(): (1, 1)}
+
+    def add(self, path: _Path, line: int, column: int) -> None:
+        """Note where a value stands."""
+        self._places.setdefault(path, (line, column))
+
+    def find(self, location: Sequence[str | int]) -> tuple[int, int]:
+        """Return where a value stands, or the nearest one around it."""
+        path = tuple(location)
+        while path not in self._places:
+            path = path[:-1]
+        return self._places[path]
+
+
+def toml_places(text: str) -> Places:
+    """Return where the values of a valid TOML document stand, by their lines."""
+    places = Places()
+    table: _Path = ()
+    counts: dict[_Path, int] = {}
+    for number, column, statement in _statements(text):
+        header = _HEADER.match(statement)
+        if header and not re.match(r"\s*[\w\"'.-]+\s*=", statement):
+            table = _indexed(_keys(header[2]), counts, add=header[1] == "[[")
+            places.add(table, number, column)
+        else:
+            value: Any = tomllib.loads(statement)
+            path = table
+            while isinstance(value, dict) and len(value) == 1:
+                [(key, value)] = value.items()
+                path = (*path, key)
+                places.add(path, number, column)
+    return places
+
+
+def _statements(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield line, column and text of each header and each key with its value."""
+    lines = text.split("\n")
+    start = 0
+    while start < len(lines):
+        line = lines[start].strip()
+        end = start + 1
+        if line and not line.startswith("#"):
+            # A value goes on until its text can be read alone.
+            while end < len(lines) and not _is_whole("\n".join(lines[start:end])):
+                end += 1
+            column = len(lines[start]) - len(lines[start].lstrip()) + 1
+            yield start + 1, column, "\n".join(lines[start:end])
+        start = end
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
+def _keys(header: str) -> _Path:
+    """Return the keys of a table's header."""
+    value: Any = tomllib.loads(f"{header} = 0")
+    keys: list[str | int] = []
+    while isinstance(value, dict):
+        [(key, value)] = value.items()
+        keys.append(key)
+    return tuple(keys)
+
+
+def _indexed(keys: _Path, counts: dict[_Path, int], *, add: bool) -> _Path:
+    """Return keys with the number of the list item that each list is at."""
+    path: _Path = ()
+    for place, key in enumerate(keys):
+        path = (*path, key)
+        if add and place == len(keys) - 1:
+            counts[path] = counts.get(path, -1) + 1
+        if path in counts:
+            path = (*path, counts[path])
+    return path
+
+
+def yaml_document(path: Path, text: str) -> tuple[Any, Places]:
+    """Return the plain values of a YAML document, and where they stand.
+
+    Only plain scalars, lists and maps are read. Anchors are refused, so that a small
+    file cannot become a large value, and so are keys that stand twice.
+
+    Raises:
+        PolicyError: It is not such a document.
+    """
+    places = Places()
+    try:
+        if any(isinstance(each, yaml.AliasToken) for each in yaml.scan(text)):
+            raise PolicyError(f"{path}: aliases are not read; write the value again")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return _value(node, (), places), places
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise PolicyError(f"{path}: {where}{error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise PolicyError(f"{path}: {error}") from None
+
+
+def _value(node: Any, at: _Path, places: Places) -> Any:
+    if node is None:
+        return None
+    mark = node.start_mark
+    places.add(at, mark.line + 1, mark.column + 1)
+    if len(at) > MAX_DEPTH:
+        raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)
+    if isinstance(node, yaml.SequenceNode):
+        items = enumerate(node.value)
+        return [_value(item, (*at, index), places) for index, item in items]
+    if isinstance(node, yaml.MappingNode):
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            mark, key = key_node.start_mark, key_node.value
+            if not isinstance(key_node, yaml.ScalarNode) or key in values:
+                problem = f"key {key!r} stands twice, or is no text"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+            places.add((*at, key), mark.line + 1, mark.column + 1)
+            values[key] = _value(value_node, (*at, key), places)
+        return values
+    return _scalar(node)
+
+
+def _scalar(node: Any) -> Any:
+    if node.tag == "tag:yaml.org,2002:float":
+        try:
+            return Decimal(node.value)
+        except InvalidOperation:
+            # Also .nan and .inf, which no field takes.
+            return node.value
+    match node.tag.removeprefix("tag:yaml.org,2002:"):
+        case "str":
+            return node.value
+        case "int":
+            return int(node.value)
+        case "bool":
+            return node.value.lower() in ("true", "yes", "on")
+        case "null":
+            return None
+    raise yaml.MarkedYAMLError(
+        problem=f"{node.tag} is not read; put the value in quotes",
+        problem_mark=node.start_mark,
+    )

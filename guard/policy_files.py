@@ -1,0 +1,130 @@
+"""Policies in TOML and YAML files: read whole or not at all, and again when changed.
+
+A file has one list, `policies`; decimals need no quotes, since they are never read as
+floats. Editors take the schema of `policy_schema`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+from pydantic import ValidationError
+
+from toolcell.core import PolicyError
+
+from .file_places import Places, toml_places, yaml_document
+from .model import PolicyModel
+from .policy import AgentPolicy
+
+if TYPE_CHECKING:
+    from .guard import ActionGuard
+
+MAX_BYTES = 4_194_304
+_log = logging.getLogger("toolcell.guard")
+
+
+class PolicyFile(PolicyModel):
+    """What a policy file holds."""
+
+    policies: tuple[AgentPolicy, ...]
+
+
+def load_policies(path: str | os.PathLike[str]) -> list[AgentPolicy]:
+    """Return the policies of a `.toml`, `.yaml` or `.yml` file of at most 4 MiB.
+
+    Raises:
+        PolicyError: The file cannot be read or a policy is not valid; the message and
+            `details["problems"]` say in which line and column.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise PolicyError(f"{path} is larger than 4 MiB")
+        document, places = _read(path, data.decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{path} cannot be read: {error}") from error
+    try:
+        return list(PolicyFile.model_validate(document).policies)
+    except ValidationError as error:
+        raise _with_places(path, error, places) from None
+
+
+def policy_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a policy file, for editors."""
+    schema = PolicyFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+async def watch_policies(
+    guard: ActionGuard, path: str | os.PathLike[str], *, interval: float = 1.0
+) -> None:
+    """Put a policy file in force whenever it changes, until cancelled.
+
+    A file that cannot be used is logged, and the last good policies stay in force.
+
+    Args:
+        guard: The guard to keep up to date.
+        path: The file, read at once and then looked at again.
+        interval: Seconds between looks.
+
+    Raises:
+        PolicyError: The file cannot be used when it is first read.
+    """
+    seen = await anyio.to_thread.run_sync(_stamp, path)
+    guard.replace_policies(await anyio.to_thread.run_sync(load_policies, path))
+    while True:
+        await anyio.sleep(interval)
+        stamp = await anyio.to_thread.run_sync(_stamp, path)
+        if stamp == seen:
+            continue
+        seen = stamp
+        try:
+            policies = await anyio.to_thread.run_sync(load_policies, path)
+            version = guard.replace_policies(policies)
+        except PolicyError as error:
+            _log.error("policies stay as they are: %s", error)
+        else:
+            _log.warning("policies of version %s are in force", version)
+
+
+def _stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    """Return what changes when a file does; None if it is away."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return None
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _read(path: Path, text: str) -> tuple[Any, Places]:
+    if path.suffix == ".toml":
+        try:
+            return tomllib.loads(text, parse_float=Decimal), toml_places(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise PolicyError(f"{path}: {error}") from None
+    if path.suffix in (".yaml", ".yml"):
+        return yaml_document(path, text)
+    raise PolicyError(f"{path} is neither .toml nor .yaml")
+
+
+def _with_places(path: Path, error: ValidationError, places: Places) -> PolicyError:
+    problems: list[dict[str, Any]] = []
+    for item in error.errors(include_input=False, include_url=False):
+        line, column = places.find(item["loc"])
+        field = ".".join(map(str, item["loc"])) or "policies"
+        place = {"line": line, "column": column}
+        problems.append({"field": field, "reason": item["msg"], **place})
+    told = [
+        "line {line}, column {column}: {field}: {reason}".format(**each)
+        for each in problems
+    ]
+    return PolicyError(f"{path}: {'; '.join(told)}", details={"problems": problems})

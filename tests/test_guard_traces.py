@@ -1,0 +1,133 @@
+"""Arrivals of real services, replayed on a clock of the test's own.
+
+Checked afterwards by counting again, from the beginning.
+"""
+
+from __future__ import annotations
+
+import csv
+import threading
+from fractions import Fraction
+
+import anyio
+import pytest
+
+from toolcell.core import GuardDeniedError
+from toolcell.guard import ActionGuard, AgentPolicy, MemoryStore
+
+from .corpora import corpus_file
+from .guards import NOON, FakeClock, call, facts
+
+pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
+
+TRACES = {
+    "llm_traces/azure_code.csv": 8819,
+    "llm_traces_mooncake/synthetic.csv": 3993,
+}
+"""Each trace, and how many requests are in it."""
+
+US = 1_000_000
+
+
+def arrivals(name: str) -> list[tuple[int, int]]:
+    """Return when each request came, in microseconds, and its tokens."""
+    with corpus_file(name).open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == TRACES[name]
+    return [
+        (
+            round(float(row["t_s"]) * US),
+            int(row["tokens_in"]) + int(row["tokens_out"]),
+        )
+        for row in rows
+    ]
+
+
+def guard_with(clock: FakeClock, **fields: object) -> ActionGuard:
+    policy = AgentPolicy(agent_id="a", allow=["*"], **fields)
+    return ActionGuard([policy], store=MemoryStore(clock=clock), clock=clock)
+
+
+@pytest.mark.attack(119)
+@pytest.mark.parametrize("name", TRACES)
+async def test_no_window_of_a_trace_holds_too_many_rg_26(name: str) -> None:
+    clock = FakeClock()
+    limits = {60: 50, 7: 9}
+    rates = [f"{calls}/{seconds} seconds" for seconds, calls in limits.items()]
+    guard = guard_with(clock, rate_limits=rates)
+    admitted: list[int] = []
+    refused = 0
+    for at, _ in arrivals(name):
+        clock.now = NOON + at / US
+        room = all(
+            sum(each > at - seconds * US for each in admitted[-calls:]) < calls
+            for seconds, calls in limits.items()
+        )
+        try:
+            async with guard.admit(call(), facts()):
+                pass
+        except GuardDeniedError as error:
+            refused += 1
+            assert not room
+            again = at + round(error.details["retry_after"] * US)
+            oldest = [
+                admitted[-calls] + seconds * US
+                for seconds, calls in limits.items()
+                if len(admitted) >= calls and admitted[-calls] > at - seconds * US
+            ]
+            assert again == max(oldest)
+        else:
+            assert room
+            admitted.append(at)
+
+    assert refused > 100
+    for seconds, calls in limits.items():
+        spans = zip(admitted, admitted[calls:], strict=False)
+        assert all(last - first >= seconds * US for first, last in spans)
+
+
+@pytest.mark.parametrize("name", TRACES)
+async def test_a_bucket_decides_as_a_plain_one_record_by_record(name: str) -> None:
+    clock = FakeClock()
+    rate = {"limit": "60/minute", "algorithm": "bucket", "burst": 5}
+    guard = guard_with(clock, rate_limits=[rate])
+    tokens, last = Fraction(5), 0
+    for at, _ in arrivals(name):
+        clock.now = NOON + at / US
+        tokens, last = min(tokens + Fraction(at - last, US), Fraction(5)), at
+        told = await guard.decide(call(), facts())
+        assert told.allowed is (tokens >= 1)
+        if told.allowed:
+            tokens -= 1
+            async with guard.admit(call(), facts()):
+                pass
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_tokens_charged_are_the_tokens_admitted_also_with_64_threads(name: str) -> None:
+    clock = FakeClock()
+    limit = 1_000_000
+    guard = guard_with(clock, budgets=[{"unit": "tokens", "limit": limit}])
+    requests = arrivals(name)[:1280]
+    charged: list[int] = []
+
+    async def replay(part: list[tuple[int, int]]) -> None:
+        for _, tokens in part:
+            try:
+                async with guard.admit(call(), facts(tokens=tokens)) as permit:
+                    await permit.settle({"tokens": tokens})
+                charged.append(tokens)
+            except GuardDeniedError:
+                pass
+
+    threads = [
+        threading.Thread(target=anyio.run, args=[replay, requests[number::64]])
+        for number in range(64)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    told = anyio.run(guard.decide, call(), facts())
+    assert told.remaining == {"a tokens/total": limit - sum(charged)}
+    assert sum(charged) <= limit < sum(tokens for _, tokens in requests)
