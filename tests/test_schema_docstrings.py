@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from toolcell.tools import FunctionTool, tool
+from toolcell.tools import FunctionTool, to_mcp, tool
 
 GOOGLE = """Book a room
     in a city.
@@ -124,3 +124,26 @@ def test_hostile_docstrings_stay_text() -> None:
     made = documented(text)
 
     assert made.parameters["properties"]["city"]["description"].startswith("%s {0}")
+
+
+EXAMPLES = """Book a room.
+
+    Examples:
+        >>> book("Rome", nights=2)
+        'Rome'
+        >>> await shop.book(city="Bonn")
+        >>> book(nights=2)
+        >>> book(city())
+        >>> other("Rome")
+        >>> book("Rome"
+    """
+
+
+def test_examples_are_read_if_they_are_valid_ga_23() -> None:
+    made = documented(EXAMPLES)
+    expected = [{"city": "Rome", "nights": 2}, {"city": "Bonn"}]
+
+    assert list(made.example_calls()) == expected
+    assert to_mcp(made)["inputSchema"]["examples"] == expected
+    given = FunctionTool(made.function, examples=[{"city": "Graz"}])
+    assert list(given.example_calls()) == [{"city": "Graz"}]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,7 @@ _HEADER = re.compile(
     r"(?<=\S)\n(?=(?:Args|Arguments|Params|Parameters|Returns|Raises|Yields|Examples?)"
     r":[ \t]*\n[ \t])"
 )
+_PROMPT = re.compile(r"^\s*>>> (.+)$", re.M)
 _QUIET: Any = {style: {"warnings": False} for style in ("google", "numpy", "sphinx")}
 
 
@@ -27,6 +30,9 @@ class Documentation:
     parameters: dict[str, str] = field(default_factory=dict)
     """Descriptions by parameter name, each on one line."""
 
+    examples: tuple[str, ...] = ()
+    """Expressions that stand behind `>>>` in a section of examples."""
+
 
 def read_docstring(text: str | None) -> Documentation:
     """Return the summary and the parameters that a docstring describes."""
@@ -35,6 +41,7 @@ def read_docstring(text: str | None) -> Documentation:
     clean = _HEADER.sub("\n\n", inspect.cleandoc(text))
     summary = ""
     parameters: dict[str, str] = {}
+    examples: list[str] = []
     for section in griffe.parse_auto(
         griffe.Docstring(clean), default="google", per_style_options=_QUIET
     ):
@@ -43,7 +50,35 @@ def read_docstring(text: str | None) -> Documentation:
         elif section.kind is griffe.DocstringSectionKind.parameters:
             for item in section.value:
                 parameters[item.name.lstrip("*")] = _one_line(item.description)
-    return Documentation(summary=summary, parameters=parameters)
+        elif section.kind is griffe.DocstringSectionKind.examples:
+            for _, shown in section.value:
+                examples += _PROMPT.findall(shown)
+    return Documentation(
+        summary=summary, parameters=parameters, examples=tuple(examples)
+    )
+
+
+def read_call(
+    expression: str, function: str, parameters: Sequence[str]
+) -> dict[str, Any] | None:
+    """Return the arguments of a call that is written with literals, by name.
+
+    Args:
+        expression: Such as `add(1, b=2)` or `await shop.sell(3)`.
+        function: Whose call it has to be.
+        parameters: Its parameters, in order.
+    """
+    try:
+        call = ast.parse(expression.removeprefix("await "), mode="eval").body
+        if not isinstance(call, ast.Call):
+            return None
+        if ast.unparse(call.func).rpartition(".")[2] != function:
+            return None
+        first = dict(zip(parameters, map(ast.literal_eval, call.args), strict=False))
+        named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    except (SyntaxError, ValueError):
+        return None
+    return first | named
 
 
 def description_of(name: str, docstring: str | None) -> str:

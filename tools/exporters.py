@@ -58,6 +58,7 @@ def to_mcp(tool: Tool) -> dict[str, Any]:
 
 def _with_examples(tool: Tool) -> dict[str, Any]:
     schema: dict[str, Any] = json.loads(json.dumps(tool.parameters))
-    if tool.examples:
-        schema["examples"] = [dict(example) for example in tool.examples]
+    examples = [dict(example) for example in tool.example_calls()]
+    if examples:
+        schema["examples"] = examples
     return schema

@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from toolcell.core import InvalidInputError
+from toolcell.core import ConfigError, InvalidInputError
 
 from .context import ToolContext
 from .docstrings import description_of
@@ -58,6 +58,11 @@ class JSONSchemaTool(Tool):
     @property
     def takes_context(self) -> bool:
         return bool(self._contexts)
+
+    def check(self) -> None:
+        if self.sandboxed:
+            raise ConfigError(f"{self.name} cannot run in a cell, only functions can")
+        super().check()
 
     def execute(self, /, **arguments: Any) -> Any:
         return self.handler(arguments)

@@ -19,7 +19,7 @@ from typing_extensions import Unpack
 from toolcell.core import ConfigError, InvalidInputError, ToolValidationError
 
 from .context import ToolContext
-from .docstrings import description_of, read_docstring
+from .docstrings import description_of, read_call, read_docstring
 from .json_schema import WrittenSchema
 from .options import Options, ToolOptions, check_options
 from .schema import FunctionSchema
@@ -102,6 +102,11 @@ class Tool(ABC):
         """Call the function itself: nothing is validated, guarded or recorded."""
         return self.execute(*args, **kwargs)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in Options.model_fields and "_is_checked" in self.__dict__:
+            raise AttributeError(f"{self.name} was checked, its {name} stays")
+        super().__setattr__(name, value)
+
     @cached_property
     def _schema(self) -> _Schema:
         return self._make_schema({})
@@ -175,6 +180,32 @@ class Tool(ABC):
                 raise ConfigError(
                     f"an example of {self.name} is not valid: {error.message}"
                 ) from None
+        # What a registry, a guard and a person have seen is what runs.
+        if "_is_checked" not in self.__dict__:
+            self.__dict__.pop("definition_hash", None)
+            self.__dict__["_is_checked"] = True
+
+    def example_calls(self) -> tuple[Mapping[str, Any], ...]:
+        """Return arguments worth showing: `examples`, or else from the docstring.
+
+        There a call behind `>>>` counts, if it is of this function, with literals, and
+        valid.
+        """
+        if self.examples:
+            return self.examples
+        names = [
+            each for each in self._schema.hints if each not in self._schema.contexts
+        ]
+        written = read_docstring(docstring_of(self._body)).examples
+        read = [read_call(each, name_of(self._body), names) for each in written]
+        return tuple(each for each in read if each is not None and self._fits(each))
+
+    def _fits(self, arguments: Mapping[str, Any]) -> bool:
+        try:
+            self.validate(arguments)
+        except ToolValidationError:
+            return False
+        return True
 
     def remarks(self) -> tuple[str, ...]:
         """Return what a model would miss in the definition, for people to mend."""
@@ -357,7 +388,7 @@ def as_tool(given: Tool | Callable[..., Any], **options: Unpack[ToolOptions]) ->
         given = given.__func__.__get__(given.__self__)
     if isinstance(given, type) and issubclass(given, Tool):
         raise ConfigError(
-            f"{given.__name__} is a class of tools", hint="make an object"
+            f"{given.__name__} is a class of tools", hint="give an object of it"
         )
     if not isinstance(given, Tool):
         return FunctionTool(given, **options)
