@@ -18,8 +18,10 @@ from toolcell.core import (
     ToolResult,
 )
 from toolcell.tools import Idempotency, MemoryIdempotency, SQLiteIdempotency
+from toolcell.tools.idempotency import Body
 
 pytestmark = pytest.mark.anyio
+PAY_1, PAY_2 = (Body("pay", {"amount": amount}) for amount in (1, 2))
 DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"}, usage={"n": 1})
 
 
@@ -53,46 +55,46 @@ def keys(
 async def test_a_finished_key_hands_out_its_result_gr_09_x_04(
     keys: Idempotency,
 ) -> None:
-    assert await keys.claim("k", "pay 1", repeatable=False) is None
+    assert await keys.claim("k", PAY_1, repeatable=False) is None
     keys.finish("k", DONE)
 
     for _ in range(2):
-        assert await keys.claim("k", "pay 1", repeatable=False) == DONE
-    assert await keys.claim("other", "pay 1", repeatable=False) is None
+        assert await keys.claim("k", PAY_1, repeatable=False) == DONE
+    assert await keys.claim("other", PAY_1, repeatable=False) is None
     keys.forget("other")
 
 
 async def test_another_body_under_a_key_is_an_error_rg_31(keys: Idempotency) -> None:
-    await keys.claim("k", "pay 1", repeatable=False)
+    await keys.claim("k", PAY_1, repeatable=False)
     with pytest.raises(InvalidInputError, match="another call"):
-        await keys.claim("k", "pay 2", repeatable=False)
+        await keys.claim("k", PAY_2, repeatable=False)
     keys.finish("k", DONE)
     with pytest.raises(InvalidInputError, match="another call"):
-        await keys.claim("k", "pay 2", repeatable=False)
+        await keys.claim("k", PAY_2, repeatable=False)
 
-    assert await keys.claim("k", "pay 1", repeatable=False) == DONE
+    assert await keys.claim("k", PAY_1, repeatable=False) == DONE
 
 
 async def test_a_failure_is_forgotten_rl_23(keys: Idempotency) -> None:
-    await keys.claim("k", "pay 1", repeatable=False)
+    await keys.claim("k", PAY_1, repeatable=False)
     keys.forget("k")
 
-    assert await keys.claim("k", "pay 1", repeatable=False) is None
+    assert await keys.claim("k", PAY_1, repeatable=False) is None
     keys.forget("k")
 
 
 async def test_doubt_is_told_and_only_harmless_work_goes_on(keys: Idempotency) -> None:
     for key in ("k", "harmless"):
-        await keys.claim(key, "pay 1", repeatable=False)
+        await keys.claim(key, PAY_1, repeatable=False)
         keys.doubt(key)
 
     for _ in range(2):
         with pytest.raises(ToolExecutionError, match="not known") as raised:
-            await keys.claim("k", "pay 1", repeatable=False)
+            await keys.claim("k", PAY_1, repeatable=False)
     assert raised.value.details == {"outcome": "unknown"}
-    assert await keys.claim("harmless", "pay 1", repeatable=True) is None
+    assert await keys.claim("harmless", PAY_1, repeatable=True) is None
     keys.finish("harmless", DONE)
-    assert await keys.claim("harmless", "pay 1", repeatable=True) == DONE
+    assert await keys.claim("harmless", PAY_1, repeatable=True) == DONE
 
 
 async def test_single_flight_of_a_hundred_rg_31(keys: Idempotency) -> None:
@@ -102,7 +104,7 @@ async def test_single_flight_of_a_hundred_rg_31(keys: Idempotency) -> None:
 
     async def call() -> None:
         nonlocal runs
-        result = await keys.claim("k", "pay 1", repeatable=False)
+        result = await keys.claim("k", PAY_1, repeatable=False)
         if result is None:
             runs += 1
             started.set()
@@ -126,7 +128,7 @@ async def test_who_waits_for_a_failure_tries_itself(keys: Idempotency) -> None:
     order = []
 
     async def call(name: str, *, fails: bool) -> None:
-        if await keys.claim("k", "pay 1", repeatable=False) is None:
+        if await keys.claim("k", PAY_1, repeatable=False) is None:
             order.append(name)
             await anyio.wait_all_tasks_blocked()
             if fails:
@@ -145,36 +147,36 @@ async def test_who_waits_for_a_failure_tries_itself(keys: Idempotency) -> None:
 
 
 async def test_a_cancelled_waiter_leaves_the_key_alone(keys: Idempotency) -> None:
-    await keys.claim("k", "pay 1", repeatable=False)
+    await keys.claim("k", PAY_1, repeatable=False)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: keys.claim("k", "pay 1", repeatable=False))
+        tasks.start_soon(lambda: keys.claim("k", PAY_1, repeatable=False))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     keys.finish("k", DONE)
 
-    assert await keys.claim("k", "pay 1", repeatable=False) == DONE
+    assert await keys.claim("k", PAY_1, repeatable=False) == DONE
 
 
 async def test_results_expire(keys: Idempotency, clock: Clock) -> None:
-    await keys.claim("k", "pay 1", repeatable=False)
+    await keys.claim("k", PAY_1, repeatable=False)
     clock.now += 59
     keys.finish("k", DONE)
     clock.now += 59
-    assert await keys.claim("k", "pay 1", repeatable=False) == DONE
+    assert await keys.claim("k", PAY_1, repeatable=False) == DONE
     clock.now += 1
 
-    assert await keys.claim("k", "pay 2", repeatable=False) is None
+    assert await keys.claim("k", PAY_2, repeatable=False) is None
     keys.forget("k")
 
 
 async def test_memory_is_bounded() -> None:
     keys = MemoryIdempotency(max_entries=2)
     for name in "abc":
-        await keys.claim(name, "body", repeatable=False)
+        await keys.claim(name, PAY_1, repeatable=False)
         keys.finish(name, DONE)
 
-    assert await keys.claim("c", "body", repeatable=False) == DONE
-    assert await keys.claim("a", "body", repeatable=False) is None
+    assert await keys.claim("c", PAY_1, repeatable=False) == DONE
+    assert await keys.claim("a", PAY_1, repeatable=False) is None
     keys.forget("a")
 
 
@@ -191,11 +193,13 @@ HOLDER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
+from toolcell.tools.idempotency import Body
+PAY_1 = Body("pay", {"amount": 1})
 async def main():
     keys = SQLiteIdempotency(sys.argv[1])
-    await keys.claim("done", "pay 1", repeatable=False)
+    await keys.claim("done", PAY_1, repeatable=False)
     keys.finish("done", ToolResult(call_id="1", name="pay", content="paid"))
-    await keys.claim("running", "pay 1", repeatable=False)
+    await keys.claim("running", PAY_1, repeatable=False)
     print("ready", flush=True)
     sys.stdin.readline()
     keys.finish("running", ToolResult(call_id="1", name="pay", content="late"))
@@ -224,12 +228,12 @@ async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(path: Path) -
         holder.kill()
     keys = SQLiteIdempotency(path)
 
-    result = await keys.claim("done", "pay 1", repeatable=False)
+    result = await keys.claim("done", PAY_1, repeatable=False)
     assert result is not None
     assert result.content == "paid"
     with pytest.raises(ToolExecutionError, match="not known"):
-        await keys.claim("running", "pay 1", repeatable=False)
-    assert await keys.claim("running", "pay 1", repeatable=True) is None
+        await keys.claim("running", PAY_1, repeatable=False)
+    assert await keys.claim("running", PAY_1, repeatable=True) is None
     keys.forget("running")
     keys.close()
     assert list(path.parent.glob("*.owner-*")) == []
@@ -245,12 +249,12 @@ async def test_a_key_of_a_living_process_is_waited_for(
         results = []
 
         async def wait() -> None:
-            results.append(await mine.claim("running", "pay 1", repeatable=False))
+            results.append(await mine.claim("running", PAY_1, repeatable=False))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
             with pytest.raises(InvalidInputError):
-                await mine.claim("running", "pay 2", repeatable=False)
+                await mine.claim("running", PAY_2, repeatable=False)
             assert results == []
             holder.stdin.write("\n")
             holder.stdin.flush()
@@ -262,13 +266,15 @@ RACER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
+from toolcell.tools.idempotency import Body
+PAY_1 = Body("pay", {"amount": 1})
 async def main():
     keys = SQLiteIdempotency(sys.argv[1], busy_seconds=30)
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(40):
         key = str(number)
-        if await keys.claim(key, "pay", repeatable=False) is None:
+        if await keys.claim(key, Body("pay", {}), repeatable=False) is None:
             print(number, flush=True)
             keys.finish(key, ToolResult(call_id="1", name="pay", content=number))
     keys.close()
@@ -295,11 +301,11 @@ def test_processes_that_race_run_each_key_once(path: Path) -> None:
 async def test_a_result_that_cannot_be_kept_is_in_doubt(path: Path) -> None:
     keys = SQLiteIdempotency(path, busy_seconds=0.01)
     other = SQLiteIdempotency(path)
-    await keys.claim("k", "pay 1", repeatable=False)
+    await keys.claim("k", PAY_1, repeatable=False)
     with other._file.transaction(), pytest.raises(StoreUnavailableError):
         keys.finish("k", DONE)
 
     with pytest.raises(ToolExecutionError, match="not known"):
-        await keys.claim("k", "pay 1", repeatable=False)
+        await keys.claim("k", PAY_1, repeatable=False)
     keys.close()
     other.close()

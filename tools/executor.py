@@ -42,7 +42,7 @@ from .pipeline import Pipeline
 from .records import MemoryRecords, Records
 from .registry import ToolRegistry
 from .retries import RetryPolicy
-from .running import Runner
+from .running import NOTHING_HELD, Held, Runner
 from .slots import Slots
 from .snapshot import Snapshot
 from .workers import Workers
@@ -54,7 +54,7 @@ call, not an error of the batch."""
 Turn = Callable[[], Coroutine[Any, Any, None]]
 """One call of a batch. It hands its result over; it raises when it is cancelled."""
 
-Slot = AbstractAsyncContextManager[None]
+Slot = AbstractAsyncContextManager[Held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class ToolExecutor(ABC):
 
     def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot:
         """Return what a call holds while it runs; by default nothing."""
-        return nullcontext()
+        return nullcontext(NOTHING_HELD)
 
     async def _make(
         self,

@@ -15,13 +15,31 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import anyio
+from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolExecutionError, ToolResult
+
+from .validation import canonical_json
 
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5
 
 State = Literal["running", "done", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What is asked for under a key; its text is made only when it is needed."""
+
+    tool: str
+    """Name and version."""
+
+    arguments: dict[str, JsonValue]
+
+    @property
+    def text(self) -> str:
+        """The same for the same request, whatever the order of its keys."""
+        return f"{self.tool}/{canonical_json(self.arguments)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +57,7 @@ class Entry:
 class _Flight:
     """A run of this event loop that holds a key."""
 
-    body: str
+    body: Body
     ended: anyio.Event | None = None
     """Made by the first who waits."""
 
@@ -55,7 +73,7 @@ class Idempotency(ABC):
         self._flights: dict[str, _Flight] = {}
 
     async def claim(
-        self, key: str, body: str, *, repeatable: bool
+        self, key: str, body: Body, *, repeatable: bool
     ) -> ToolResult | None:
         """Return the result of an earlier run, or None: the key is the caller's.
 
@@ -63,7 +81,7 @@ class Idempotency(ABC):
 
         Args:
             key: What must happen once.
-            body: What is asked for: a text that is equal for equal calls.
+            body: What is asked for.
             repeatable: Whether running it twice does no harm. If so, a key whose
                 outcome is unknown is the caller's again.
 
@@ -77,7 +95,7 @@ class Idempotency(ABC):
         while True:
             flight = self._flights.get(key)
             if flight is not None:
-                _check(same=flight.body == body)
+                _check(same=flight.body.text == body.text)
                 flight.ended = flight.ended or anyio.Event()
                 await flight.ended.wait()
                 continue
@@ -115,7 +133,7 @@ class Idempotency(ABC):
                 flight.ended.set()
 
     @abstractmethod
-    def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
+    def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
         """Return what stands under the key, or None: it is now running, by us."""
 
     @abstractmethod
@@ -145,7 +163,7 @@ def _unknown_outcome() -> ToolExecutionError:
 
 
 class _Kept(NamedTuple):
-    body: str
+    body: Body
     state: State
     result: ToolResult | None
     expires_at: float
@@ -173,15 +191,15 @@ class MemoryIdempotency(Idempotency):
         self._ttl = ttl_seconds
         self._max_entries = max_entries
         self._clock = clock
-        self._running: dict[str, str] = {}
+        self._running: dict[str, Body] = {}
         # Oldest first: an entry is put in when its key ends.
         self._ended: dict[str, _Kept] = {}
 
-    def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
+    def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
         self._remove_expired()
         kept = self._ended.get(key)
         if kept is not None and not (repeatable and kept.state == "unknown"):
-            same = kept.body == body
+            same = kept.body.text == body.text
             return Entry(same=same, state=kept.state, result=kept.result)
         self._running[key] = body
         return None

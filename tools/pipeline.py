@@ -34,11 +34,12 @@ from .attempt import Attempt, Parts, RunContext
 from .circuit_breaker import Outcome
 from .context import ToolContext
 from .hooks import Invocation, Proceed
-from .running import as_json
+from .idempotency import Body
+from .running import Held, Running, as_json
 from .snapshot import Snapshot
 from .spans import close_span, start_span
 from .tool import Tool
-from .validation import Arguments, canonical_json
+from .validation import Arguments
 
 _log = logging.getLogger(__name__)
 _Ran = tuple[ToolResult, ToolcellError | None]
@@ -70,7 +71,7 @@ class Pipeline:
         self.error: ToolcellError | None = None
         """What ended the call, if it failed."""
 
-    async def execute(self, slot: AbstractAsyncContextManager[None]) -> ToolResult:
+    async def execute(self, slot: AbstractAsyncContextManager[Held]) -> ToolResult:
         """Return the one result of the call; only cancellation is raised.
 
         Args:
@@ -88,9 +89,10 @@ class Pipeline:
         """Return the result of a call that is not made at all."""
         return self._failed(error)
 
-    async def _execute(self, slot: AbstractAsyncContextManager[None]) -> ToolResult:
+    async def _execute(self, slot: AbstractAsyncContextManager[Held]) -> ToolResult:
         try:
-            async with slot:
+            async with slot as held:
+                self._attempt.running.held = held
                 view = self._snapshot.for_agent(self._call.agent_id)
                 self._tool = view.get_or_raise(self._call.name)
                 self._attempt.tool = self._tool
@@ -130,18 +132,19 @@ class Pipeline:
 
     # What happens once, however often it is asked for.
 
-    def _keys(self) -> list[tuple[str, str]]:
+    def _keys(self) -> list[tuple[str, Body]]:
         """Return what must happen once, each with what is asked for under it."""
         tool, call = self._tool, self._call
         agent, made = _part(call.agent_id), f"{tool.name}/{tool.version}"
-        sent = canonical_json(call.arguments)
-        keys = [(f"call/{agent}/{call.id}", f"{made}/{sent}")]
+        keys = [(f"call/{agent}/{call.id}", Body(made, call.arguments))]
         if tool.idempotent:
-            body = f"{made}/{self._arguments.text}"
-            keys.append((f"arguments/{agent}/{_part(self._run.run_id)}/{body}", body))
+            # Defaults are filled in here: sent or left out, they are the same.
+            body = Body(made, self._arguments.json)
+            run = _part(self._run.run_id)
+            keys.append((f"arguments/{agent}/{run}/{body.text}", body))
         return keys
 
-    async def _once(self, keys: Sequence[tuple[str, str]]) -> ToolResult:
+    async def _once(self, keys: Sequence[tuple[str, Body]]) -> ToolResult:
         """Run under the keys; hand out an earlier result if one of them has it."""
         if not keys:
             return await self._attempts()
@@ -197,7 +200,10 @@ class Pipeline:
                 return result
             started_at = _now(self._parts)
             self._attempt = Attempt(
-                started_at=started_at, number=number + 1, tool=self._tool
+                started_at=started_at,
+                number=number + 1,
+                tool=self._tool,
+                running=Running(held=self._attempt.running.held),
             )
             await anyio.sleep(policy.pause(number))
             # The tool may have changed the values that it got.

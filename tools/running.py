@@ -34,10 +34,17 @@ _MEASURED = ("wall_ms", "cpu_ms", "bytes")
 _PLAIN = (str, int, bool, type(None))
 
 
+Held = frozenset[int]
+"""The slots that a call and the calls around it hold."""
+
+NOTHING_HELD: Held = frozenset()
+
+
 @dataclass(slots=True)
 class Running:
     """What is known of a run while it goes on, also when it is torn down."""
 
+    held: Held = NOTHING_HELD
     backend: str | None = None
     job: Job | None = None
     usage: dict[str, int | str] = field(default_factory=dict)
@@ -57,7 +64,8 @@ class Running:
         return self.job is not None and self.job.left_behind
 
 
-_now: ContextVar[Running | None] = ContextVar("_now", default=None)
+current: ContextVar[Running | None] = ContextVar("current", default=None)
+"""The run of the tool in whose code we are."""
 
 
 def account(result: ExecutionResult) -> None:
@@ -65,7 +73,7 @@ def account(result: ExecutionResult) -> None:
 
     For tools that run programs in cells themselves.
     """
-    running = _now.get()
+    running = current.get()
     if running is not None:
         running.take(result)
 
@@ -143,7 +151,7 @@ class Runner:
         seconds: float,
     ) -> Any:
         began = time.perf_counter()
-        token = _now.set(running)
+        token = current.set(running)
         running.usage |= {
             unit: most for unit, most in tool.cost.items() if unit not in _MEASURED
         }
@@ -161,7 +169,7 @@ class Runner:
             # It would take every other call of the process along.
             raise ToolExecutionError(f"{tool.name} failed (SystemExit)") from error
         finally:
-            _now.reset(token)
+            current.reset(token)
             wall = math.ceil((time.perf_counter() - began) * 1000)
             running.usage["wall_ms"] = wall
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 
 import anyio
 
-_inside: ContextVar[frozenset[int]] = ContextVar("_inside", default=frozenset())
+from .running import NOTHING_HELD, Held, current
 
 
 @dataclass(slots=True)
@@ -81,16 +80,18 @@ class Turn:
     def __init__(self, slots: Slots, group: str | None) -> None:
         self._slots = slots
         self._group = group
-        self._token: Token[frozenset[int]] | None = None
+        self._entered = False
 
-    async def __aenter__(self) -> None:
-        inside = _inside.get()
-        if id(self._slots) in inside:
-            return
+    async def __aenter__(self) -> Held:
+        """Wait; return all slots that this call and those around it hold."""
+        outer = current.get()
+        held = NOTHING_HELD if outer is None else outer.held
+        if id(self._slots) in held:
+            return held
         await self._slots.enter(self._group)
-        self._token = _inside.set(inside | {id(self._slots)})
+        self._entered = True
+        return held | {id(self._slots)}
 
     async def __aexit__(self, *error: object) -> None:
-        if self._token is not None:
-            _inside.reset(self._token)
+        if self._entered:
             self._slots.leave(self._group)

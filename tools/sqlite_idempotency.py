@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolcell.core import ToolResult
 
-from .idempotency import Entry, Idempotency
+from .idempotency import Body, Entry, Idempotency
 from .sqlite_file import SQLiteFile
 
 _SCHEMA = """
@@ -67,8 +67,8 @@ class SQLiteIdempotency(Idempotency):
         self._file.close()
         self._owner.close()
 
-    def _take(self, key: str, body: str, repeatable: bool) -> Entry | None:
-        now, hashed = self._clock(), _hash(body)
+    def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
+        now, hashed = self._clock(), _hash(body.text)
         with self._file.transaction() as database:
             database.execute(
                 "DELETE FROM idempotency_keys WHERE expires_at <= ?", [now]
