@@ -160,13 +160,18 @@ asked = Decision(verdict="ask", reason="approval_required")
 store = ApprovalStore(sys.argv[1])
 approvals = Approvals(store, handler=AutoApprove(by="ci"), profile="development")
 anyio.run(approvals.ask, call, CallFacts(), asked)
+def opened():
+    places = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return sum(os.path.realpath(place) == sys.argv[1] for place in places)
+
+before = opened()
 child = os.fork()
 facts = CallFacts(run_id="child" if child == 0 else "parent")
 for number in range(20):
     answer = anyio.run(approvals.ask, call, facts, asked)
     assert anyio.run(approvals.use, answer)
 if child == 0:
-    os._exit(0)
+    os._exit(opened() - before - 1)
 assert os.waitpid(child, 0)[1] == 0
 print(anyio.run(approvals.peek, call, CallFacts()).approved)
 """
