@@ -296,7 +296,11 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 async def test_parked_calls_outlive_kill_9_of_the_guard(tmp_path: Path) -> None:
     """Three calls are parked and their process is killed; another answers two of
-    them; a new process runs one, refuses one, and waits for the third."""
+    them; a new process runs one, refuses one, and waits for the third.
+
+    Of LC-28 and LC-32 the half that is about approvals: the record has all that is
+    needed, and who asks again gets the recorded answer at once.
+    """
     with ApprovalStore(tmp_path / "state.db") as store:
         desk = Approvals(store)
 

@@ -73,6 +73,12 @@ WANTED = (
     | rows("RO", 6, 12)
     | rows("X", 10, 11)
     | rows("LC", 1, 20)
+    # Approvals; the interrupts of graphs come with them.
+    | rows("LC", 28, 29)
+    | rows("LC", 31, 32)
+    | rows("LC", 34, 35)
+    | rows("RA", 4, 4)
+    | rows("RA", 6, 7)
     # Defining tools, schemas, the registry.
     | rows("LT", 1, 4)
     | rows("LT", 7, 7)
