@@ -58,50 +58,24 @@ SYSTEMS |= {"GA": 24, "OR": 23, "A": 21, "X": 12}
 """The highest row of each prefix."""
 
 
-def rows(prefix: str, first: int, last: int) -> set[str]:
-    return {f"{prefix}-{number:02}" for number in range(first, last + 1)}
-
-
-WANTED = (
-    rows("GR", 17, 23)
-    | rows("RG", 2, 19)
-    | rows("RG", 30, 30)
-    | rows("RG", 42, 42)
-    | rows("RG", 50, 50)
-    | rows("A", 1, 5)
-    | rows("RA", 9, 9)
-    | rows("RO", 6, 12)
-    | rows("X", 10, 11)
-    | rows("LC", 1, 20)
-    # Approvals; the interrupts of graphs come with them.
-    | rows("LC", 28, 29)
-    | rows("LC", 31, 32)
-    | rows("LC", 34, 35)
-    | rows("RA", 4, 4)
-    | rows("RA", 6, 7)
-    # Defining tools, schemas, the registry.
-    | rows("LT", 1, 4)
-    | rows("LT", 7, 7)
-    | rows("LT", 9, 10)
-    | rows("LT", 12, 12)
-    | rows("LT", 14, 30)
-    | rows("LT", 45, 52)
-    | rows("GA", 1, 24)
-    | rows("OR", 1, 3)
-    | rows("OR", 5, 15)
-    | rows("OR", 21, 23)
-    | rows("GR", 1, 6)
-    | rows("GR", 26, 30)
-    | rows("RL", 4, 9)
-    | rows("RL", 23, 23)
-    | rows("RA", 1, 3)
-    | rows("RO", 3, 3)
-    | rows("RO", 5, 5)
-    | rows("A", 6, 13)
-    | rows("A", 19, 20)
-    | rows("X", 1, 2)
-    | rows("X", 5, 9)
-)
+WANTED = {
+    f"{prefix}-{number:02}"
+    for prefix, ranges in {
+        "A": "1-13 19-20",
+        "GA": "1-24",
+        "GR": "1-6 17-23 26-30",
+        "LC": "1-20 28-29 31-32 34-35",
+        "LT": "1-4 7-7 9-10 12-12 14-30 45-52",
+        "OR": "1-3 5-15 21-23",
+        "RA": "1-4 6-7 9-9",
+        "RG": "2-19 30-30 42-42 50-50",
+        "RL": "4-9 23-23",
+        "RO": "3-3 5-12",
+        "X": "1-2 5-11",
+    }.items()
+    for first, last in (each.split("-") for each in ranges.split())
+    for number in range(int(first), int(last) + 1)
+}
 """The rows that this part of the project has to answer."""
 
 
