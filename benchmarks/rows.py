@@ -24,6 +24,7 @@ from measure import (
     against,
     take_turns,
 )
+from tools_rows import TOOL_ROWS
 
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
 
@@ -270,5 +271,6 @@ ROWS: dict[str, RowMaker] = {
     "cpu-bound": cpu_bound,
     "command-line": command_line,
     "idle-memory": idle_memory,
+    **TOOL_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }

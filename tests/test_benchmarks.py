@@ -57,6 +57,18 @@ def test_the_subprocess_rows_print_their_table(tmp_path: Path) -> None:
     }
 
 
+def test_the_tool_rows_print_their_table(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = bench(
+        *("--only", "tool-call", "tool-batch", "peer-tool-mcp"),
+        *("--runs", "1", "--json", str(figures)),
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    works = {row["work"] for row in json.loads(figures.read_text())["rows"]}
+    assert works >= {"one tool call", "batch of 1,000 tool calls"}
+
+
 def test_an_unknown_row_is_refused() -> None:
     done = bench("--only", "no-such-row")
 

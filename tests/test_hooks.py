@@ -136,7 +136,6 @@ async def test_a_hook_cannot_get_past_the_guard_rl_25() -> None:
     assert seen == []
 
 
-@pytest.mark.attack(71)
 async def test_redaction_of_results_rl_02() -> None:
     made = executor(RedactionHook(Redactor(secrets=[CANARY])))
     results = [
