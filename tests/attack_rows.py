@@ -29,9 +29,9 @@ def known_rows() -> dict[int, str]:
 
 
 def required_rows() -> set[int]:
-    """Return the rows of the kernel, container, fallback, host and result layers."""
+    """Return the rows of kernel, container, fallback, host, results and logs."""
     return {
-        row for row, layer in known_rows().items() if re.search(r"\b[KCFHR]\b", layer)
+        row for row, layer in known_rows().items() if re.search(r"\b[KCFHRL]\b", layer)
     }
 
 
