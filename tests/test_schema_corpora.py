@@ -161,6 +161,16 @@ def test_catastrophic_patterns_take_no_time(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.attack(122)
+def test_many_unique_items_take_no_time() -> None:
+    subject = made(of_object(a={"type": "array", "uniqueItems": True}))
+    # Comparing each with each other one would take longer than a test may.
+    items: list[Any] = [{"number": number} for number in range(50_000)]
+    subject.validate({"a": items})
+    with pytest.raises(ToolValidationError, match="uniqueItems"):
+        subject.validate({"a": [*items, {"number": 7.0}]})
+
+
+@pytest.mark.attack(122)
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [

@@ -300,13 +300,24 @@ def _additional(instance: Any, schema: dict[str, Any]) -> list[str]:
     ]
 
 
+def _unique_items(
+    validator: Validator, unique: bool, instance: Any, schema: Any
+) -> _Errors:
+    # jsonschema compares each item with each other one.
+    if unique and isinstance(instance, list):
+        items = _parse(canonical_json(instance))
+        if len({canonical_json(each) for each in items}) < len(items):
+            yield ValidationError("not unique")
+
+
 @functools.cache
 def _linear(known: Any) -> Any:
-    """Return a validator class whose patterns run in linear time."""
+    """Return a validator class that takes linear time where jsonschema does not."""
     keywords = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
     }
     return extend(known, validators=keywords)  # type: ignore[no-untyped-call]
 
