@@ -22,7 +22,7 @@ def named(name: str, version: str = "1.0.0", text: str = "Return it.") -> Tool:
     return FunctionTool(call, name=name, version=version, description=text)
 
 
-V1, V2, V10 = named("add"), named("add", "2.0"), named("add", "10.0.0")
+V1, V2, V10 = named("add"), named("add", "2.0.0"), named("add", "10.0.0")
 
 
 def versioned() -> ToolRegistry:
@@ -34,9 +34,9 @@ def test_versions_stand_side_by_side_gr_06() -> None:
     registry = versioned()
 
     assert registry.get("add") is V10
-    assert registry.get("add", "2.0") is V2
-    assert registry.get("add", "3.0") is None
-    assert registry.snapshot().versions("add") == ["1.0.0", "2.0", "10.0.0"]
+    assert registry.get("add", "2.0.0") is V2
+    assert registry.get("add", "3.0.0") is None
+    assert registry.snapshot().versions("add") == ["1.0.0", "2.0.0", "10.0.0"]
     assert registry.list_tools() == ["add"]
     assert list(registry) == [V10]
 
@@ -54,15 +54,15 @@ def test_a_pin_holds_until_it_is_taken_off_gr_06() -> None:
     registry = versioned()
     registry.pin("add", "1.0.0")
     before = registry.snapshot()
-    registry.register(named("add", "11.0"), versions=True)
+    registry.register(named("add", "11.0.0"), versions=True)
 
     assert registry.get("add") is V1
     assert list(registry) == [V1]
     registry.pin("add", None)
-    assert registry.get("add") is registry.get("add", "11.0")
+    assert registry.get("add") is registry.get("add", "11.0.0")
     assert before.get("add") is V1
     with pytest.raises(ToolNotFoundError):
-        registry.pin("add", "3.0")
+        registry.pin("add", "3.0.0")
 
 
 def test_deprecated_versions_come_last_gr_06() -> None:
@@ -73,11 +73,11 @@ def test_deprecated_versions_come_last_gr_06() -> None:
     assert registry.get("add", "10.0.0") is V10
     assert registry.snapshot().deprecation(V10) == "wrong sums"
     assert registry.snapshot().deprecation(V2) is None
-    for version in ("1.0.0", "2.0"):
+    for version in ("1.0.0", "2.0.0"):
         registry.deprecate("add", version, "old")
     assert registry.get("add") is V10
     with pytest.raises(ToolNotFoundError):
-        registry.deprecate("add", "3.0", "none")
+        registry.deprecate("add", "3.0.0", "none")
 
 
 def test_versions_leave_one_by_one_or_together() -> None:
@@ -214,7 +214,7 @@ async def test_a_retired_tool_starts_no_more_not_even_from_a_snapshot() -> None:
 async def test_one_version_is_retired_alone() -> None:
     registry = versioned()
     with registry.running(V1, print):
-        assert await registry.retire("add", "2.0") is V2
+        assert await registry.retire("add", "2.0.0") is V2
     assert registry.snapshot().versions("add") == ["1.0.0", "10.0.0"]
 
 

@@ -93,7 +93,7 @@ def test_options_become_fields() -> None:
         add,
         name="plus",
         description="Adds.",
-        version="2.1",
+        version="2.1.0",
         idempotent=True,
         timeout=1,
         cost={"usd": "0.01", "calls": 1},
@@ -103,7 +103,7 @@ def test_options_become_fields() -> None:
     )
     made.check()
 
-    assert (made.name, made.description, made.version) == ("plus", "Adds.", "2.1")
+    assert (made.name, made.description, made.version) == ("plus", "Adds.", "2.1.0")
     assert (made.idempotent, made.timeout, made.strict) == (True, 1.0, True)
     assert made.cost == {"usd": "0.01", "calls": 1}
     assert made.tags == {"math"}
@@ -118,6 +118,8 @@ def test_options_become_fields() -> None:
         ({"timeout": float("inf")}, "timeout"),
         ({"timeout": True}, "timeout"),
         ({"version": "v1"}, "MAJOR.MINOR.PATCH"),
+        ({"version": "1.0"}, "MAJOR.MINOR.PATCH"),
+        ({"version": "1.0.00"}, "MAJOR.MINOR.PATCH"),
         ({"version": "1.0.0-rc1"}, "MAJOR.MINOR.PATCH"),
         ({"cost": {"usd": 0.1}}, "decimal text"),
         ({"cost": {"calls": -1}}, "cost"),

@@ -51,7 +51,7 @@ def add(a: int, b: int) -> int:
 
 @tool(
     name="travel.plan",
-    version="2.0",
+    version="2.0.0",
     idempotent=True,
     examples=[{"first": {"city": "Rome"}}],
 )

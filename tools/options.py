@@ -30,7 +30,9 @@ _Name = Annotated[
         max_length=MAX_NAME_CHARACTERS,
     ),
 ]
-_Version = Annotated[str, StringConstraints(pattern=r"^\d{1,9}(\.\d{1,9}){0,2}$")]
+_Version = Annotated[
+    str, StringConstraints(pattern=r"^(0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}$")
+]
 _Unit = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 _Count = Annotated[int, Field(ge=0)]
 _Money = Annotated[str, StringConstraints(pattern=r"^\d{1,18}(\.\d{1,18})?$")]

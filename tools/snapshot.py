@@ -212,5 +212,4 @@ def everything(tool: Tool) -> bool:
 
 
 def _version_key(version: str) -> tuple[int, ...]:
-    numbers = [int(part) for part in version.split(".")]
-    return (*numbers, 0, 0)[:3]
+    return tuple(int(part) for part in version.split("."))
