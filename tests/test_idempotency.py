@@ -236,6 +236,7 @@ async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(path: Path) -
     assert await keys.claim("running", PAY_1, repeatable=True) is None
     keys.forget("running")
     keys.close()
+    # What was swept when the file was opened, or given up by its owner.
     assert list(path.parent.glob("*.owner-*")) == []
 
 
@@ -308,4 +309,35 @@ async def test_a_result_that_cannot_be_kept_is_in_doubt(path: Path) -> None:
     with pytest.raises(ToolExecutionError, match="not known"):
         await keys.claim("k", PAY_1, repeatable=False)
     keys.close()
+    other.close()
+
+
+async def test_a_result_is_nobody_elses_to_change(keys: Idempotency) -> None:
+    given = ToolResult(call_id="1", name="pay", content={"list": [1]})
+    await keys.claim("k", PAY_1, repeatable=False)
+    keys.finish("k", given)
+    for result in (given, await keys.claim("k", PAY_1, repeatable=False)):
+        content: Any = result and result.content
+        content["list"].append(2)
+
+    again = await keys.claim("k", PAY_1, repeatable=False)
+    assert again is not None
+    assert again.content == {"list": [1]}
+
+
+async def test_a_run_keeps_its_key_however_long_it_takes(
+    path: Path, clock: Clock
+) -> None:
+    """A short time to live counts from the end of a run, not from its start."""
+    one = SQLiteIdempotency(path, ttl_seconds=1, clock=clock)
+    other = SQLiteIdempotency(path, ttl_seconds=1, clock=clock)
+    await one.claim("k", PAY_1, repeatable=False)
+    clock.now += 1000
+    with anyio.move_on_after(0.05) as waiting:
+        await other.claim("k", PAY_1, repeatable=False)
+    assert waiting.cancelled_caught
+    one.finish("k", DONE)
+
+    assert await other.claim("k", PAY_1, repeatable=False) == DONE
+    one.close()
     other.close()

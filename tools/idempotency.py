@@ -199,13 +199,14 @@ class MemoryIdempotency(Idempotency):
         self._remove_expired()
         kept = self._ended.get(key)
         if kept is not None and not (repeatable and kept.state == "unknown"):
-            same = kept.body.text == body.text
-            return Entry(same=same, state=kept.state, result=kept.result)
+            same, result = kept.body.text == body.text, kept.result
+            own = None if result is None else _own(result)
+            return Entry(same=same, state=kept.state, result=own)
         self._running[key] = body
         return None
 
     def _keep(self, key: str, result: ToolResult) -> None:
-        self._put(key, "done", result)
+        self._put(key, "done", _own(result))
 
     def _drop(self, key: str) -> None:
         del self._running[key]
@@ -227,3 +228,9 @@ class MemoryIdempotency(Idempotency):
             if self._ended[oldest].expires_at > now:
                 return
             del self._ended[oldest]
+
+
+def _own(result: ToolResult) -> ToolResult:
+    """Return a result whose content nobody else can change."""
+    shared = isinstance(result.content, list | dict)
+    return result.model_copy(deep=True) if shared else result

@@ -101,7 +101,7 @@ class Pipeline:
         except ToolcellError as error:
             return self._failed(error)
         except Exception as error:  # noqa: BLE001 - one call's fault, not the batch's
-            _log.exception("the call %s ended by a fault", self._call.id)
+            _log.exception("the call %r ended by a fault", self._call.id)
             fault = ToolExecutionError(f"the call could not be made ({_kind(error)})")
             return self._failed(fault, cause=error)
         except BaseException as error:
@@ -372,7 +372,7 @@ class Pipeline:
             record = self._attempt.record(self._call, result, error, redactor)
             self._parts.records.add(record)
         except Exception as fault:  # noqa: BLE001 - one call's fault, not the batch's
-            _log.exception("the record of call %s is lost", self._call.id)
+            _log.exception("the record of call %r is lost", self._call.id)
             self.error = ToolExecutionError("the record of the call is lost")
             self.error.__cause__ = fault
             return ToolResult.failed(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import glob
 import hashlib
 import os
 import secrets
@@ -22,7 +24,7 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     state TEXT NOT NULL,
     owner TEXT NOT NULL,
     result TEXT,
-    expires_at REAL NOT NULL
+    expires_at REAL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idempotency_expiry ON idempotency_keys (expires_at);
 """
@@ -79,18 +81,17 @@ class SQLiteIdempotency(Idempotency):
             ).fetchone()
             entry = None if row is None else self._entry(hashed, *row)
             if entry is not None and not (repeatable and entry.state == "unknown"):
+                if entry.state == "unknown":
+                    # From when its run was found dead, it is kept as long as others.
+                    database.execute(
+                        "UPDATE idempotency_keys SET state = 'unknown', expires_at = ?"
+                        " WHERE key = ? AND expires_at IS NULL",
+                        [now + self._ttl, _hash(key)],
+                    )
                 return entry
             database.execute(
-                "INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?, ?, ?, ?)",
-                # A run ends at its deadline; until then the row must not expire.
-                [
-                    _hash(key),
-                    hashed,
-                    "running",
-                    self._owner.name,
-                    None,
-                    now + self._ttl,
-                ],
+                "INSERT OR REPLACE INTO idempotency_keys VALUES (?, ?, ?, ?, ?, NULL)",
+                [_hash(key), hashed, "running", self._owner.name, None],
             )
             return None
 
@@ -147,11 +148,25 @@ class _Owner:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self.name = secrets.token_hex(8)
-        self._lock = os.open(
-            self._file(self.name), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
-        )
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.name = ""
+        self._sweep()
+        self.name, self._lock = self._lock_file()
+
+    def _lock_file(self) -> tuple[str, int]:
+        while True:
+            name = secrets.token_hex(8)
+            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+            lock = os.open(self._file(name), flags, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                return name, lock
+            # Swept away by another owner before the lock was ours.
+            os.close(lock)
+
+    def _sweep(self) -> None:
+        """Remove the files of owners that were killed."""
+        for file in glob.glob(f"{glob.escape(self._path)}.owner-*"):
+            self.knows_alive(file.rpartition("-")[2])
 
     def _file(self, name: str) -> str:
         return f"{self._path}.owner-{name}"
@@ -173,7 +188,8 @@ class _Owner:
             return True
         finally:
             os.close(lock)
-        os.unlink(self._file(name))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._file(name))
         return False
 
     def close(self) -> None:

@@ -1,0 +1,82 @@
+"""A process that is killed in the middle of calls, and the one that comes after."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolcell.core import ToolCall
+from toolcell.tools import (
+    ConcurrentExecutor,
+    SQLiteIdempotency,
+    SQLiteRecords,
+    ToolRegistry,
+    tool,
+)
+
+pytestmark = pytest.mark.anyio
+
+VICTIM = """
+import sys, anyio
+from pathlib import Path
+from toolcell.core import ToolCall
+from toolcell.tools import *
+folder = Path(sys.argv[1])
+
+@tool
+async def pay(amount: int) -> str:
+    with (folder / "paid").open("a") as file:
+        file.write(f"{amount} ")
+    if amount == 2:
+        print("half-way", flush=True)
+        await anyio.sleep_forever()
+    return f"paid {amount}"
+
+async def main():
+    executor = ConcurrentExecutor(
+        ToolRegistry([pay]), guard=None, records=SQLiteRecords(folder / "state.db"),
+        idempotency=SQLiteIdempotency(folder / "state.db"))
+    await executor.call(ToolCall(id="a", name="pay", arguments={"amount": 1}))
+    await executor.execute([
+        ToolCall(id="b", name="pay", arguments={"amount": 2}),
+        ToolCall(id="c", name="pay", arguments={"amount": 3})])
+anyio.run(main)
+"""
+
+
+async def test_no_call_is_made_twice_across_a_kill_a_17_rg_31(tmp_path: Path) -> None:
+    command = [sys.executable, "-I", "-c", VICTIM, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "half-way\n"
+        victim.kill()
+    before = (tmp_path / "paid").read_text()
+
+    @tool
+    async def pay(amount: int) -> str:
+        with (tmp_path / "paid").open("a") as file:
+            file.write(f"again {amount}")
+        return "again"
+
+    keys = SQLiteIdempotency(tmp_path / "state.db")
+    records = SQLiteRecords(tmp_path / "state.db")
+    executor = ConcurrentExecutor(
+        ToolRegistry([pay]), guard=None, records=records, idempotency=keys
+    )
+    done = await executor.call(ToolCall(id="a", name="pay", arguments={"amount": 1}))
+    half = await executor.call(ToolCall(id="b", name="pay", arguments={"amount": 2}))
+    fresh = await executor.call(ToolCall(id="d", name="pay", arguments={"amount": 4}))
+
+    assert done.content == "paid 1"
+    assert half.error is not None
+    assert half.error.details == {"outcome": "unknown"}
+    assert fresh.content == "again"
+    assert (tmp_path / "paid").read_text() == f"{before}again 4"
+    told = [(r.call_id, r.status, r.replayed) for r in records.all_records()]
+    assert told[0] == ("a", "ok", False)
+    assert told[-3:] == [("a", "ok", True), ("b", "error", False), ("d", "ok", False)]
+    keys.close()
+    records.close()
