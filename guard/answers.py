@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .decision import Decision, Reason
+from .decision import Decision, Degraded, Reason
 from .quotas import Limit, Lines
 from .rates import MICROSECONDS
 from .rules import Ruling
@@ -22,7 +22,7 @@ def refused(reason: Reason, detail: str, version: str) -> Decision:
     )
 
 
-def ruled(ruling: Ruling, version: str) -> Decision:
+def ruled(ruling: Ruling, version: str, degraded: Degraded = "") -> Decision:
     """Return the decision of rules alone."""
     return Decision(
         verdict=ruling.verdict,
@@ -32,6 +32,7 @@ def ruled(ruling: Ruling, version: str) -> Decision:
         policy_version=version,
         would_deny=ruling.would_deny,
         tried=ruling.tried,
+        degraded=degraded,
     )
 
 
@@ -48,7 +49,13 @@ def circling(ruling: Ruling, reason: Reason, version: str) -> Decision:
 
 
 def limited(
-    ruling: Ruling, lines: Lines, outcome: Outcome, version: str, *, took: bool
+    ruling: Ruling,
+    lines: Lines,
+    outcome: Outcome,
+    version: str,
+    *,
+    took: bool,
+    degraded: Degraded = "",
 ) -> Decision:
     """Return the decision of rules and limits.
 
@@ -58,28 +65,40 @@ def limited(
         outcome: What it answered.
         version: Of the policies.
         took: Whether what fits was taken, and is not part of what remains.
+        degraded: How the store was stood in for.
     """
-    full, on_trial, waits = _full(lines, outcome)
-    taken = took and outcome.admitted
-    verdict, reason, detail, rule, retry = (
-        *(ruling.verdict, ruling.reason, ruling.detail, ruling.rule),
-        None,
-    )
+    remaining = _remaining(lines, outcome, taken=took and outcome.admitted)
+    full: list[Limit] = []
+    would_deny = ruling.would_deny
+    waits: list[int | None] = []
+    if lines.on_trial or not outcome.admitted:
+        full, on_trial, waits = _full(lines, outcome)
+        would_deny = (*would_deny, *on_trial)
     if full:
-        verdict, reason, rule = "deny", full[0].reason, full[0].label
         known = [wait for wait in waits if wait is not None]
         retry = max(known) / MICROSECONDS if len(known) == len(waits) else None
-        detail = _sentence(full[0])
+        return Decision(
+            verdict="deny",
+            reason=full[0].reason,
+            detail=_sentence(full[0]),
+            rule=full[0].label,
+            retry_after=retry,
+            remaining=remaining,
+            policy_version=version,
+            would_deny=would_deny,
+            tried=ruling.tried,
+            degraded=degraded,
+        )
     return Decision(
-        verdict=verdict,
-        reason=reason,
-        detail=detail,
-        rule=rule,
-        retry_after=retry,
-        remaining=_remaining(lines, outcome, taken=taken),
+        verdict=ruling.verdict,
+        reason=ruling.reason,
+        detail=ruling.detail,
+        rule=ruling.rule,
+        remaining=remaining,
         policy_version=version,
-        would_deny=(*ruling.would_deny, *on_trial),
+        would_deny=would_deny,
         tried=ruling.tried,
+        degraded=degraded,
     )
 
 
@@ -97,8 +116,6 @@ def _full(
     full: list[Limit] = []
     on_trial: list[str] = []
     waits: list[int | None] = []
-    if outcome.admitted and not lines.on_trial:
-        return full, on_trial, waits
     checks: list[tuple[bool, bool, int | None]] = [
         (wait > 0, hit.enforced, wait)
         for hit, wait in zip(lines.hits, outcome.waits, strict=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from toolcell.core import GuardDeniedError, GuardError, StoreUnavailableError
 
 Verdict = Literal["allow", "ask", "deny"]
+Degraded = Literal["", "local", "open"]
 Reason = Literal[
     "allowed",
     "no_agent",
@@ -79,7 +80,7 @@ class Decision:
     tried: tuple[Tried, ...] = ()
     """Every rule that was tried; only `ActionGuard.decide` collects them."""
 
-    degraded: Literal["", "local", "open"] = ""
+    degraded: Degraded = ""
     """How the call was admitted while the store was away."""
 
     @property

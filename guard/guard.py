@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import os
@@ -16,7 +15,7 @@ from toolcell.core import (
     ToolCall,
 )
 
-from .answers import accounts, circling, limited, refused, ruled
+from .answers import circling, limited, refused, ruled
 from .approval import Answer
 from .approvals import Approvals
 from .audit import AuditLog
@@ -24,12 +23,12 @@ from .clock import Clock, microseconds, steady_time
 from .decision import Decision, Reason
 from .facts import NO_FACTS, CallFacts
 from .failure import FailureMode
-from .ledger import Ledger
-from .loop_breaker import LoopBreaker
-from .permit import Permit
+from .ledger import NOTHING_TAKEN, Ledger
+from .loop_breaker import NO_CAPS, LoopBreaker
+from .permit import Granted, Permit
 from .policy import AgentPolicy
-from .quotas import MissingFacts, agent_prefix
-from .rules import PolicySet, Ruling
+from .quotas import Lines, MissingFacts, agent_prefix
+from .rules import About, PolicySet, Ruling
 from .store import NO_LIMITS, MemoryStore, Store
 from .units import show_amount
 
@@ -152,10 +151,15 @@ class ActionGuard:
         self._breaker.forget(agent_id)
         return await self._ledger.reset(agent_prefix(agent_id))
 
-    async def enter(self, permit: Permit) -> Decision:
-        """Decide about a permit's call and reserve; `Permit` calls it."""
+    async def enter(self, permit: Permit) -> Decision | None:
+        """Decide about a permit's call and reserve; `Permit` calls it.
+
+        Returns the refusal, or None if the call is admitted.
+        """
         try:
             decision = await self._admit(permit)
+            if decision is None:
+                return None
         except StoreUnavailableError as error:
             decision = self._refused("store_unavailable", error.message)
         except AuditError:
@@ -163,7 +167,7 @@ class ActionGuard:
         except Exception:  # noqa: BLE001  (a fault of ours is a refusal)
             _log.exception("the guard failed to decide")
             decision = self._refused("guard_fault", "the guard itself failed")
-        if self._audit is not None and not decision.allowed:
+        if self._audit is not None:
             self._audit.decision(permit.call, permit.facts, decision)
         return decision
 
@@ -178,9 +182,12 @@ class ActionGuard:
     ) -> None:
         """Settle a permit and record the outcome; `Permit` calls it."""
         call, facts = permit.call, permit.facts
-        if permit.store is not None and permit.levels and permit.hold_id is not None:
-            await self._ledger.settle(permit.store, permit.hold_id, actual)
-        if self._policies.caps(call).identical is not None and actual is not None:
+        granted = permit.granted
+        if granted is not None and granted.store is not None and granted.levels:
+            await self._ledger.settle(granted.store, permit.hold_id, actual)
+        about = self._policies.about(call)
+        watched = about is not None and about.caps.identical is not None
+        if watched and actual is not None:
             self._breaker.returned(call, facts, (status, error_kind, result))
         if self._audit is not None:
             shown = {unit: show_amount(unit, used) for unit, used in cost.items()}
@@ -203,19 +210,21 @@ class ActionGuard:
         if ruling.verdict == "ask" and self._approvals is not None:
             answer = await self._approvals.peek(call, facts)
             if answer.approved:
-                ruling.allow()
+                ruling = ruling.approved()
         return await self._look(policies, ruling, call, facts)
 
     async def _look(
         self, policies: PolicySet, ruling: Ruling, call: ToolCall, facts: CallFacts
     ) -> Decision:
         """Say what the limits would answer; take nothing."""
-        caps = policies.caps(call)
-        circle = self._breaker.enter(caps, call, facts, count=False)
+        about = policies.about(call)
+        if about is None:
+            return ruled(ruling, policies.version)
+        circle = self._breaker.enter(about.caps, call, facts, count=False)
         if circle is not None:
             return circling(ruling, circle, policies.version)
         try:
-            lines = policies.lines(call, facts, microseconds(self._clock()))
+            lines = Lines(about.plan, facts, microseconds(self._clock()))
         except MissingFacts as error:
             return self._refused("facts_missing", error.message)
         outcome = NO_LIMITS
@@ -223,7 +232,7 @@ class ActionGuard:
             outcome = await self._ledger.peek(lines.request("", facts))
         return limited(ruling, lines, outcome, policies.version, took=False)
 
-    async def _admit(self, permit: Permit) -> Decision:
+    async def _admit(self, permit: Permit) -> Decision | None:
         policies = self._policies
         answer: Answer | None = None
         ruling = policies.judge(permit.call, permit.facts, explain=False)
@@ -238,23 +247,31 @@ class ActionGuard:
             # Policies may have changed while a person thought, and so may the call.
             permit.call, policies = answer.call, self._policies
             ruling = policies.judge(permit.call, permit.facts, explain=False)
-        if ruling.verdict == "deny":
+        about = policies.about(permit.call)
+        if ruling.verdict == "deny" or about is None:
             return ruled(ruling, policies.version)
-        ruling.allow()
-        decision = await self._take(permit, policies, ruling)
-        if decision.allowed:
+        take = self._reserve if about.caps is NO_CAPS else self._take
+        decision = await take(permit, about, ruling.approved(), policies.version)
+        if decision is None and (answer is not None or self._audit is not None):
             try:
-                if answer is not None and not await self._may_use(answer):
-                    await self._give_back(permit)
-                    return self._refused("approval_denied", "the approval is used up")
-                if self._audit is not None:
-                    self._audit.decision(
-                        permit.call, permit.facts, decision, hold_id=permit.hold_id
-                    )
+                return await self._confirmed(permit, answer)
             except BaseException:
                 await self._give_back(permit)
                 raise
         return decision
+
+    async def _confirmed(
+        self, permit: Permit, answer: Answer | None
+    ) -> Decision | None:
+        """Use an approval up, and record that the call may run."""
+        if answer is not None and not await self._may_use(answer):
+            await self._give_back(permit)
+            return self._refused("approval_denied", "the approval is used up")
+        if self._audit is not None:
+            self._audit.decision(
+                permit.call, permit.facts, permit.decision, hold_id=permit.hold_id
+            )
+        return None
 
     async def _ask(self, permit: Permit, parked: Decision) -> Answer:
         """Ask a person, and return the leave they gave.
@@ -282,53 +299,52 @@ class ActionGuard:
         return await self._approvals.use(answer)
 
     async def _take(
-        self, permit: Permit, policies: PolicySet, ruling: Ruling
-    ) -> Decision:
-        """Reserve what a call needs, all or nothing."""
+        self, permit: Permit, about: About, ruling: Ruling, version: str
+    ) -> Decision | None:
+        """Reserve what a call needs, unless it goes round in circles."""
         call, facts = permit.call, permit.facts
-        circle = self._breaker.enter(policies.caps(call), call, facts, count=True)
+        circle = self._breaker.enter(about.caps, call, facts, count=True)
         if circle is not None:
-            return circling(ruling, circle, policies.version)
-        decision = None
+            return circling(ruling, circle, version)
+        admitted = False
         try:
-            decision = await self._reserve(permit, policies, ruling)
-        except MissingFacts as error:
-            decision = self._refused("facts_missing", error.message)
+            refusal = await self._reserve(permit, about, ruling, version)
+            admitted = refusal is None
         finally:
-            if decision is None or not decision.allowed:
+            if not admitted:
                 self._breaker.leave(call, facts)
-        return decision
+        return refusal
 
     async def _reserve(
-        self, permit: Permit, policies: PolicySet, ruling: Ruling
-    ) -> Decision:
+        self, permit: Permit, about: About, ruling: Ruling, version: str
+    ) -> Decision | None:
+        """Reserve what a call needs, all or nothing; return the refusal, if any."""
         permit.started = self._clock()
-        now = microseconds(permit.started)
-        lines = policies.lines(permit.call, permit.facts, now)
-        permit.hold_id = f"{self._token}-{os.getpid()}-{next(self._count)}"
-        if not lines.limits:
-            return ruled(ruling, policies.version)
-        request = lines.request(permit.hold_id, permit.facts)
-        taken = await self._ledger.reserve(request, permit.call.agent_id or "")
-        if taken.outcome is None:
-            open_door = ruled(ruling, policies.version)
-            return dataclasses.replace(open_door, degraded=taken.degraded)
-        if taken.degraded == "local":
-            lines.add_outage(self._ledger.outage(permit.call.agent_id or ""))
-        outcome = taken.outcome
-        decision = limited(ruling, lines, outcome, policies.version, took=True)
-        if decision.allowed:
-            permit.store, permit.levels = taken.store, accounts(lines, outcome)
-        if taken.degraded:
-            decision = dataclasses.replace(decision, degraded=taken.degraded)
-        return decision
+        try:
+            lines = Lines(about.plan, permit.facts, microseconds(permit.started))
+        except MissingFacts as error:
+            return self._refused("facts_missing", error.message)
+        permit.hold_id = hold_id = f"{self._token}-{os.getpid()}-{next(self._count)}"
+        taken = NOTHING_TAKEN
+        if lines.limits:
+            request = lines.request(hold_id, permit.facts)
+            agent_id = permit.call.agent_id or ""
+            taken = await self._ledger.reserve(request, agent_id)
+            if taken.degraded == "local":
+                lines.add_outage(self._ledger.outage(agent_id))
+        granted = Granted(ruling, lines, taken, version)
+        if not taken.outcome.admitted:
+            return granted.decision()
+        permit.granted = granted
+        return None
 
     async def _give_back(self, permit: Permit) -> None:
         """Return all that a call holds, and forget that it was made."""
         self._breaker.leave(permit.call, permit.facts)
-        if permit.store is not None and permit.hold_id is not None:
-            nothing = [0] * len(permit.levels)
-            await self._ledger.settle(permit.store, permit.hold_id, nothing)
+        granted = permit.granted
+        if granted is not None and granted.store is not None and granted.levels:
+            nothing = [0] * len(granted.levels)
+            await self._ledger.settle(granted.store, permit.hold_id, nothing)
 
     def _refused(self, reason: Reason, detail: str) -> Decision:
         return refused(reason, detail, self._policies.version)

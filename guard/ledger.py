@@ -5,31 +5,33 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
 
 from toolcell.core import StoreUnavailableError
 
 from .clock import Clock
+from .decision import Degraded
 from .failure import FailureMode
-from .store import Charge, MemoryStore, Outcome, Reservation, Store
+from .store import NO_LIMITS, Charge, MemoryStore, Outcome, Reservation, Store
 
 _log = logging.getLogger("toolcell.guard")
 _T = TypeVar("_T")
 _MAX_PENDING = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class Taken(NamedTuple):
     """What a reservation came to, and where it is kept."""
 
-    outcome: Outcome | None
-    """None where the call is admitted without any count."""
-
+    outcome: Outcome
     store: Store | None = None
-    degraded: Literal["", "local", "open"] = ""
+    """None where nothing is kept: there is no limit, or the store is away."""
+
+    degraded: Degraded = ""
+
+
+NOTHING_TAKEN = Taken(NO_LIMITS)
 
 
 class Ledger:
@@ -80,7 +82,7 @@ class Ledger:
         except BaseException:
             self._abandon(request)
             raise
-        return Taken(outcome=outcome, store=self.store)
+        return Taken(outcome, self.store)
 
     async def settle(
         self, store: Store, hold_id: str, actual: Sequence[int] | None
@@ -110,11 +112,11 @@ class Ledger:
 
     async def _without_store(self, request: Reservation, agent_id: str) -> Taken:
         if self._mode.word == "open":
-            return Taken(outcome=None, degraded="open")
+            return Taken(NO_LIMITS, degraded="open")
         local = self._local = self._local or MemoryStore(clock=self._clock)
         charges = [*request.charges, self.outage(agent_id)]
         outcome = await local.reserve(request._replace(charges=charges))
-        return Taken(outcome=outcome, store=local, degraded="local")
+        return Taken(outcome, local, "local")
 
     async def _ask(self, operation: Awaitable[_T]) -> _T:
         try:

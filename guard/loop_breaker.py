@@ -28,6 +28,9 @@ class Caps(NamedTuple):
     """Times that one call gave one result, among the run's last calls."""
 
 
+NO_CAPS = Caps()
+
+
 @dataclass(slots=True)
 class _Run:
     tool: str = ""

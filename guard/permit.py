@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolcellError, ToolStatus
 
+from .answers import accounts, limited, ruled
 from .decision import Decision
 from .facts import CallFacts
-from .quotas import Limit
+from .ledger import Taken
+from .quotas import Limit, Lines
+from .rules import Ruling
 from .store import Level, Store
 from .units import Amount, parse_amount
 
@@ -20,12 +23,47 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, Amount] = {}
 
 
+class Granted(NamedTuple):
+    """What an admission rests on; made into a decision when somebody looks."""
+
+    ruling: Ruling
+    lines: Lines
+    taken: Taken
+    version: str
+
+    @property
+    def store(self) -> Store | None:
+        """Where the hold is."""
+        return self.taken.store
+
+    @property
+    def levels(self) -> Sequence[Level]:
+        """What is held, one for each charge."""
+        return self.taken.outcome.levels
+
+    def accounts(self) -> list[tuple[Limit, Level]]:
+        """Return what is held, with what it stands for."""
+        return accounts(self.lines, self.taken.outcome) if self.store else []
+
+    def decision(self) -> Decision:
+        """Return the decision."""
+        ruling, lines, (outcome, _, degraded), version = self
+        if degraded == "open" or not lines.limits:
+            return ruled(ruling, version, degraded)
+        return limited(ruling, lines, outcome, version, took=True, degraded=degraded)
+
+
 class Permit:
     """The leave for one call: `async with guard.admit(call, facts) as permit`.
 
     Entering raises if the call is refused. A call that is left without `settle` is
     charged all that it held, where its budget does not say otherwise.
     """
+
+    __slots__ = (
+        *("_decision", "_guard", "_state", "call", "facts"),
+        *("granted", "hold_id", "started"),
+    )
 
     def __init__(self, guard: ActionGuard, call: ToolCall, facts: CallFacts) -> None:
         self._guard = guard
@@ -36,9 +74,8 @@ class Permit:
         self.facts = facts
         self._state: Literal["new", "open", "settled"] = "new"
         self._decision: Decision | None = None
-        self.hold_id: str | None = None
-        self.store: Store | None = None
-        self.levels: list[tuple[Limit, Level]] = []
+        self.granted: Granted | None = None
+        self.hold_id = ""
         self.started = 0.0
 
     @property
@@ -48,8 +85,10 @@ class Permit:
         Raises:
             InvalidInputError: The call has not been admitted.
         """
-        if self._decision is None:
+        if self.granted is None:
             raise InvalidInputError("the call has not been admitted")
+        if self._decision is None:
+            self._decision = self.granted.decision()
         return self._decision
 
     async def __aenter__(self) -> Self:
@@ -63,10 +102,9 @@ class Permit:
         if self._state != "new":
             raise InvalidInputError("a permit is for one call; ask for another")
         self._state = "settled"
-        decision = await self._guard.enter(self)
-        if not decision.allowed:
-            raise decision.to_error()
-        self._decision = decision
+        refusal = await self._guard.enter(self)
+        if refusal is not None:
+            raise refusal.to_error()
         self._state = "open"
         return self
 
@@ -82,7 +120,7 @@ class Permit:
         name = None if kind is None else kind.__name__
         if isinstance(error, ToolcellError):
             name = error.kind
-        cost = {limit.unit: level.amount for limit, level in self.levels}
+        cost = {limit.unit: level.amount for limit, level in self._accounts()}
         if error is None:
             status = "unsettled"
         else:
@@ -118,9 +156,12 @@ class Permit:
         if self._state != "open":
             return False
         self._state = "settled"
-        actual = [_due(limit, level, measured) for limit, level in self.levels]
+        actual = [_due(limit, level, measured) for limit, level in self._accounts()]
         await self._guard.leave(self, actual, measured, status, error_kind, result)
         return True
+
+    def _accounts(self) -> list[tuple[Limit, Level]]:
+        return [] if self.granted is None else self.granted.accounts()
 
 
 def _due(limit: Limit, level: Level, measured: Mapping[str, int]) -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core import InvalidInputError
 
 from .clock import microseconds
 from .decision import Reason
@@ -29,8 +29,6 @@ _KEEP = {
     "total": 0,
 }
 """How long an unused account is remembered; past its window by a day at least."""
-
-_MAX_PLANS = 4096
 
 
 def _month(now: int) -> str:
@@ -80,27 +78,42 @@ class Limit:
         return end(now) if end else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Account:
+class Account:
     """A charge without what differs from call to call."""
 
-    key: str
-    limit: Limit
-    refund: bool = False
-    enforced: bool = True
+    def __init__(
+        self, key: str, limit: Limit, *, refund: bool = False, enforced: bool = True
+    ) -> None:
+        self.key = key
+        self.limit = limit
+        self.enforced = enforced
+        self._refund = refund
+        self._keep = _KEEP[limit.window]
+        self._counts = limit.unit in ("calls", "slots")
+        self._period = _PERIODS.get(limit.window)
+        self._of_run = limit.window in ("run", "turn")
+        self._same: Charge | None = None
+        if self._counts and self._period is None and not self._of_run:
+            self._same = self._charge(key, 1)
 
     def charge(self, facts: CallFacts, now: int) -> Charge:
-        limit = self.limit
-        window = limit.window
+        """Return what a call must hold.
+
+        Raises:
+            MissingFacts: The account needs to know the run or the turn.
+        """
+        if self._same is not None:
+            return self._same
         key = self.key
-        if window in _PERIODS:
-            key = f"{key}|{_PERIODS[window](now)}"
-        elif window in ("run", "turn"):
-            key = f"{key}|{_run_key(limit, facts)}"
-        amount = _amount(limit.unit, facts)
-        return Charge(
-            key, amount, limit.most, _KEEP[window], self.refund, self.enforced
-        )
+        if self._period is not None:
+            key = f"{key}|{self._period(now)}"
+        elif self._of_run:
+            key = f"{key}|{_run_key(self.limit, facts)}"
+        return self._charge(key, 1 if self._counts else _amount(self.limit.unit, facts))
+
+    def _charge(self, key: str, amount: int | None) -> Charge:
+        most = self.limit.most
+        return Charge(key, amount, most, self._keep, self._refund, self.enforced)
 
 
 def _run_key(limit: Limit, facts: CallFacts) -> str:
@@ -117,39 +130,51 @@ def _run_key(limit: Limit, facts: CallFacts) -> str:
 
 
 def _amount(unit: str, facts: CallFacts) -> int | None:
-    if unit in ("calls", "slots"):
-        return 1
     if facts.amounts is None:
         return None
     return facts.amounts.get(unit, None if unit in MEASURED else 0)
 
 
+class Plan:
+    """What calls of one tool count against, in all the policies that bound them."""
+
+    def __init__(self, chain: Sequence[Quotas], tool: str) -> None:
+        hits = [each for quotas in chain for each in quotas.hits(tool)]
+        accounts = [each for quotas in chain for each in quotas.accounts(tool)]
+        lines = [(hit.key, hit.limit, hit.enforced) for hit, _ in hits]
+        lines += [(each.key, each.limit.most, each.enforced) for each in accounts]
+        kept = _tightest(lines)
+        self.hits = [hit for i, (hit, _) in enumerate(hits) if i in kept]
+        self.accounts = [
+            each for i, each in enumerate(accounts, len(hits)) if i in kept
+        ]
+        self.limits = [limit for i, (_, limit) in enumerate(hits) if i in kept]
+        self.limits += [each.limit for each in self.accounts]
+        self.on_trial = not all(enforced for _, _, enforced in lines)
+
+
+def _tightest(lines: Sequence[tuple[str, int, bool]]) -> set[int]:
+    """Return which lines to keep of those that share a counter: one for each."""
+    order = sorted(range(len(lines)), key=lambda i: (not lines[i][2], lines[i][1], i))
+    kept: dict[str, int] = {}
+    for index in order:
+        kept.setdefault(lines[index][0], index)
+    return set(kept.values())
+
+
 class Lines:
-    """The lines of one call, of all the policies that bound it.
+    """The lines of one call.
 
     Raises:
         MissingFacts: A limit needs to know the run or the turn.
     """
 
-    def __init__(
-        self, chain: Sequence[Quotas], call: ToolCall, facts: CallFacts, now: int
-    ) -> None:
+    def __init__(self, plan: Plan, facts: CallFacts, now: int) -> None:
         self.now = now
-        plans = [quotas.plan(call.name) for quotas in chain]
-        rates = [each for plan in plans for each in plan[0]]
-        accounts = [each for plan in plans for each in plan[1]]
-        self.hits = [hit for hit, _ in rates]
-        self.charges = [account.charge(facts, now) for account in accounts]
-        self.limits = [limit for _, limit in rates]
-        self.limits += [account.limit for account in accounts]
-        if len(chain) > 1:
-            self._merge()
-
-    @property
-    def on_trial(self) -> bool:
-        """Whether some line only counts."""
-        free = (hit for hit in self.hits if not hit.enforced)
-        return any(free) or not all(charge.enforced for charge in self.charges)
+        self.hits = plan.hits
+        self.charges = [account.charge(facts, now) for account in plan.accounts]
+        self.limits = plan.limits
+        self.on_trial = plan.on_trial
 
     def request(self, hold_id: str, facts: CallFacts) -> Reservation:
         """Return what to ask of the store."""
@@ -159,27 +184,9 @@ class Lines:
 
     def add_outage(self, charge: Charge) -> None:
         """Add the line that a stand-in for the store adds."""
-        self.charges.append(charge)
-        self.limits.append(
-            Limit(reason="store_unavailable", label="outage", most=charge.limit)
-        )
-
-    def _merge(self) -> None:
-        """Keep one line of those that share a counter: the tightest."""
-        lines: list[Hit | Charge] = [*self.hits, *self.charges]
-        order = sorted(range(len(lines)), key=lambda i: (lines[i].limit, i))
-        order.sort(key=lambda i: not lines[i].enforced)
-        tightest: dict[str, int] = {}
-        for index in order:
-            tightest.setdefault(lines[index].key, index)
-        kept = sorted(tightest.values())
-        self.limits = [self.limits[index] for index in kept]
-        self.charges = [
-            self.charges[index - len(self.hits)]
-            for index in kept
-            if index >= len(self.hits)
-        ]
-        self.hits = [self.hits[index] for index in kept if index < len(self.hits)]
+        outage = Limit(reason="store_unavailable", label="outage", most=charge.limit)
+        self.charges = [*self.charges, charge]
+        self.limits = [*self.limits, outage]
 
 
 class Quotas:
@@ -194,20 +201,17 @@ class Quotas:
             (budget, Tools(policy.expand(budget.tools))) for budget in policy.budgets
         ]
         self._own = self._agent_accounts(policy)
-        self._plans: dict[str, tuple[list[tuple[Hit, Limit]], list[_Account]]] = {}
 
-    def plan(self, tool: str) -> tuple[list[tuple[Hit, Limit]], list[_Account]]:
-        """Return the rates and accounts that calls of a tool count against."""
-        found = self._plans.get(tool)
-        if found is None:
-            if len(self._plans) >= _MAX_PLANS:
-                self._plans.clear()
-            rates = [self._hit(rate, tool) for rate, on in self._rates if tool in on]
-            budgets = [self._account(b, tool) for b, on in self._budgets if tool in on]
-            found = self._plans[tool] = (rates, [*self._own, *budgets])
-        return found
+    def hits(self, tool: str) -> list[tuple[Hit, Limit]]:
+        """Return the rates that calls of a tool count against."""
+        return [self._hit(rate, tool) for rate, on in self._rates if tool in on]
 
-    def _agent_accounts(self, policy: AgentPolicy) -> list[_Account]:
+    def accounts(self, tool: str) -> list[Account]:
+        """Return the accounts that calls of a tool draw on."""
+        budgets = [self._account(b, tool) for b, on in self._budgets if tool in on]
+        return [*self._own, *budgets]
+
+    def _agent_accounts(self, policy: AgentPolicy) -> list[Account]:
         accounts = []
         if policy.max_concurrency is not None:
             slots = Limit(
@@ -218,7 +222,7 @@ class Quotas:
                 window="open",
             )
             key = f"{self._prefix('agent', '')}slots"
-            accounts.append(_Account(key=key, limit=slots, refund=True))
+            accounts.append(Account(key, slots, refund=True))
         if policy.max_calls_per_turn is not None:
             turn = Limit(
                 reason="turn_limit",
@@ -227,7 +231,7 @@ class Quotas:
                 window="turn",
             )
             key = f"{self._prefix('agent', '')}turn"
-            accounts.append(_Account(key=key, limit=turn))
+            accounts.append(Account(key, turn))
         return accounts
 
     def _hit(self, rate: RateLimit, tool: str) -> tuple[Hit, Limit]:
@@ -246,7 +250,7 @@ class Quotas:
         )
         return hit, limit
 
-    def _account(self, budget: Budget, tool: str) -> _Account:
+    def _account(self, budget: Budget, tool: str) -> Account:
         limit = Limit(
             reason="budget_exceeded",
             label=self._label(f"{budget.unit}/{budget.window}", budget, tool),
@@ -254,9 +258,9 @@ class Quotas:
             unit=budget.unit,
             window=budget.window,
         )
-        return _Account(
-            key=f"{self._prefix(budget.per, tool)}{limit_key(budget)}",
-            limit=limit,
+        return Account(
+            f"{self._prefix(budget.per, tool)}{limit_key(budget)}",
+            limit,
             refund=budget.unsettled == "refund",
             enforced=not budget.dry_run,
         )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from toolcell.core import PolicyError, ToolCall
 
 from .conditions import judge_arguments
 from .decision import Reason, Tried, Verdict
-from .facts import CallFacts, canonical_json
-from .loop_breaker import Caps
+from .facts import NO_FACTS, CallFacts, canonical_json
+from .loop_breaker import NO_CAPS, Caps
 from .policy import AgentPolicy, Rule
-from .quotas import Lines, Quotas
+from .quotas import Plan, Quotas
 from .selectors import TOOL_NAME, Tools
 
+_MAX_ABOUT = 4096
 _STRICT: dict[Verdict, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
@@ -30,6 +31,7 @@ class _Rule:
         self.when = rule.when
         self.dry_run = rule.dry_run
         self.every_tool = not rule.tools
+        self.by_name_alone = not (rule.tags or rule.versions or rule.when)
 
     def judge(self, call: ToolCall, facts: CallFacts) -> bool | None:
         """Return whether the rule is met; None if an argument cannot be judged."""
@@ -72,7 +74,7 @@ def _place(entry: tuple[int, _Rule]) -> int:
     return entry[0]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Ruling:
     """What the rules say, before any limit is asked."""
 
@@ -83,9 +85,11 @@ class Ruling:
     would_deny: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
 
-    def allow(self) -> None:
-        """Turn what a person agreed to into leave."""
-        self.verdict, self.reason, self.detail = "allow", "allowed", ""
+    def approved(self) -> Ruling:
+        """Return the leave that a person gave, or that was none's to give."""
+        if self.verdict == "allow":
+            return self
+        return replace(self, verdict="allow", reason="allowed", detail="")
 
 
 @dataclass(slots=True)
@@ -116,6 +120,15 @@ class CompiledPolicy:
                 for index, rule in enumerate(rules)
             ]
             self._kinds.append((kind, _Rules(named)))
+
+    def goes_by_name(self, tool: str) -> bool:
+        """Return whether all rules about a tool look at nothing but its name."""
+        return all(
+            rule.by_name_alone
+            for _, rules in self._kinds
+            for rule in rules.about(tool)
+            if rule.every_tool or tool in rule.tools
+        )
 
     def judge(self, call: ToolCall, facts: CallFacts, notes: Notes) -> Ruling:
         """Return the policy's word on a call."""
@@ -179,13 +192,7 @@ class PolicySet:
             written.append(policy.model_dump(mode="json", exclude_defaults=True))
         self.version = hashlib.sha256(canonical_json(written)).hexdigest()[:12]
         self._chains = {agent: self._chain(agent) for agent in self._by_agent}
-        self._caps = {
-            agent: Caps(
-                _tightest(each.policy.max_consecutive_calls for each in chain),
-                _tightest(each.policy.max_identical_results for each in chain),
-            )
-            for agent, chain in self._chains.items()
-        }
+        self._about: dict[tuple[str, str], About] = {}
 
     def _chain(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
         chain: list[CompiledPolicy] = []
@@ -208,40 +215,29 @@ class PolicySet:
         """Return what the rules say of a call."""
         if call.agent_id is None:
             return Ruling("deny", "no_agent", None, "the call names no agent")
-        chain = self.of(call.agent_id)
-        if not chain:
+        about = self.about(call)
+        if about is None:
             detail = f"agent {call.agent_id[:128]!r} has no policy"
             return Ruling("deny", "no_policy", None, detail)
         if not TOOL_NAME.fullmatch(call.name):
             detail = "a tool's name is 1 to 128 of A-Z a-z 0-9 _ . : / -"
             return Ruling("deny", "bad_call", None, detail)
-        notes = Notes([], [] if explain else None)
-        ruling = Ruling("allow", "allowed")
-        for policy in chain:
-            own = policy.judge(call, facts, notes)
-            if ruling.rule is None or _STRICT[own.verdict] > _STRICT[ruling.verdict]:
-                ruling = own
-            if own.verdict == "deny":
-                break
-        if facts.requires_approval and ruling.verdict == "allow":
-            detail = f"{call.name!r} needs a person's approval"
-            ruling = Ruling("ask", "approval_required", ruling.rule, detail)
-        ruling.would_deny = tuple(notes.would_deny)
-        ruling.tried = tuple(notes.tried or ())
-        return ruling
+        if about.ruling is not None and not explain and not facts.requires_approval:
+            return about.ruling
+        return _judged(about.chain, call, facts, explain=explain)
 
-    def lines(self, call: ToolCall, facts: CallFacts, now: int) -> Lines:
-        """Return what a call needs of the store.
-
-        Raises:
-            MissingFacts: A limit needs to know the run or the turn.
-        """
-        chain = [policy.quotas for policy in self.of(call.agent_id or "")]
-        return Lines(chain, call, facts, now)
-
-    def caps(self, call: ToolCall) -> Caps:
-        """Return how often a call may be made in a row, and in vain."""
-        return self._caps.get(call.agent_id or "", Caps())
+    def about(self, call: ToolCall) -> About | None:
+        """Return what is known of an agent and a tool; None for an unknown agent."""
+        name = (call.agent_id or "", call.name)
+        found = self._about.get(name)
+        if found is None:
+            chain = self.of(name[0])
+            if not chain:
+                return None
+            if len(self._about) >= _MAX_ABOUT:
+                self._about.clear()
+            found = self._about[name] = About(chain, call)
+        return found
 
     def sees(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
         """Return whether some arguments could get a call of a tool allowed."""
@@ -250,5 +246,42 @@ class PolicySet:
         return bool(chain) and fit and all(p.sees(tool, facts) for p in chain)
 
 
-def _tightest(caps: Iterable[int | None]) -> int | None:
+def _judged(
+    chain: Sequence[CompiledPolicy], call: ToolCall, facts: CallFacts, *, explain: bool
+) -> Ruling:
+    """Return the strictest word of an agent's policies."""
+    notes = Notes([], [] if explain else None)
+    ruling = Ruling("allow", "allowed")
+    for policy in chain:
+        own = policy.judge(call, facts, notes)
+        if ruling.rule is None or _STRICT[own.verdict] > _STRICT[ruling.verdict]:
+            ruling = own
+        if own.verdict == "deny":
+            break
+    if facts.requires_approval and ruling.verdict == "allow":
+        detail = f"{call.name!r} needs a person's approval"
+        ruling = Ruling("ask", "approval_required", ruling.rule, detail)
+    would_deny, tried = tuple(notes.would_deny), tuple(notes.tried or ())
+    return replace(ruling, would_deny=would_deny, tried=tried)
+
+
+class About:
+    """What is the same for every call of one agent to one tool."""
+
+    def __init__(self, chain: Sequence[CompiledPolicy], call: ToolCall) -> None:
+        self.chain = chain
+        self.plan = Plan([policy.quotas for policy in chain], call.name)
+        caps = Caps(
+            _least(each.policy.max_consecutive_calls for each in chain),
+            _least(each.policy.max_identical_results for each in chain),
+        )
+        self.caps = NO_CAPS if caps == NO_CAPS else caps
+        self.ruling: Ruling | None = None
+        """What the rules say, where they look at nothing but the name."""
+
+        if all(policy.goes_by_name(call.name) for policy in chain):
+            self.ruling = _judged(chain, call, NO_FACTS, explain=False)
+
+
+def _least(caps: Iterable[int | None]) -> int | None:
     return min((cap for cap in caps if cap is not None), default=None)

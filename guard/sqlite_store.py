@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -27,7 +27,7 @@ from toolcell.core import ConfigError, StoreUnavailableError
 from .clock import Clock, microseconds, steady_time
 from .owners import Owner, is_dead
 from .rates import MICROSECONDS, bucket_room
-from .store import LATE, Hit, Outcome, Part, Reservation, fits, level_of
+from .store import LATE, Hit, Outcome, Reservation, fits, level_of
 
 _T = TypeVar("_T")
 _VERSION = 1
@@ -47,6 +47,20 @@ CREATE TABLE holds (
 CREATE INDEX holds_by_end ON holds (expires);
 """
 _SWEEP_EVERY = 60 * MICROSECONDS
+
+
+class Part(NamedTuple):
+    """What a hold keeps of one account."""
+
+    key: str
+    held: int
+    refund: bool
+    keep: int
+
+    @property
+    def due(self) -> int:
+        """What it costs if the call never says."""
+        return 0 if self.refund else self.held
 
 
 class SQLiteStore:

@@ -144,31 +144,18 @@ class _Account:
     forget_at: int = 0
 
 
-class Part(NamedTuple):
-    """What a hold keeps of one account."""
-
-    key: str
-    held: int
-    refund: bool
-    keep: int
-
-    @property
-    def due(self) -> int:
-        """What it costs if the call never says."""
-        return 0 if self.refund else self.held
-
-
 @dataclass(slots=True)
 class _Hold:
-    parts: list[Part]
+    charges: Sequence[Charge]
+    held: list[int]
     expires: int
     charged: list[int] | None = None
     """What was charged when the hold ended by itself."""
 
-    @property
     def due(self) -> list[int]:
-        """What the call costs if it never says."""
-        return [part.due for part in self.parts]
+        """Return what the call costs if it never says."""
+        pairs = zip(self.charges, self.held, strict=True)
+        return [0 if charge.refund else held for charge, held in pairs]
 
 
 class MemoryStore:
@@ -219,14 +206,12 @@ class MemoryStore:
             if hold is None or (hold.charged is not None and actual is None):
                 return False
             del self._holds[hold_id]
+            due = hold.due() if actual is None else actual
             if hold.charged is None:
-                self._end(hold, hold.due if actual is None else actual, now)
+                self._end(hold, due, hold.held, now)
             else:
-                late = [
-                    amount - charged
-                    for amount, charged in zip(actual or (), hold.charged, strict=True)
-                ]
-                self._use(hold, late, now)
+                late = [new - old for new, old in zip(due, hold.charged, strict=True)]
+                self._end(hold, late, [0] * len(late), now)
             return True
 
     async def reset(self, prefix: str) -> int:
@@ -262,21 +247,21 @@ class MemoryStore:
             if hold.charged is not None:
                 del self._holds[hold_id]
                 continue
-            hold.charged = hold.due
-            self._end(hold, hold.charged, now)
+            hold.charged = hold.due()
+            self._end(hold, hold.charged, hold.held, now)
             heapq.heappush(self._ends, (hold.expires + LATE, hold_id))
 
-    def _end(self, hold: _Hold, due: Sequence[int], now: int) -> None:
-        for part in hold.parts:
-            self._accounts[part.key].held -= part.held
-        self._use(hold, due, now)
-
-    def _use(self, hold: _Hold, due: Sequence[int], now: int) -> None:
-        for part, amount in zip(hold.parts, due, strict=True):
-            # Gone only if a late correction finds it forgotten.
-            account = self._accounts.setdefault(part.key, _Account())
+    def _end(
+        self, hold: _Hold, due: Sequence[int], freed: Sequence[int], now: int
+    ) -> None:
+        accounts = self._accounts
+        for charge, amount, free in zip(hold.charges, due, freed, strict=True):
+            account = accounts.get(charge.key)
+            if account is None:
+                account = accounts[charge.key] = _Account()
+            account.held -= free
             account.used = max(account.used + amount, 0)
-            account.forget_at = now + part.keep if part.keep else 0
+            account.forget_at = now + charge.keep if charge.keep else 0
 
     def _look(self, request: Reservation, now: int) -> Outcome:
         waits, room, levels = [], [], []
@@ -287,14 +272,15 @@ class MemoryStore:
             room.append(free)
             if wait and hit.enforced:
                 admitted = False
+        accounts = self._accounts
         for charge in request.charges:
-            account = self._accounts.get(charge.key)
-            if account is None:
-                level = level_of(charge, 0, 0)
-            else:
-                level = level_of(charge, account.used, account.held)
-            levels.append(level)
-            if charge.enforced and not fits(charge, level):
+            account = accounts.get(charge.key)
+            used, held = (account.used, account.held) if account else (0, 0)
+            amount, limit = charge.amount, charge.limit
+            if amount is None:
+                amount = max(limit - used - held, 1)
+            levels.append(Level(used, held, amount))
+            if used + held + amount > limit and charge.enforced:
                 admitted = False
         return Outcome(admitted, waits, room, levels)
 
@@ -325,17 +311,18 @@ class MemoryStore:
                 if found is None:
                     found = self._windows[hit.key] = (hit.window, deque())
                 found[1].append(now)
-        parts = []
+        accounts = self._accounts
+        amounts = []
         for charge, level in zip(request.charges, outcome.levels, strict=True):
-            account = self._accounts.get(charge.key)
+            account = accounts.get(charge.key)
             if account is None:
-                account = self._accounts[charge.key] = _Account()
+                account = accounts[charge.key] = _Account()
             account.held += level.amount
             account.forget_at = now + charge.keep if charge.keep else 0
-            parts.append(Part(charge.key, level.amount, charge.refund, charge.keep))
-        if parts:
+            amounts.append(level.amount)
+        if amounts:
             expires = now + request.hold
-            self._holds[request.hold_id] = _Hold(parts, expires)
+            self._holds[request.hold_id] = _Hold(request.charges, amounts, expires)
             heapq.heappush(self._ends, (expires, request.hold_id))
             if len(self._ends) > 2 * len(self._holds) + 1024:
                 self._ends = [each for each in self._ends if each[1] in self._holds]

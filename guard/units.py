@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 from typing import Literal, get_args
 
 from toolcell.core import InvalidInputError
@@ -47,14 +48,18 @@ def parse_amount(unit: str, value: object) -> int:
     return amount
 
 
-def _micro_dollars(value: object) -> int:
-    if isinstance(value, str) and _DECIMAL.fullmatch(value):
-        value = Decimal(value)
-    elif type(value) is int:
+@lru_cache(maxsize=4096)
+def _written(text: str) -> Decimal | None:
+    return Decimal(text) if _DECIMAL.fullmatch(text) else None
+
+
+def _micro_dollars(given: object) -> int:
+    value = _written(given) if isinstance(given, str) else given
+    if type(value) is int:
         value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():
         raise InvalidInputError(
-            f"usd cannot be {value!r}", hint='write a decimal as text, such as "0.25"'
+            f"usd cannot be {given!r}", hint='write a decimal as text, such as "0.25"'
         )
     if value.adjusted() > 12:
         raise InvalidInputError("usd is too large")
