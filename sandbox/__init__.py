@@ -2,11 +2,14 @@
 
 from .config import CodePolicy, Limits, Mount, Network, SandboxConfig
 from .doctor import Check, Report, examine
+from .events import ArtifactMade, Event, Finished, Stderr, Stdout
+from .files import FileInfo
 from .function_source import call_program
 from .images import build_image, image_names
 from .janitor import clean
 from .manager import SandboxManager
 from .result import (
+    Artifact,
     Described,
     ExceptionInfo,
     ExecutionResult,
@@ -19,11 +22,16 @@ from .run import run
 from .session import Session
 
 __all__ = [
+    "Artifact",
+    "ArtifactMade",
     "Check",
     "CodePolicy",
     "Described",
+    "Event",
     "ExceptionInfo",
     "ExecutionResult",
+    "FileInfo",
+    "Finished",
     "Isolation",
     "Limits",
     "Mount",
@@ -33,6 +41,8 @@ __all__ = [
     "SandboxManager",
     "Session",
     "Status",
+    "Stderr",
+    "Stdout",
     "Truncated",
     "Usage",
     "build_image",

@@ -17,7 +17,7 @@ from .cell.frames import PROTOCOL_VERSION, Frame, FrameError, encode, strict_jso
 from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits
 from .result import ExecutionResult
-from .verdict import RunReport, verdict
+from .verdict import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, RunReport, verdict
 
 Language = Literal["python", "bash"]
 Stream = Literal["stdout", "stderr"]
@@ -31,6 +31,8 @@ _START_SECONDS = 30.0
 _GRACE_SECONDS = 0.1
 # A session is worth more patience: the backstop ends it.
 _SESSION_GRACE_SECONDS = 2.0
+_ANSWER_SECONDS = 60.0
+_ANSWERS = {"file": "file", "fork": "forked"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -52,6 +54,12 @@ class Program:
 
     final: bool = False
     """Whether this is the cell's last program: it need not prepare another."""
+
+    branch: str | None = None
+    """The interpreter that runs it and keeps its state; None is a new one."""
+
+    streamed: bool = False
+    """Whether output is passed on only, not kept for the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +112,7 @@ def cell_environment(extra: dict[str, str], workdir: str) -> dict[str, str]:
         "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "MPLBACKEND": "Agg",
     }
     return {**base, **extra}
 
@@ -192,26 +201,74 @@ class Cell:
             self.idle.set()
 
     async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
+        report = await self.begin(program)
+        with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
+            while not await self.step(report, on_output):
+                pass
+        if backstop.cancelled_caught:
+            await self.give_up(report)
+        await self.check(report)
+        return report
+
+    async def begin(self, program: Program) -> RunReport:
+        """Hand over a program; `step` tells how it goes.
+
+        Raises:
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
         # In one piece, so that the supervisor knows at once that it is wanted.
         await self._channel.send(self._hello() + self._request(program))
         if not self._ready:
             await self.wait_ready()
-        report = RunReport(cap=program.limits.output_bytes)
+        keep = not program.streamed
+        return RunReport(cap=program.limits.output_bytes, keep_output=keep)
+
+    def backstop(self, program: Program) -> float:
+        """Return when a supervisor that kept its deadline would have answered."""
         grace = _GRACE_SECONDS if program.final else _SESSION_GRACE_SECONDS
-        deadline = program.limits.wall_seconds + grace
-        with anyio.move_on_after(deadline) as backstop:
-            await self._collect(report, on_output)
-        if backstop.cancelled_caught:
-            # The supervisor keeps the deadline; this is for one that cannot.
-            await self.kill()
-            report.overdue = True
+        return anyio.current_time() + program.limits.wall_seconds + grace
+
+    async def give_up(self, report: RunReport) -> None:
+        """End a run whose supervisor could not keep the deadline."""
+        await self.kill()
+        report.overdue = True
+
+    async def check(self, report: RunReport) -> None:
+        """Raise SandboxUnavailableError if the program was never confined."""
         if report.setup_error:
             await self.kill()
             raise SandboxUnavailableError(
                 f"the cell could not confine the program: {report.setup_error}",
                 hint="run `toolcell doctor` to see which layers hold",
             )
-        return report
+
+    async def ask(
+        self, header: dict[str, Any], payload: bytes = b""
+    ) -> tuple[dict[str, Any], bytes]:
+        """Send a frame that has one answer; return that.
+
+        Raises:
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
+        await self._channel.send(self._hello() + encode(header, payload))
+        if not self._ready:
+            await self.wait_ready()
+        try:
+            with anyio.fail_after(_ANSWER_SECONDS):
+                frame = await self._channel.receive()
+        except TimeoutError:
+            await self.kill()
+            raise CellLostError("the cell did not answer in time") from None
+        if frame.header["type"] != _ANSWERS[header["type"]]:
+            await self.kill()
+            raise CellLostError("the cell answered something else")
+        return frame.header, frame.payload
+
+    async def tell(self, header: dict[str, Any]) -> None:
+        """Send a frame that has no answer. Raises CellLostError."""
+        await self._channel.send(encode(header))
 
     def _request(self, program: Program) -> bytes:
         limits = program.limits
@@ -228,26 +285,39 @@ class Cell:
             "watch_memory_bytes": limits.memory_mb << 20 if watch else 0,
             "restricted": program.restricted_imports,
             "final": program.final,
+            "branch": program.branch,
+            "streamed": program.streamed,
+            "artifact_bytes": MAX_ARTIFACT_BYTES,
+            "artifact_count": MAX_ARTIFACTS,
         }
         return encode(header, program.code + program.inputs)
 
-    async def _collect(self, report: RunReport, on_output: OnOutput | None) -> None:
-        while True:
-            frame = await self._channel.receive()
-            header, payload = frame.header, frame.payload
-            kind = header["type"]
-            try:
-                if kind in ("output", "tail"):
-                    report.add_output(header, payload)
-                    if on_output is not None:
-                        on_output(header["stream"], payload)
-                elif kind == "finished":
-                    report.finish(header, payload)
-                    return
-                else:
-                    raise FrameError(f"unexpected frame {kind[:40]!r}")
-            except (FrameError, KeyError, TypeError, ValueError) as error:
-                raise CellLostError(f"the cell sent a bad frame: {error}") from None
+    async def step(self, report: RunReport, on_output: OnOutput | None) -> bool:
+        """Take in the next frame of a run; True when it was the last.
+
+        Raises:
+            CellLostError: The cell ended or spoke nonsense.
+        """
+        frame = await self._channel.receive()
+        header, payload = frame.header, frame.payload
+        kind = header["type"]
+        try:
+            if kind in ("output", "tail"):
+                report.add_output(header, payload)
+                if on_output is not None:
+                    on_output(header["stream"], payload)
+            elif kind == "artifact":
+                report.add_artifact(header, payload)
+            elif kind == "artifacts_left":
+                report.artifacts_left = tuple(str(each) for each in header["names"])
+            elif kind == "finished":
+                report.finish(header, payload)
+                return True
+            else:
+                raise FrameError(f"unexpected frame {kind[:40]!r}")
+        except (FrameError, KeyError, TypeError, ValueError) as error:
+            raise CellLostError(f"the cell sent a bad frame: {error}") from None
+        return False
 
     def result(self, report: RunReport, program: Program) -> ExecutionResult:
         """Turn a report into the result that users see."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -38,9 +39,15 @@ class Channel:
             try:
                 view = view[self._sock.send(view) :]
             except BlockingIOError:
-                await anyio.wait_writable(self._sock)
+                await self._wait(anyio.wait_writable)
             except OSError as error:
                 raise CellLostError(f"the cell's channel broke: {error}") from None
+
+    async def _wait(self, event: Callable[[socket.socket], Awaitable[None]]) -> None:
+        try:
+            await event(self._sock)
+        except anyio.ClosedResourceError:
+            raise CellLostError("the cell was ended") from None
 
     async def receive(self) -> Frame:
         """Return the next frame.
@@ -52,7 +59,7 @@ class Channel:
             try:
                 data = self._sock.recv(_READ_BYTES)
             except BlockingIOError:
-                await anyio.wait_readable(self._sock)
+                await self._wait(anyio.wait_readable)
                 continue
             except OSError as error:
                 raise CellLostError(f"the cell's channel broke: {error}") from None

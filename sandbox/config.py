@@ -90,9 +90,10 @@ class Limits(_Model):
     in memory and count as such. When it is reached writes fail with ENOSPC; a
     program that dies of it has the status `disk_limit`."""
 
-    output_bytes: Annotated[int, Field(ge=2, le=33_554_432)] = 1_048_576
-    """Bytes kept of each of stdout and stderr. When it is reached the middle is
-    left out and counted in `truncated`, and the program runs on."""
+    output_bytes: Annotated[int, Field(ge=2, le=2**40)] = 1_048_576
+    """Bytes kept of each of stdout and stderr, 32 MiB at most, or streamed. When it
+    is reached the middle is left out and counted in `truncated`, and the program
+    runs on."""
 
     stop_at_output_limit: bool = False
     """Whether reaching `output_bytes` kills the run instead, with the status
@@ -235,6 +236,14 @@ class SandboxConfig(_Model):
     pool: Annotated[int, Field(ge=0, le=1024)] = 0
     """Never-used cells to keep ready. When they are used up a run waits for a
     new one to be made."""
+
+    session_idle_seconds: Annotated[float, Field(gt=0, le=86_400 * 30)] = 600.0
+    """Seconds that a session may go without a run. When it is reached the session
+    is ended; its next run raises CellLostError."""
+
+    session_lifetime_seconds: Annotated[float, Field(gt=0, le=86_400 * 30)] = 3600.0
+    """Seconds that a session may be open. When it is reached the session is ended,
+    its run too."""
 
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 32
     """Cells in use at once. When it is reached a run waits its turn."""

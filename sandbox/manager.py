@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any
 
 import anyio
+import anyio.abc
 
 from toolcell.core import CallFailedError, SandboxUnavailableError
 
 from . import code_policy
 from .cell_client import Backend, Cell, Language, OnOutput, Program
 from .config import ENFORCERS, LEVELS, Limits, SandboxConfig
+from .events import Event
+from .files import WorkDir
 from .function_source import call_program
 from .pool import Pool
 from .program import make_program
 from .result import Described, ExecutionResult, Usage
 from .selection import open_backend
 from .session import Session
+from .streaming import stream_run
 
 _STOP_SECONDS = 2.0
+
+
+async def _put_files(cell: Cell, files: Mapping[str, bytes | str] | None) -> None:
+    for path, data in (files or {}).items():
+        await WorkDir(cell).write(path, data)
 
 
 class SandboxManager:
@@ -34,12 +43,15 @@ class SandboxManager:
         config: How and where to run; the defaults are closed.
     """
 
+    _tasks: anyio.abc.TaskGroup
+
     def __init__(self, config: SandboxConfig | None = None) -> None:
         self.config = config or SandboxConfig()
         self._stack = AsyncExitStack()
         self._backend: Backend | None = None
         self._pool: Pool | None = None
         self._active: set[Cell] = set()
+        self._watches: set[anyio.CancelScope] = set()
         self._room = anyio.CapacityLimiter(self.config.max_concurrency)
         self._admitted = 0
         self.notices: tuple[str, ...] = ()
@@ -54,6 +66,7 @@ class SandboxManager:
             await backend.close()
             raise
         self._backend = backend
+        self._tasks = tasks
         self._pool = Pool(backend, self.config, tasks)
         self._pool.start()
         return self
@@ -90,6 +103,8 @@ class SandboxManager:
         backend, pool = self._backend, self._pool
         self._backend = self._pool = None
         with anyio.CancelScope(shield=True):
+            for watch in self._watches:
+                watch.cancel()
             await self._stop_active()
             if pool is not None:
                 await pool.close()
@@ -116,6 +131,7 @@ class SandboxManager:
         language: Language = "python",
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run a program in a never-used cell and destroy the cell.
@@ -128,6 +144,7 @@ class SandboxManager:
                 JSON text).
             limits: Narrower limits for this run; what is not set in them, and
                 None, takes the manager's.
+            files: Files of the work dir, by path.
             on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
@@ -140,6 +157,7 @@ class SandboxManager:
         if refusal is not None:
             return refusal
         async with self._cell(program.limits) as cell:
+            await _put_files(cell, files)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
 
@@ -151,6 +169,8 @@ class SandboxManager:
         limits: Limits | None,
         *,
         final: bool,
+        branch: str | None = None,
+        streamed: bool = False,
     ) -> Program:
         own = self.config.limits
         restricted = self._open_backend.traits.level == "process"
@@ -161,6 +181,8 @@ class SandboxManager:
             own if limits is None else own.narrowed_by(limits),
             restricted=restricted,
             final=final,
+            branch=branch,
+            streamed=streamed,
         )
 
     def session_program(
@@ -169,9 +191,47 @@ class SandboxManager:
         language: Language,
         inputs: Mapping[str, Any] | None,
         limits: Limits | None,
+        *,
+        branch: str | None,
+        streamed: bool,
     ) -> Program:
         """Check and pack a program for a session's cell."""
-        return self._program(code, language, inputs, limits, final=False)
+        return self._program(
+            code,
+            language,
+            inputs,
+            limits,
+            final=False,
+            branch=branch,
+            streamed=streamed,
+        )
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        inputs: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Run a program as `run` does, and yield what happens as it happens.
+
+        Output waits in the cell until it is asked for, so any amount passes within
+        a small budget of memory here; the program waits with it, and its deadline
+        does not. `limits.output_bytes` of each stream pass. Close the iterator, or
+        use `contextlib.aclosing`, to end the run early.
+
+        Arguments and errors are those of `run`.
+        """
+        program = self._program(
+            code, language, inputs, limits, final=True, streamed=True
+        )
+        refusal = self.refusal(program)
+        async with self._cell(program.limits) as cell:
+            await _put_files(cell, files)
+            async for event in stream_run(cell, program, refusal):
+                yield event
 
     def refusal(self, program: Program) -> ExecutionResult | None:
         """Return the `refused` result of a program that the code policy stops."""
@@ -220,7 +280,22 @@ class SandboxManager:
             SandboxUnavailableError: There is no cell to be had.
         """
         async with self._cell(self.config.limits) as cell:
-            yield Session(self, cell, agent_id)
+            session = Session(self, cell, agent_id)
+            watch = anyio.CancelScope()
+            self._watches.add(watch)
+            self._tasks.start_soon(self._mind, session, watch)
+            try:
+                yield session
+            finally:
+                self._watches.discard(watch)
+                watch.cancel()
+
+    async def _mind(self, session: Session, watch: anyio.CancelScope) -> None:
+        """End a session that is not used, or open for too long."""
+        with watch:
+            await session.end_when_idle(
+                self.config.session_idle_seconds, self.config.session_lifetime_seconds
+            )
 
     @property
     def active_cells(self) -> int:

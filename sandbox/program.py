@@ -12,6 +12,8 @@ from .cell_client import Language, Program, encode_inputs
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
 from .config import Limits
 
+MAX_KEPT_BYTES = 32 * 1024 * 1024
+
 
 def make_program(
     code: str,
@@ -21,6 +23,8 @@ def make_program(
     *,
     restricted: bool,
     final: bool,
+    branch: str | None = None,
+    streamed: bool = False,
 ) -> Program:
     """Return a program that a cell can run.
 
@@ -31,6 +35,11 @@ def make_program(
     if language not in ("python", "bash"):
         raise InvalidInputError(
             f"unknown language {language!r}", hint="use 'python' or 'bash'"
+        )
+    if not streamed and limits.output_bytes > MAX_KEPT_BYTES:
+        raise InvalidInputError(
+            f"output_bytes is {limits.output_bytes}; {MAX_KEPT_BYTES} can be kept",
+            hint="use stream() for more",
         )
     source = _encode(code, limits)
     values = _encode_inputs(inputs, language, limits)
@@ -50,6 +59,8 @@ def make_program(
         restricted_imports=LAST_RESORT_IMPORTS if restricted else None,
         refused=refused,
         final=final,
+        branch=branch,
+        streamed=streamed,
     )
 
 

@@ -75,6 +75,20 @@ class Isolation(_Record):
     layers: tuple[str, ...] = ()
 
 
+class Artifact(_Record):
+    """A file that a program left under `./artifacts`, or that was made of its plots."""
+
+    name: str
+    """Its path below `artifacts`."""
+
+    mime: str
+    data: bytes = Field(repr=False, exclude=True)
+    size: int
+    """Bytes."""
+
+    sha256: str
+
+
 class ExecutionResult(_Record):
     """One run, finished.
 
@@ -113,6 +127,10 @@ class ExecutionResult(_Record):
     warnings: tuple[str, ...] = ()
     """What a careful reader should know, such as forged result frames."""
 
+    state: Literal["kept", "lost"] | None = None
+    """For a session: whether the variables of this run are there for the next."""
+
+    artifacts: tuple[Artifact, ...] = ()
     usage: Usage = Usage()
     backend: Literal["docker", "subprocess"] | None = None
     isolation: Isolation | None = None

@@ -1,34 +1,69 @@
-"""A cell for several runs of one agent."""
+"""A cell for several runs of one agent, with state, files and forks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from .cell_client import Cell, Language, OnOutput
+from toolcell.core import CellLostError, InvalidInputError
+
+from .cell_client import Cell, Language, OnOutput, Program
 from .config import Limits
+from .events import Event
+from .files import MAX_READ_BYTES, FileInfo, WorkDir
 from .result import ExecutionResult
+from .streaming import stream_run
 
 if TYPE_CHECKING:
     from .manager import SandboxManager
+
+MAX_BRANCHES = 16
+"""Forks and checkpoints of one session that live at once. When it is reached the
+next fork is refused."""
+
+_MAIN = "main"
+_OPEN_ANOTHER = "open a new session"
+
+
+class _Trunk:
+    """What the branches of one session share: a cell, and whose turn it is."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.turn = anyio.Lock()
+        self.made = 0
+        self.forks: set[str] = set()
+        self.used = anyio.current_time()
+        self.over = ""
 
 
 class Session:
     """One cell that lives until the session is closed; no other session has it.
 
-    Files in the work dir stay from run to run. Get one from
-    `SandboxManager.session`.
+    Variables, imports, the current folder and files stay from run to run. Get one
+    from `SandboxManager.session`.
     """
 
     def __init__(
-        self, manager: SandboxManager, cell: Cell, agent_id: str | None
+        self,
+        manager: SandboxManager,
+        cell: Cell,
+        agent_id: str | None,
+        *,
+        trunk: _Trunk | None = None,
+        branch: str = _MAIN,
+        warnings: tuple[str, ...] = (),
     ) -> None:
         self._manager = manager
-        self._cell = cell
-        self._turn = anyio.Lock()
+        self._trunk = trunk or _Trunk(cell)
+        self._branch = branch
         self.agent_id = agent_id
+        self.warnings = warnings
+        """What a fork shares with where it came from, or has lost."""
 
     @property
     def limits(self) -> Limits:
@@ -39,21 +74,24 @@ class Session:
         self,
         code: str,
         *,
-        fresh: Literal[True],
+        fresh: bool = False,
         language: Language = "python",
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
-        """Run a program in a new interpreter of this session's cell.
+        """Run a program where the last one left off.
 
-        Runs of one session follow each other. A run may narrow the limits on
-        time, output and code; those on memory, processes, CPUs, files and disk
-        are the cell's.
+        Runs of one session follow each other. A run that passes its deadline is
+        interrupted as by Ctrl-C; if it obeys within half a second its variables
+        are kept, else they are lost: `result.state` says which. A run may narrow
+        the limits on time, output and code; those on memory, processes, CPUs,
+        files and disk are the cell's. Processes that were detached from the
+        program end with the run; `bash` keeps files only.
 
         Args:
             code: The program's text.
-            fresh: A new interpreter for this run.
+            fresh: A new interpreter for this run, beside the state.
             language: As in `SandboxManager.run`.
             inputs: As in `SandboxManager.run`.
             limits: Narrower limits for this run; None takes the manager's.
@@ -63,15 +101,207 @@ class Session:
             InvalidInputError: The arguments cannot be used.
             CellLostError: The cell went away; the session cannot be used again.
         """
-        program = self._manager.session_program(code, language, inputs, limits)
+        program = self._program(code, fresh, language, inputs, limits)
         refusal = self._manager.refusal(program)
         if refusal is not None:
             return refusal
-        async with self._turn:
+        async with self._my_turn() as cell:
+            report = await cell.run(program, on_output)
+            return cell.result(report, program)
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        fresh: bool = False,
+        language: Language = "python",
+        inputs: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Run a program as `run` does, and yield what happens as it happens.
+
+        Arguments and errors are those of `run`; see `SandboxManager.stream`.
+        """
+        program = self._program(code, fresh, language, inputs, limits, streamed=True)
+        refusal = self._manager.refusal(program)
+        async with self._my_turn() as cell:
+            async for event in stream_run(cell, program, refusal):
+                yield event
+
+    def _program(
+        self,
+        code: str,
+        fresh: bool,
+        language: Language,
+        inputs: Mapping[str, Any] | None,
+        limits: Limits | None,
+        *,
+        streamed: bool = False,
+    ) -> Program:
+        if not fresh and self._trunk.cell.traits.level == "process":
+            raise InvalidInputError(
+                "'process' isolation keeps no state", hint="use fresh=True"
+            )
+        branch = None if fresh or language == "bash" else self._branch
+        return self._manager.session_program(
+            code, language, inputs, limits, branch=branch, streamed=streamed
+        )
+
+    @asynccontextmanager
+    async def _my_turn(self) -> AsyncIterator[Cell]:
+        """Wait until no branch of the session is at work."""
+        trunk = self._trunk
+        async with trunk.turn:
+            if trunk.over:
+                raise CellLostError(trunk.over, hint=_OPEN_ANOTHER)
             try:
-                report = await self._cell.run(program, on_output)
-            except BaseException:
-                # Half a run is no state to go on from.
-                await self._cell.kill()
+                yield trunk.cell
+            except InvalidInputError:
                 raise
-            return self._cell.result(report, program)
+            except BaseException as error:
+                # Half a run is no state to go on from.
+                await trunk.cell.kill()
+                if trunk.over and isinstance(error, CellLostError):
+                    raise CellLostError(trunk.over, hint=_OPEN_ANOTHER) from None
+                raise
+            finally:
+                trunk.used = anyio.current_time()
+
+    async def interrupt(self) -> None:
+        """Interrupt the run of this session, if there is one, as Ctrl-C does.
+
+        It ends as `cancelled`; `result.state` says whether its variables are kept.
+        """
+        await self._trunk.cell.stop()
+
+    async def fork(self, *, allow_threads: bool = False) -> Session:
+        """Return a second session with the same variables and its own work dir.
+
+        Both have the same memory until one of them writes. Relative paths lead to
+        the copy; absolute paths, and files that were open, are shared, and listed
+        in the fork's `warnings`. Forks share one cell and its limits; they run one
+        at a time and end with the session that they came from.
+
+        Args:
+            allow_threads: Fork even though threads of the program live; the fork
+                does not have them.
+
+        Raises:
+            InvalidInputError: There is no state to fork, threads live, or there
+                are 16 forks and checkpoints already.
+            CellLostError: The cell went away.
+        """
+        name, warnings = await self._fork(self._branch, allow_threads)
+        return Session(
+            self._manager,
+            self._trunk.cell,
+            self.agent_id,
+            trunk=self._trunk,
+            branch=name,
+            warnings=warnings,
+        )
+
+    async def _fork(
+        self, branch: str, allow_threads: bool
+    ) -> tuple[str, tuple[str, ...]]:
+        trunk = self._trunk
+        async with self._my_turn() as cell:
+            if len(trunk.forks) >= MAX_BRANCHES:
+                raise InvalidInputError(
+                    f"{MAX_BRANCHES} forks and checkpoints live already",
+                    hint="close one",
+                )
+            trunk.made += 1
+            name = f"{_MAIN}-{trunk.made}"
+            wish = {"branch": branch, "to": name, "allow_threads": allow_threads}
+            answer, _ = await cell.ask({"type": "fork", **wish})
+            if "error" in answer:
+                raise InvalidInputError(f"cannot fork: {str(answer['error'])[:1000]}")
+            trunk.forks.add(name)
+            return name, tuple(str(each) for each in answer.get("warnings", ()))
+
+    async def checkpoint(self) -> str:
+        """Keep the variables and files of now; return the id for `rollback`.
+
+        Raises:
+            InvalidInputError: As `fork`.
+            CellLostError: The cell went away.
+        """
+        name, _ = await self._fork(self._branch, allow_threads=False)
+        return name
+
+    async def rollback(self, checkpoint: str) -> None:
+        """Go back to a checkpoint, which stays and can be gone back to again.
+
+        Raises:
+            InvalidInputError: There is no such checkpoint.
+            CellLostError: The cell went away.
+        """
+        if checkpoint not in self._trunk.forks or checkpoint == self._branch:
+            raise InvalidInputError(f"there is no checkpoint {checkpoint!r}")
+        name, _ = await self._fork(checkpoint, allow_threads=False)
+        await self._drop(self._branch)
+        self._branch = name
+
+    async def drop(self, checkpoint: str) -> None:
+        """Forget a checkpoint. Raises CellLostError."""
+        if checkpoint != self._branch:
+            await self._drop(checkpoint)
+
+    async def aclose(self) -> None:
+        """End a fork; the session that it came from goes on."""
+        if self._branch != _MAIN and not self._trunk.over:
+            await self._drop(self._branch)
+
+    async def _drop(self, branch: str) -> None:
+        self._trunk.forks.discard(branch)
+        async with self._my_turn() as cell:
+            await cell.tell({"type": "drop", "branch": branch})
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        """Write a file of the work dir, with its folders; as `WorkDir.write`."""
+        async with self._my_turn() as cell:
+            await WorkDir(cell, self._branch).write(path, data)
+
+    async def read_file(self, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
+        """Return the bytes of a file of the work dir; as `WorkDir.read`."""
+        async with self._my_turn() as cell:
+            return await WorkDir(cell, self._branch).read(path, max_bytes)
+
+    async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
+        """Return what is below a folder of the work dir; as `WorkDir.list`."""
+        async with self._my_turn() as cell:
+            return await WorkDir(cell, self._branch).list(path)
+
+    async def remove(self, path: str) -> None:
+        """Remove a file or a folder of the work dir; as `WorkDir.remove`."""
+        async with self._my_turn() as cell:
+            await WorkDir(cell, self._branch).remove(path)
+
+    async def upload(self, source: str | Path, path: str = "") -> int:
+        """Write a folder's files into the work dir; as `WorkDir.upload`."""
+        async with self._my_turn() as cell:
+            return await WorkDir(cell, self._branch).upload(source, path)
+
+    async def download(self, target: str | Path, path: str = "") -> int:
+        """Write the work dir's files into a new folder; as `WorkDir.download`."""
+        async with self._my_turn() as cell:
+            return await WorkDir(cell, self._branch).download(target, path)
+
+    async def end_when_idle(self, idle: float, lifetime: float) -> None:
+        """End the session after `idle` seconds without a run, or `lifetime` in all."""
+        trunk = self._trunk
+        born = trunk.used
+        while True:
+            until = min(trunk.used + idle, born + lifetime)
+            if anyio.current_time() < until:
+                await anyio.sleep_until(until)
+                continue
+            if trunk.turn.statistics().locked and until < born + lifetime:
+                await anyio.sleep(idle)
+                continue
+            why = "idle" if until < born + lifetime else "open"
+            seconds = idle if why == "idle" else lifetime
+            trunk.over = f"the session was {why} for {seconds:g} seconds and was ended"
+            await trunk.cell.kill()
+            return

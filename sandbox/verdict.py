@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .cell.frames import FrameError, strict_json
 from .config import Limits
+from .mime import mime_of
 from .result import (
+    Artifact,
     Described,
     ExceptionInfo,
     ExecutionResult,
@@ -30,6 +33,8 @@ _REASONS: tuple[Status, ...] = (
     "output_limit",
     "cancelled",
 )
+MAX_ARTIFACTS = 64
+MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
 _FORGED = "the program wrote to the result channel; its value was dropped"
 
 
@@ -70,13 +75,22 @@ class RunReport:
     oom_kills: int = 0
     layers: tuple[str, ...] = ()
     setup_error: str | None = None
+    state: Literal["kept", "lost"] | None = None
+    lost: str | None = None
+    artifacts: list[Artifact] = field(default_factory=list)
+    artifacts_left: tuple[str, ...] = ()
     word: dict[str, Any] | None = None
     forged: bool = False
+    keep_output: bool = True
+    """Whether output is kept for the result; a stream passes it on instead."""
 
     def add_output(self, header: dict[str, Any], payload: bytes) -> None:
         """Keep a piece of output. Raises FrameError if it cannot be one."""
         streams = {"stdout": self.stdout, "stderr": self.stderr}
         stream = streams[header["stream"]]
+        if not self.keep_output:
+            stream.dropped = _whole(header.get("dropped", stream.dropped))
+            return
         if header["type"] == "tail":
             stream.tail = payload
             stream.dropped = _whole(header["dropped"])
@@ -84,6 +98,21 @@ class RunReport:
             stream.data += payload
         if len(stream.data) + len(stream.tail) > self.cap:
             raise FrameError("more output than the cap")
+
+    def add_artifact(self, header: dict[str, Any], payload: bytes) -> None:
+        """Keep a file that the program left. Raises FrameError if it cannot be one."""
+        name = header["name"]
+        if not isinstance(name, str) or len(self.artifacts) >= MAX_ARTIFACTS:
+            raise FrameError("not an artifact")
+        self.artifacts.append(
+            Artifact(
+                name=name[:4096],
+                mime=mime_of(name, payload),
+                data=payload,
+                size=len(payload),
+                sha256=hashlib.sha256(payload).hexdigest(),
+            )
+        )
 
     def finish(self, header: dict[str, Any], word: bytes) -> None:
         """Take the supervisor's verdict and the program's own word.
@@ -103,6 +132,11 @@ class RunReport:
         self.layers = tuple(str(layer)[:40] for layer in header["layers"][:40])
         if header["setup_error"] is not None:
             self.setup_error = str(header["setup_error"])[:1000]
+        if header["state"] not in (None, "kept", "lost"):
+            raise FrameError("unknown state")
+        self.state = header["state"]
+        if header["lost"] is not None:
+            self.lost = str(header["lost"])[:200]
         self.word, self.forged = _program_word(word)
 
 
@@ -160,7 +194,9 @@ def verdict(
         exit_code=code,
         signal=_signal_name(number),
         claimed=claimed,
-        warnings=(_FORGED,) if report.forged else (),
+        warnings=_warnings(report),
+        state=report.state,
+        artifacts=tuple(report.artifacts),
         usage=Usage.model_construct(
             wall_ms=report.wall_ms,
             cpu_ms=report.cpu_ms,
@@ -174,9 +210,22 @@ def verdict(
     )
 
 
+def _warnings(report: RunReport) -> tuple[str, ...]:
+    found = [_FORGED] if report.forged else []
+    if report.lost:
+        found.append(
+            f"the session's variables were lost before this run: {report.lost}"
+        )
+    if report.artifacts_left:
+        found.append("artifacts left out: " + ", ".join(report.artifacts_left[:10]))
+    return tuple(found)
+
+
 def _ending(report: RunReport) -> tuple[int | None, int | None]:
     if report.wait_status is None:
-        return None, None
+        # An interpreter that lives on has only its own word for it.
+        code = (report.word or {}).get("exit_code")
+        return (code if isinstance(code, int) else None), None
     if os.WIFSIGNALED(report.wait_status):
         return None, os.WTERMSIG(report.wait_status)
     return os.WEXITSTATUS(report.wait_status), None

@@ -41,8 +41,10 @@ FACES = {
         ToolValidationError ToolcellError
     """,
     "sandbox": """
-        Check CodePolicy Described ExceptionInfo ExecutionResult Isolation Limits
-        Mount Network Report SandboxConfig SandboxManager Session Status Truncated Usage
+        Artifact ArtifactMade Check CodePolicy Described Event ExceptionInfo
+        ExecutionResult FileInfo Finished Isolation Limits
+        Mount Network Report SandboxConfig SandboxManager Session Status Stderr Stdout
+        Truncated Usage
         build_image call_program clean examine image_names run
     """,
     "guard": """
@@ -376,7 +378,7 @@ for name in sys.argv[1:]:
     assert fresh_python(script, *names) == ""
 
 
-@pytest.mark.parametrize("room", ["core", "sandbox"])
+@pytest.mark.parametrize("room", ["core", "sandbox", "tools"])
 def test_importing_a_room_is_light_rg_42(room: str) -> None:
     script = f"import sys, toolcell.{room}; print(*sys.modules, sep='\\n')"
     loaded = set(fresh_python(script).splitlines())

@@ -17,7 +17,7 @@ from toolcell.sandbox import SandboxConfig, SandboxManager, Session, build_image
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
 from .attack_rows import attempt, program
-from .conftest import BackendRow, missing
+from .conftest import BackendRow, missing, why_no_docker
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +39,8 @@ async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
 
 @pytest.fixture
 def engine() -> Iterator[Any]:
+    if why := why_no_docker(None):
+        missing(why)
     client = docker.from_env()
     yield client.api
     client.close()

@@ -27,7 +27,7 @@ from toolcell.sandbox import (
 )
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
-from .conftest import ENGINE_SOCKET, BackendRow
+from .conftest import ENGINE_SOCKET, BackendRow, missing, why_no_docker
 from .test_attacks_persistence import descendants, runs
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +129,8 @@ async def slam_once(started: anyio.Event, relay: Relay) -> None:
 async def test_an_engine_that_cannot_is_a_typed_error(
     options: dict[str, str], said: str
 ) -> None:
+    if "docker_host" not in options and (why := why_no_docker(None)):
+        missing(why)
     config = SandboxConfig(backend="docker", **options)  # type: ignore[arg-type]
     with pytest.raises(SandboxUnavailableError, match=said) as caught:
         async with SandboxManager(config) as manager:

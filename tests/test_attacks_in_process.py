@@ -370,3 +370,10 @@ async def test_an_integer_bomb_stays_in_the_cell(
 
     assert result.status in statuses
     result.model_dump_json()
+
+
+async def test_the_last_resort_keeps_no_state(last_resort: SandboxManager) -> None:
+    async with last_resort.session() as session:
+        with pytest.raises(InvalidInputError, match="keeps no state"):
+            await session.run("1 + 1")
+        assert (await session.run("1 + 1", fresh=True)).value == 2

@@ -41,6 +41,8 @@ FINISHED: dict[str, Any] = {
     "cpu_ms": 1.0,
     "peak_memory_bytes": 1,
     "oom_kills": 0,
+    "state": None,
+    "lost": None,
     "layers": [],
     "setup_error": None,
 }

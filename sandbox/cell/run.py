@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import time
 
 from . import runner
+from .accounts import cpu_seconds, peak_bytes
 from .frames import encode
 from .sink import Sink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
     from typing import Any
 
     from .accounts import Accounts
@@ -24,14 +27,25 @@ _MAX_RESULT_BYTES = runner.MAX_RESULT_BYTES + 256 * 1024
 _READ_BYTES = 65536
 # Most programs are over before it pays to listen to each of their writes.
 _DEAF_SECONDS = 0.002
+# How long a program that keeps state may take to obey SIGINT.
+_INTERRUPT_SECONDS = 0.5
 # The wait status of a child that was already gone when its run began.
 _VANISHED = 70 << 8
 
 
 class Child:
-    """A prepared process and our ends of its pipes."""
+    """A program's process and our ends of what leads to it.
 
-    __slots__ = ("pid", "request", "result", "stderr", "stdout")
+    Args:
+        pid: The process.
+        request: A socket that takes requests.
+        stdout: A pipe, not blocking.
+        stderr: A pipe, not blocking.
+        result: A pipe, not blocking; its first line is ours, written before any
+            program ran.
+    """
+
+    __slots__ = ("folder", "pid", "request", "result", "setup", "stderr", "stdout")
 
     def __init__(
         self, pid: int, request: int, stdout: int, stderr: int, result: int
@@ -41,6 +55,24 @@ class Child:
         self.stdout = stdout
         self.stderr = stderr
         self.result = result
+        self.setup: dict[str, Any] | None = None
+        self.folder = ""
+
+    def take_setup(self) -> None:
+        """Take the line that this process wrote before any program, if it is there."""
+        try:
+            line = os.read(self.result, _READ_BYTES)
+            self.setup = json.loads(line)
+        except (BlockingIOError, ValueError):
+            return
+
+    def processes(self) -> set[int]:
+        """Return the process, and the one that holds its memory."""
+        return {self.pid, (self.setup or {}).get("keeper", 0)}
+
+    def close(self) -> None:
+        for fd in (self.request, self.stdout, self.stderr, self.result):
+            os.close(fd)
 
 
 def drain(fd: int) -> None:
@@ -67,15 +99,18 @@ class Run:
         self._request = request
         self._accounts = accounts
         self._wake_fd = wake_fd
+        self._live = bool(request.get("branch"))
+        self._answered = False
         cap = request["output_bytes"]
         self._sinks = {
-            child.stdout: Sink("stdout", cap),
-            child.stderr: Sink("stderr", cap),
+            child.stdout: Sink("stdout", cap, request.get("streamed", False)),
+            child.stderr: Sink("stderr", cap, request.get("streamed", False)),
         }
+        self._pipes = (child.stdout, child.stderr, child.result)
         self._result = bytearray()
         self._reason: str | None = None
         self._status: int | None = None
-        self._cpu_seconds = 0.0
+        self._cpu_seconds = -cpu_seconds(child.pid) if self._live else 0.0
         self._peak_bytes = 0
         self._started = time.monotonic()
         self._ended = self._started
@@ -87,41 +122,59 @@ class Run:
         size = frame.header["code_bytes"]
         code, inputs = frame.payload[:size], frame.payload[size:]
         header = json.dumps(frame.header).encode()
-        text = b"\n".join((header, inputs or b"{}", code))
-        view = memoryview(text)
+        view = memoryview(runner.frame_request(header, inputs or b"{}", code))
         try:
             while view:
                 view = view[os.write(self._child.request, view) :]
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             pass
-        os.close(self._child.request)
         self._started = time.monotonic()
 
     def watch(self) -> None:
         """Read, send and keep the limits until the program ends or must end."""
         poller = select.poll()
-        pipes = {self._child.stdout, self._child.stderr, self._child.result}
         poller.register(self._wake_fd, select.POLLIN)
         poller.register(self._channel.read_fd, select.POLLIN)
+        if self._live:
+            poller.register(self._child.result, select.POLLIN)
         deadline = self._started + self._request["wall_seconds"]
         poller.poll(_DEAF_SECONDS * 1000)
         drain(self._wake_fd)
         self.reap()
-        for fd in pipes:
+        if self._live:
+            self._read(self._child.result)
+        for fd in (self._child.stdout, self._child.stderr, self._child.result):
             poller.register(fd, select.POLLIN)
-        while self._status is None and self._reason is None:
-            for fd, _ in poller.poll(self._patience(deadline) * 1000):
-                if fd in pipes:
-                    if not self._read(fd):
-                        poller.unregister(fd)
-                elif fd == self._wake_fd:
-                    drain(self._wake_fd)
-                    self.reap()
-                else:
-                    self._channel.read_more()
-                    self._obey(self._channel.take())
+        while self._goes_on and self._reason is None:
+            self._listen(poller, self._patience(deadline))
             self._keep_limits(deadline)
+        if self._live and self._goes_on:
+            self._interrupt(poller)
         self._ended = time.monotonic()
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._status is None and not self._answered
+
+    def _listen(self, poller: select.poll, seconds: float) -> None:
+        """Wait for something to happen and take it in."""
+        for fd, _ in poller.poll(seconds * 1000):
+            if fd in self._pipes:
+                if not self._read(fd):
+                    poller.unregister(fd)
+            elif fd == self._wake_fd:
+                drain(self._wake_fd)
+                self.reap()
+            else:
+                self._channel.read_more()
+                self._obey(self._channel.take())
+
+    def _interrupt(self, poller: select.poll) -> None:
+        """Ask a program that must end, and whose state is worth keeping."""
+        os.kill(self._child.pid, signal.SIGINT)
+        until = time.monotonic() + _INTERRUPT_SECONDS
+        while self._goes_on and time.monotonic() < until:
+            self._listen(poller, min(until - time.monotonic(), 0.05))
 
     def _patience(self, deadline: float) -> float:
         patience = deadline - time.monotonic()
@@ -146,7 +199,7 @@ class Run:
 
     def _obey(self, frame: Frame | None) -> None:
         if frame is not None and frame.header["type"] == "stop":
-            self._reason = "cancelled"
+            self._reason = self._reason or "cancelled"
 
     def _read(self, fd: int) -> bool:
         """Take what a pipe holds; False at its end."""
@@ -156,12 +209,26 @@ class Run:
             return True
         if not data:
             return False
-        if fd == self._child.result:
-            room = _MAX_RESULT_BYTES - len(self._result)
-            self._result += data[:room]
-        else:
-            self._sinks[fd].add(data)
+        self._add(fd, data)
         return True
+
+    def _add(self, fd: int, data: bytes) -> None:
+        if fd != self._child.result:
+            self._sinks[fd].add(data)
+            return
+        self._result += data[: _MAX_RESULT_BYTES - len(self._result)]
+        if self._live and b"\n" in data:
+            self._answered = b"\n" in self._said()[1]
+
+    @property
+    def kept(self) -> bool:
+        """Whether the program's process lives on with its state."""
+        return self._live and self._answered and self._status is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the program has ended, or answered and lives on."""
+        return self.kept or self.ended
 
     @property
     def ended(self) -> bool:
@@ -179,40 +246,61 @@ class Run:
                 return True
             if pid == 0:
                 return False
-            self._cpu_seconds += usage.ru_utime + usage.ru_stime
-            self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * 1024)
+            self._count(pid, usage)
             if pid == self._child.pid:
                 self._status = status
 
-    def only_keeper_left(self) -> bool:
-        """Tell whether what still ends is a sleeper that only holds memory."""
-        if not self.ended:
-            return False
+    def _count(self, pid: int, usage: resource.struct_rusage) -> None:
+        if not self._live or pid == self._child.pid:
+            self._cpu_seconds += usage.ru_utime + usage.ru_stime
+            self._peak_bytes = max(self._peak_bytes, usage.ru_maxrss * 1024)
+
+    def strays(self, living: set[int]) -> list[int]:
+        """Return the children that belong neither to this run nor to `living`."""
         self._drain(self._child.result)
-        keeper = self._said()[0].get("keeper")
-        return self._accounts.children() == [keeper]
+        own = {self._said()[0].get("keeper")}
+        if self.kept:
+            own.add(self._child.pid)
+        return [pid for pid in self._accounts.children() if pid not in living | own]
 
     def _said(self) -> tuple[dict[str, Any], bytes]:
         """Split what came over the result pipe: our own word, and the program's."""
-        setup, _, report = bytes(self._result).partition(b"\n")
+        if self._child.setup is not None:
+            return self._child.setup, bytes(self._result)
+        setup, newline, report = bytes(self._result).partition(b"\n")
         try:
-            return json.loads(setup), report
+            if newline:
+                return json.loads(setup), report
         except ValueError:
-            why = "the program's process died before it was confined"
-            return {"error": why}, report
+            pass
+        return {"error": "the program's process died before it was confined"}, report
 
-    def finish(self) -> None:
-        """Send what is left of the output, and the verdict."""
-        for fd in (self._child.stdout, self._child.stderr, self._child.result):
+    def finish(self, lost: str | None) -> None:
+        """Send what is left of the output, and the verdict.
+
+        Args:
+            lost: Why the state that this run asked for was gone, if it was.
+        """
+        for fd in self._pipes:
             self._drain(fd)
-            os.close(fd)
         first, report = self._said()
+        if self.kept:
+            # What a program wrote after its report belongs to nobody.
+            report = report[: report.find(b"\n") + 1]
+            self._cpu_seconds += cpu_seconds(self._child.pid)
+            self._peak_bytes = peak_bytes(self._child.pid)
+            self._child.setup = first
+        else:
+            self._child.close()
+            self._cpu_seconds -= first.get("cpu", 0.0)
         header = {
             "type": "finished",
             "reason": self._reason,
             "wait_status": self._status,
+            "state": self._state(),
+            "lost": lost,
             "wall_ms": (self._ended - self._started) * 1000,
-            "cpu_ms": max(self._cpu_seconds - first.get("cpu", 0.0), 0.0) * 1000,
+            "cpu_ms": max(self._cpu_seconds, 0.0) * 1000,
             "peak_memory_bytes": self._peak_bytes,
             "oom_kills": self._accounts.oom_kills(),
             "layers": first.get("layers", []),
@@ -223,6 +311,11 @@ class Run:
         ]
         self._channel.send(*frames, encode(header, report))
 
+    def _state(self) -> str | None:
+        if not self._live:
+            return None
+        return "kept" if self.kept else "lost"
+
     def _drain(self, fd: int) -> None:
         # Every writer is dead, so this ends after at most one pipe's worth.
         try:
@@ -230,10 +323,6 @@ class Run:
                 data = os.read(fd, _READ_BYTES)
                 if not data:
                     return
-                if fd == self._child.result:
-                    room = _MAX_RESULT_BYTES - len(self._result)
-                    self._result += data[:room]
-                else:
-                    self._sinks[fd].add(data)
+                self._add(fd, data)
         except BlockingIOError:
             return

@@ -10,6 +10,7 @@ import _ast
 import atexit
 import builtins
 import fcntl
+import functools
 import io
 import json
 import linecache
@@ -21,6 +22,7 @@ import time
 import traceback
 import types
 
+from . import displays
 from .confine import ConfineError, confine, set_rlimits
 from .descriptors import place
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 RESULT_FD = 3
 REQUEST_FD = 4
 _HIGHEST_FD = 1024
+# The program's own work dir: a branch has another than the cell.
+_home = ""
 REHEARSE = b"?"
 """In place of a request: there is time for a rehearsal before one comes."""
 
@@ -52,6 +56,10 @@ class Pipes:
         self.stdout = stdout
         self.stderr = stderr
         self.result = result
+
+    def close(self) -> None:
+        for fd in (self.request, self.stdout, self.stderr, self.result):
+            os.close(fd)
 
 
 class Outcome:
@@ -120,6 +128,8 @@ def _settle_in(pipes: Pipes, settings: dict[str, Any]) -> None:
     os.umask(0o022)
     os.environ.clear()
     os.environ.update(settings["env"])
+    global _home
+    _home = settings["workdir"]
 
 
 def _rehearse() -> None:
@@ -127,7 +137,8 @@ def _rehearse() -> None:
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
     request_r, request_w = os.pipe()
     header: dict[str, Any] = {"language": "python", "cpu_seconds": None}
-    os.write(request_w, _line(header) + b"{}\nx = [1]\nprint(x)\n0\n")
+    code = b"x = [1]\nprint(x)\n0\n"
+    os.write(request_w, frame_request(json.dumps(header).encode(), b"{}", code))
     os.close(request_w)
     place([0, 0, 0, 0, request_r], RESULT_FD)
     _serve(b"")
@@ -138,29 +149,68 @@ def _rehearse() -> None:
 
 def _serve(first: bytes) -> int:
     request = _read_request(first)
-    code = request.pop("code")
+    if request.get("branch"):
+        return _live(request)
+    os.close(REQUEST_FD)
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
     if request["language"] == "bash":
-        return _run_bash(code, request["inputs"])
-    return _run_python(code, request)
+        return _run_bash(request["code"], request["inputs"])
+    return _run_python(request)
+
+
+def _live(request: dict[str, Any]) -> int:
+    """Run one request after the other in this interpreter."""
+    from . import live
+
+    module = sys.modules["__main__"]
+    while True:
+        module.__dict__.update(request["inputs"])
+        program = functools.partial(_execute, request["code"], module.__dict__)
+        outcome = live.interruptible(functools.partial(_outcome, program))
+        if outcome is None:
+            outcome = Outcome(1, _bare_error(KeyboardInterrupt()))
+        _flush()
+        report = {**outcome.report, "exit_code": outcome.exit_code}
+        _write_all(RESULT_FD, _encode(report))
+        first = os.read(REQUEST_FD, 1)
+        while first == live.FORK:
+            word = live.fork(*live.receive_fork(REQUEST_FD))
+            if word is not None:
+                _reseed()
+                global _home
+                _home = word.pop("home", _home)
+                _write_all(RESULT_FD, _line(word))
+                if "error" in word:
+                    return 0
+            first = os.read(REQUEST_FD, 1)
+        request = _read_request(first)
 
 
 def _read_request(first: bytes) -> dict[str, Any]:
-    """Read the one request; the supervisor closes the pipe behind it."""
-    parts = [first]
-    while True:
-        part = os.read(REQUEST_FD, 1 << 20)
-        if not part:
-            break
-        parts.append(part)
-    os.close(REQUEST_FD)
-    header, _, rest = b"".join(parts).partition(b"\n")
-    if not header:
-        os._exit(0)
+    """Read a request: its size in eight hexadecimal digits, header, inputs, code."""
+    size = int(_read_exactly(8 - len(first), first), 16)
+    header, _, rest = _read_exactly(size).partition(b"\n")
     inputs, _, code = rest.partition(b"\n")
     request: dict[str, Any] = json.loads(header)
     return {**request, "inputs": json.loads(inputs), "code": code}
+
+
+def _read_exactly(size: int, start: bytes = b"") -> bytes:
+    parts = [start]
+    while size:
+        part = os.read(REQUEST_FD, min(size, 1 << 20))
+        if not part:
+            os._exit(0)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def frame_request(header: bytes, inputs: bytes, code: bytes) -> bytes:
+    """Return a request as `_read_request` reads it."""
+    body = b"\n".join((header, inputs, code))
+    return b"%08x" % len(body) + body
 
 
 def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
@@ -200,7 +250,8 @@ def _set_stage() -> None:
     atexit._clear()
 
 
-def _run_python(code: bytes, request: dict[str, Any]) -> int:
+def _run_python(request: dict[str, Any]) -> int:
+    code: bytes = request["code"]
     module = sys.modules["__main__"]
     module.__dict__.update(request["inputs"])
     restricted = request.get("restricted")
@@ -268,6 +319,11 @@ def _outcome(program: Callable[[], Any]) -> Outcome:
             return _error_outcome(error)
         except BaseException:
             return Outcome(1, _bare_error(error))
+    try:
+        if displays.wanted(value):
+            displays.save(value, _home)
+    except BaseException:
+        sys.stderr.write("toolcell: pictures and tables could not be kept\n")
     try:
         return Outcome(0, {"outcome": "ok", "value": value_report(value)})
     except BaseException:
@@ -358,6 +414,10 @@ def _finish() -> None:
         atexit._run_exitfuncs()
     except BaseException:
         traceback.print_exc()
+    _flush()
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

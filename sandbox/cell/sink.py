@@ -18,12 +18,13 @@ class Sink:
         name: "stdout" or "stderr".
         cap: Bytes that are kept. When it is reached the middle is left out and
             counted in `dropped`.
+        streamed: Whether all of it passes live, and nothing is kept back.
     """
 
-    def __init__(self, name: str, cap: int) -> None:
+    def __init__(self, name: str, cap: int, streamed: bool = False) -> None:
         self._name = name
-        self._head_room = cap - cap // 2
-        self._tail_cap = cap // 2
+        self._tail_cap = 0 if streamed else cap // 2
+        self._head_room = cap - self._tail_cap
         self._pending = bytearray()
         self._pending_since = 0.0
         self._tail: deque[bytes] = deque()
@@ -71,7 +72,7 @@ class Sink:
     def last_frames(self) -> list[bytes]:
         """Return everything not yet sent; the tail says how much is missing."""
         frames = self.live_frames()
-        if self._tail:
+        if self.dropped or self._tail:
             header = {"type": "tail", "stream": self._name, "dropped": self.dropped}
             frames.append(encode(header, b"".join(self._tail)))
         return frames

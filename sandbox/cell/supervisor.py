@@ -23,9 +23,11 @@ import os
 import select
 import signal
 import sys
+import time
 
-from . import runner
+from . import files, runner
 from .accounts import Accounts
+from .branches import Branches, open_pipes
 from .frames import PROTOCOL_VERSION, Frame, FrameDecoder, FrameError, encode
 from .host_channel import Channel, HostGone
 from .run import Child, Run, drain
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 
 _KILL_AGAIN_SECONDS = 0.01
+# After this a program that outruns its killing costs the whole cell its processes.
+_PATIENCE_SECONDS = 1.0
 # A cell that is not used at once has time to rehearse.
 _IDLE_SECONDS = 0.01
 # What a program that prints 1 writes to stdout, stderr and its result pipe.
@@ -96,6 +100,7 @@ class Supervisor:
     def __init__(self, cgroup: dict[str, int] | None) -> None:
         self._owns_namespace = os.getpid() == 1
         self._child: Child | None = None
+        self._branches = Branches()
         self._wake_r, self._wake_w = os.pipe()
         self._settings: dict[str, Any] = {}
         self._held: list[str] = []
@@ -133,15 +138,51 @@ class Supervisor:
         channel.send(encode(ready))
         while True:
             frame = channel.receive()
-            if frame.header["type"] == "run":
+            kind = frame.header["type"]
+            if kind == "run":
                 self._run(frame)
                 if frame.header["final"]:
                     # The host kills; to exit now would compete with its reading.
                     channel.receive()
                     return
-                self._fork()
-                if not channel.has_more(_IDLE_SECONDS):
-                    self._rehearse()
+                self._keep_a_child_ready()
+            elif kind == "fork":
+                answer = self._branches.fork(frame.header, self._accounts)
+                channel.send(encode({"type": "forked", **answer}))
+                self._kill_strays(self._known())
+            elif kind == "file":
+                self._serve_files(frame)
+            elif kind == "drop":
+                self._branches.drop(frame.header["branch"])
+                self._kill_strays(self._known())
+
+    def _serve_files(self, frame: Frame) -> None:
+        folder = self._branches.folder(frame.header["branch"]) or self._workdir
+        uid = self._settings["uid"]
+        answer, data = files.serve(frame.header, frame.payload, folder, uid)
+        self._channel.send(encode({"type": "file", **answer}, data))
+
+    def _send_artifacts(self, request: dict[str, Any], folder: str) -> None:
+        """Send what the program left in its `artifacts` folder."""
+        room, count = request["artifact_bytes"], request["artifact_count"]
+        if not count:
+            return
+        found, left = files.artifacts(folder, self._settings["uid"], room, count)
+        for name, data in found:
+            self._channel.send(encode({"type": "artifact", "name": name}, data))
+        if left:
+            self._channel.send(encode({"type": "artifacts_left", "names": left[:100]}))
+
+    @property
+    def _workdir(self) -> str:
+        workdir: str = self._settings["workdir"]
+        return workdir
+
+    def _keep_a_child_ready(self) -> None:
+        if self._child is None:
+            self._fork()
+            if not self._channel.has_more(_IDLE_SECONDS):
+                self._rehearse()
 
     def _protect(self) -> None:
         """Keep everything else in the cell away from this process."""
@@ -163,19 +204,12 @@ class Supervisor:
 
     def _fork(self) -> None:
         """Fork the process of the next run."""
-        request_r, request_w = os.pipe()
-        stdout_r, stdout_w = os.pipe()
-        stderr_r, stderr_w = os.pipe()
-        result_r, result_w = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            pipes = runner.Pipes(request_r, stdout_w, stderr_w, result_w)
+        child, pipes = open_pipes()
+        child.pid = os.fork()
+        if child.pid == 0:
             runner.start(pipes, self._settings)
-        for fd in (request_r, stdout_w, stderr_w, result_w):
-            os.close(fd)
-        for fd in (stdout_r, stderr_r, result_r):
-            os.set_blocking(fd, False)
-        self._child = Child(pid, request_w, stdout_r, stderr_r, result_r)
+        pipes.close()
+        self._child = child
 
     def _rehearse(self) -> None:
         """Make the memory that a run touches ours, here and in the child.
@@ -194,6 +228,7 @@ class Supervisor:
             self._run_nobody()
         # Until the child is done, or the host cannot wait.
         select.select([child.result, self._channel.read_fd], [], [])
+        child.take_setup()
 
     def _run_nobody(self) -> None:
         header = {
@@ -216,12 +251,15 @@ class Supervisor:
         run.hand_over(frame)
         os.write(self._wake_w, b"!")
         run.watch()
-        run.finish()
+        run.finish(None)
         for fd in (null, quiet_r, quiet_w):
             os.close(fd)
 
     def _run(self, frame: Frame) -> None:
-        child, self._child = self._child, None
+        branch = frame.header.get("branch")
+        child, lost = self._branches.take(branch)
+        if child is None:
+            child, self._child = self._child, None
         assert child is not None
         run = Run(self._channel, child, frame.header, self._accounts, self._wake_r)
         run.hand_over(frame)
@@ -229,21 +267,54 @@ class Supervisor:
             run.watch()
         finally:
             self._kill_all(child, run)
-        run.finish()
-        while not run.reap():
-            self._wait_for_an_end()
+        self._send_artifacts(frame.header, child.folder or self._workdir)
+        run.finish(lost)
+        if branch and run.kept:
+            self._branches.keep(branch, child, self._workdir)
+        self._kill_strays(self._known())
+
+    def _known(self) -> set[int]:
+        """Return the processes that outlive a run."""
+        known = self._branches.living()
+        if self._child is not None:
+            known |= self._child.processes()
+        return known
 
     def _kill_all(self, child: Child, run: Run) -> None:
         """Kill every process of the run and wait until no program is left."""
+        alone = not self._known() and not run.kept
+        give_up = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
-                if self._owns_namespace:
+                if not self._owns_namespace:
+                    if not run.ended:
+                        os.killpg(child.pid, signal.SIGKILL)
+                elif alone or time.monotonic() > give_up:
                     os.kill(-1, signal.SIGKILL)
-                elif not run.ended:
-                    os.killpg(child.pid, signal.SIGKILL)
+                else:
+                    for pid in run.strays(self._known()):
+                        os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-            if run.reap() or run.only_keeper_left():
+            if run.reap() or (
+                (run.kept or run.ended) and not run.strays(self._known())
+            ):
+                return
+            self._wait_for_an_end()
+
+    def _kill_strays(self, living: set[int]) -> None:
+        """Collect what still ends; kill whatever is not known."""
+        while True:
+            left = [pid for pid in self._accounts.children() if pid not in living]
+            if not left:
+                return
+            for pid in left:
+                if self._owns_namespace:
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
                 return
             self._wait_for_an_end()
 

@@ -1,0 +1,134 @@
+"""The interpreters of a session that live on: its main line and its forks."""
+
+from __future__ import annotations
+
+import _socket
+import json
+import os
+import select
+import sys
+
+from . import live, runner
+from .run import Child
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .accounts import Accounts
+
+
+_FORK_SECONDS = 30.0
+_MAX_WORD = 64 * 1024
+
+
+class Branches:
+    """Named processes that keep state between runs."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, Child] = {}
+        self._made = 0
+
+    def living(self) -> set[int]:
+        """Return the processes that runs of others must leave alone."""
+        found: set[int] = set()
+        for child in self._children.values():
+            found |= child.processes()
+        return found
+
+    def take(self, name: str | None) -> tuple[Child | None, str | None]:
+        """Return a branch's process if it lives, else why it does not, if it did."""
+        child = self._children.pop(name or "", None)
+        if child is None or not _has_ended(child.pid):
+            return child, None
+        child.close()
+        return None, "its process ended between runs"
+
+    def keep(self, name: str, child: Child, workdir: str) -> None:
+        """Have a process live on under a name."""
+        child.folder = child.folder or workdir
+        self._children[name] = child
+
+    def folder(self, name: str) -> str:
+        """Return the work dir of a branch; empty if it has none of its own."""
+        child = self._children.get(name)
+        return child.folder if child is not None else ""
+
+    def drop(self, name: str) -> None:
+        """Forget a branch; its process is nobody's then."""
+        child = self._children.pop(name, None)
+        if child is not None:
+            child.close()
+
+    def fork(self, wish: dict[str, Any], accounts: Accounts) -> dict[str, Any]:
+        """Fork one branch into another; return what the host should know."""
+        source = self._children.get(wish["branch"])
+        if source is None:
+            return {
+                "error": "there is no state to fork: nothing has run, or it was lost"
+            }
+        self._made += 1
+        wanted = {
+            "from": source.folder,
+            "to": f"{live.BRANCHES}/{self._made}",
+            "allow_threads": wish["allow_threads"],
+        }
+        child, pipes = open_pipes()
+        try:
+            _ask(source.request, wanted, pipes)
+        except OSError:
+            child.close()
+            return {"error": "the process to fork is gone"}
+        finally:
+            pipes.close()
+        word = _first_word(child.result)
+        if "error" in word or word.get("pid") not in accounts.children():
+            child.close()
+            return {"error": str(word.get("error", "the fork did not answer"))}
+        child.pid, child.setup = word["pid"], {**(source.setup or {}), "keeper": 0}
+        child.folder = wanted["to"]
+        self._children[wish["to"]] = child
+        return {"warnings": word["warnings"], "folder": child.folder}
+
+
+def open_pipes() -> tuple[Child, runner.Pipes]:
+    """Return both ends of what leads to a process that is yet to be made."""
+    request = [end.detach() for end in _socket.socketpair()]
+    stdout_r, stdout_w = os.pipe()
+    stderr_r, stderr_w = os.pipe()
+    result_r, result_w = os.pipe()
+    for fd in (stdout_r, stderr_r, result_r):
+        os.set_blocking(fd, False)
+    child = Child(0, request[0], stdout_r, stderr_r, result_r)
+    return child, runner.Pipes(request[1], stdout_w, stderr_w, result_w)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+    except ChildProcessError:
+        return True
+
+
+def _ask(request_fd: int, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
+    os.write(request_fd, live.FORK)
+    fds = (pipes.stdout, pipes.stderr, pipes.result, pipes.request)
+    packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+    sock = _socket.socket(fileno=request_fd)
+    try:
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)]
+        sock.sendmsg([json.dumps(wanted).encode()], rights)
+    finally:
+        sock.detach()
+
+
+def _first_word(result_fd: int) -> dict[str, Any]:
+    """Wait for what a new branch says first; the program's own word."""
+    if not select.select([result_fd], [], [], _FORK_SECONDS)[0]:
+        return {"error": "the fork took too long"}
+    try:
+        word = json.loads(os.read(result_fd, _MAX_WORD))
+        warnings = [str(each)[:500] for each in word.get("warnings", [])]
+        return {**word, "warnings": warnings}
+    except (ValueError, TypeError, AttributeError, BlockingIOError):
+        return {"error": "the fork failed"}

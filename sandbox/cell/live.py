@@ -1,0 +1,185 @@
+"""An interpreter that keeps its state: one request after the other, and forks.
+
+Runs in the program's process, so all of it is the program's word.
+"""
+
+from __future__ import annotations
+
+import _socket
+import json
+import os
+import signal
+import stat
+import sys
+import time
+
+from . import linux
+from .descriptors import place
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+FORK = b"f"
+"""In place of a request: a JSON line follows, and the descriptors of a branch."""
+
+BRANCHES = "/tmp/.branches"
+_FIRST_FILE = 5
+_MAX_COPIED = 4096
+_INTS = 4
+
+
+def interruptible(function: Callable[[], Any]) -> Any:
+    """Call a function that SIGINT may interrupt; None if it did so at the very end."""
+    try:
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return function()
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:
+        return None
+
+
+def receive_fork(request_fd: int) -> tuple[dict[str, Any], list[int]]:
+    """Read what to fork into: the wish, and stdin's four followers."""
+    sock = _socket.socket(fileno=request_fd)
+    try:
+        space = _socket.CMSG_SPACE(4 * _INTS)
+        data, ancillary, _, _ = sock.recvmsg(64 * 1024, space)
+    finally:
+        sock.detach()
+    fds: list[int] = []
+    for _, _, packed in ancillary:
+        fds += [
+            int.from_bytes(packed[i : i + _INTS], sys.byteorder)
+            for i in range(0, len(packed), _INTS)
+        ]
+    wish: dict[str, Any] = json.loads(data)
+    return wish, fds
+
+
+def fork(wish: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
+    """Become two; return None in the old one and the branch's first word in the new.
+
+    Args:
+        wish: `to`, the branch's folder, `from`, the folder to copy, and whether
+            other threads may be lost.
+        fds: The branch's stdout, stderr, result and request.
+    """
+    word: dict[str, Any] = {"warnings": []}
+    try:
+        refuse_threads(wish["allow_threads"], word)
+        here = fork_sibling()
+    except (OSError, ValueError) as error:
+        os.write(fds[2], json.dumps({"error": str(error)}).encode() + b"\n")
+        here = True
+    if here:
+        for fd in fds:
+            os.close(fd)
+        return None
+    null = os.open(os.devnull, os.O_RDWR)
+    place([null, *fds], 3)
+    for fd in (null, *fds):
+        if fd >= _FIRST_FILE:
+            os.close(fd)
+    word["pid"], word["home"] = os.getpid(), wish["to"]
+    word["warnings"] += shared_files()
+    try:
+        move_to_copy(wish["from"], wish["to"], word)
+    except OSError as error:
+        return {"error": f"the work dir cannot be copied: {error}"}
+    return word
+
+
+def fork_sibling() -> bool:
+    """Fork a child of this process's parent. True in the old process.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    parent = os.getppid()
+    pid = linux.clone(linux.CLONE_PARENT)
+    if pid == 0 and os.getppid() != parent:
+        # This kernel made a child after all. Its orphan goes to the first process.
+        if os.fork():
+            os._exit(0)
+        while os.getppid() != parent:
+            time.sleep(0.0005)
+        return False
+    if pid:
+        try:
+            os.waitpid(pid, 0)
+        except ChildProcessError:
+            pass
+    return bool(pid)
+
+
+def refuse_threads(allowed: bool, word: dict[str, Any]) -> None:
+    """Raise ValueError if Python threads live that a fork would lose."""
+    threading = sys.modules.get("threading")
+    if threading is None:
+        return
+    main = threading.main_thread()
+    lost = [each.name for each in threading.enumerate() if each is not main]
+    if lost and not allowed:
+        raise ValueError(f"live threads would be lost: {', '.join(lost[:5])}")
+    word["warnings"] += [f"the thread {name} was lost" for name in lost]
+
+
+def shared_files() -> list[str]:
+    """Name the open files that a branch shares with where it came from."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) < _FIRST_FILE:
+            continue
+        try:
+            target = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            continue
+        if target.startswith("/") and not target.startswith("/proc/"):
+            found.append(f"the open file {target} is shared")
+    return found
+
+
+def move_to_copy(source: str, target: str, word: dict[str, Any]) -> None:
+    """Copy the work dir and go to the same place in the copy."""
+    here = os.getcwd()
+    inside = os.path.relpath(here, source)
+    os.makedirs(target, mode=0o700)
+    copied = 0
+    for folder, folders, files in os.walk(source):
+        place_in = os.path.join(target, os.path.relpath(folder, source))
+        os.makedirs(place_in, exist_ok=True)
+        for name in files + [each for each in folders if _is_link(folder, each)]:
+            copied += 1
+            if copied > _MAX_COPIED:
+                raise OSError(f"more than {_MAX_COPIED} files")
+            _copy(os.path.join(folder, name), os.path.join(place_in, name), word)
+    os.chdir(target if inside.startswith("..") else os.path.join(target, inside))
+    if inside.startswith(".."):
+        word["warnings"].append(f"the current folder {here} is not in the work dir")
+    if source in sys.path:
+        sys.path[sys.path.index(source)] = target
+
+
+def _is_link(folder: str, name: str) -> bool:
+    return os.path.islink(os.path.join(folder, name))
+
+
+def _copy(source: str, target: str, word: dict[str, Any]) -> None:
+    found = os.lstat(source)
+    if stat.S_ISLNK(found.st_mode):
+        if not os.path.lexists(target):
+            os.symlink(os.readlink(source), target)
+    elif stat.S_ISREG(found.st_mode):
+        read_fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
+        write_fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        while os.sendfile(write_fd, read_fd, None, 1 << 30):
+            pass
+        os.fchmod(write_fd, stat.S_IMODE(found.st_mode))
+        os.close(read_fd)
+        os.close(write_fd)
+    else:
+        word["warnings"].append(f"{source} is no file and was not copied")

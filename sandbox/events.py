@@ -1,0 +1,38 @@
+"""What a stream of a run yields, in order; `Finished` is always the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .result import Artifact, ExecutionResult
+
+
+@dataclass(frozen=True, slots=True)
+class Stdout:
+    """A piece of standard output, as it came."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stderr:
+    """A piece of standard error, as it came."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactMade:
+    """A file that the program left."""
+
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end. The result holds everything but the output, which has passed."""
+
+    result: ExecutionResult
+
+
+Event = Stdout | Stderr | ArtifactMade | Finished

@@ -1,0 +1,34 @@
+"""What a file is, by its bytes; a name may only choose between kinds of text."""
+
+from __future__ import annotations
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+)
+_TEXT = {
+    ".csv": "text/csv",
+    ".html": "text/html",
+    ".json": "application/json",
+    ".md": "text/markdown",
+    ".svg": "image/svg+xml",
+}
+
+
+def mime_of(name: str, data: bytes) -> str:
+    """Return a media type; nothing is decoded but UTF-8."""
+    for magic, mime in _MAGIC:
+        if data.startswith(magic):
+            return mime
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "application/octet-stream"
+    if "\0" in text:
+        return "application/octet-stream"
+    return _TEXT.get(name[name.rfind(".") :].lower(), "text/plain")

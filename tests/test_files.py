@@ -1,0 +1,267 @@
+"""Files in and out of cells, artifacts and streams."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tarfile
+import zipfile
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from toolcell.core import InvalidInputError
+from toolcell.sandbox import (
+    ArtifactMade,
+    Finished,
+    Limits,
+    SandboxManager,
+    Stderr,
+    Stdout,
+)
+
+from .conftest import BackendRow
+from .corpora import records
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_files_go_in_and_out(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.write_file("deep/er/data.bin", bytes(range(256)))
+        await session.write_file("note", "text")
+        seen = await session.run(
+            "import os\n[os.path.getsize('deep/er/data.bin'), open('note').read()]"
+        )
+        await session.run("open('made', 'w').write('by the program')")
+
+        assert seen.value == [256, "text"]
+        assert await session.read_file("made") == b"by the program"
+        listed = {each.path: each.kind for each in await session.list_files()}
+        assert listed["deep/er/data.bin"] == "file"
+        assert listed["deep"] == "folder"
+        await session.remove("deep")
+        assert [each.path for each in await session.list_files()] == ["made", "note"]
+
+
+async def test_large_files_keep_every_byte(sandbox: SandboxManager) -> None:
+    data = bytes(range(256)) * 40_000
+    async with sandbox.session() as session:
+        await session.write_file("large", data)
+        assert await session.read_file("large") == data
+        with pytest.raises(InvalidInputError, match="the limit is 1000"):
+            await session.read_file("large", max_bytes=1000)
+
+
+async def test_files_of_one_run(sandbox: SandboxManager) -> None:
+    result = await sandbox.run("open('a/b').read()", files={"a/b": "content"})
+
+    assert result.value == "content"
+
+
+async def test_folders_go_in_and_out(sandbox: SandboxManager, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "f").write_text("1")
+    (source / "link").symlink_to("/etc/hostname")
+    async with sandbox.session() as session:
+        assert await session.upload(source, "in") == 1
+        assert await session.download(tmp_path / "out") == 1
+        with pytest.raises(InvalidInputError, match="cannot make the folder"):
+            await session.download(tmp_path / "out")
+
+    assert (tmp_path / "out" / "in" / "sub" / "f").read_text() == "1"
+
+
+@pytest.mark.attack(28, 94, 95)
+async def test_what_is_no_regular_file_is_never_read_or_written(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import os\nos.symlink('/etc/passwd', 'link')\nos.mkfifo('fifo')\n"
+        "os.symlink('/tmp', 'folder')\nopen('/tmp/secret', 'w').write('s')\n"
+        "import socket\ns = socket.socket(socket.AF_UNIX)\ns.bind('sock')"
+    )
+    async with sandbox.session() as session:
+        assert (await session.run(code)).ok
+        for path in ("link", "fifo", "sock", "folder/secret", "/dev/null"):
+            with anyio.fail_after(5):
+                with pytest.raises(InvalidInputError):
+                    await session.read_file(path)
+                with pytest.raises(InvalidInputError):
+                    await session.write_file(path, "x")
+        kinds = {each.path: each.kind for each in await session.list_files()}
+        await session.remove("folder")
+        kept = await session.run("open('/tmp/secret').read()")
+
+    assert kinds == {
+        "link": "link",
+        "fifo": "other",
+        "folder": "link",
+        "sock": "other",
+    }
+    assert kept.value == "s"
+
+
+@pytest.mark.corpus
+@pytest.mark.attack(96)
+async def test_no_path_leads_out(sandbox: SandboxManager) -> None:
+    names = [
+        record["payload"]
+        for record in records("path_and_command_payloads/payloads.jsonl")
+    ]
+    refused = 0
+    async with sandbox.session() as session:
+        await session.run("open('/tmp/canary', 'w').write('sings')")
+        for name in names[::7]:
+            try:
+                await session.write_file(name, "x")
+            except InvalidInputError:
+                refused += 1
+                continue
+            assert await session.read_file(name) == b"x"
+            await session.remove(name.strip("/").split("/")[0])
+        outside = await session.run(
+            "import os\n[open('/tmp/canary').read(), os.listdir('/tmp')]"
+        )
+
+    assert outside.value == ["sings", ["canary"]]
+    assert refused > 20
+
+
+@pytest.mark.corpus
+@pytest.mark.attack(98)
+async def test_members_of_archives_that_climb_stay_inside(
+    sandbox: SandboxManager, tmp_path: Path
+) -> None:
+    async with sandbox.session() as session:
+        for record in records("archives/zip_slip.jsonl"):
+            for name in member_names(base64.b64decode(record["b64"])):
+                if ".." in name.split("/") or name.startswith("/"):
+                    with pytest.raises(InvalidInputError):
+                        await session.write_file(name, "x")
+        await session.run("import os\nos.symlink('..', 'up')\nos.mkdir('d')")
+        await session.download(tmp_path / "out")
+
+    assert sorted(each.name for each in (tmp_path / "out").rglob("*")) == []
+
+
+def member_names(data: bytes) -> list[str]:
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        return zipfile.ZipFile(io.BytesIO(data)).namelist()
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return archive.getnames()
+
+
+async def test_artifacts_come_back(sandbox: SandboxManager) -> None:
+    code = (
+        "import os\nos.makedirs('artifacts/sub')\n"
+        "open('artifacts/a.csv', 'w').write('x,y')\n"
+        "open('artifacts/sub/b', 'wb').write(bytes([0, 255]))"
+    )
+    result = await sandbox.run(code)
+
+    assert [(each.name, each.mime, each.data) for each in result.artifacts] == [
+        ("a.csv", "text/csv", b"x,y"),
+        ("sub/b", "application/octet-stream", b"\0\xff"),
+    ]
+    assert result.artifacts[0].sha256.startswith("968e772c")
+
+
+@pytest.mark.attack(93, 94, 95, 99, 101)
+async def test_hostile_artifacts_are_left_out(sandbox: SandboxManager) -> None:
+    code = (
+        "import os\nos.mkdir('artifacts')\nos.chdir('artifacts')\n"
+        "os.symlink('/etc/passwd', 'link')\nos.mkfifo('fifo')\n"
+        "open('one', 'w').write('1')\nos.link('one', 'two')\n"
+        "open('lie.png', 'w').write('<html>')\n"
+        "with open('large', 'wb') as f: f.truncate(20_000_000)"
+    )
+    with anyio.fail_after(30):
+        result = await sandbox.run(code)
+
+    assert result.ok, result.stderr
+    assert [(each.name, each.mime) for each in result.artifacts] == [
+        ("lie.png", "text/plain")
+    ]
+    assert any("large, one, two" in warning for warning in result.warnings)
+
+
+async def test_figures_and_tables_are_kept(sandbox: SandboxManager) -> None:
+    # The interface of matplotlib and pandas that matters, in one small file each.
+    pyplot = (
+        "class Figure:\n    def savefig(self, path, format):\n"
+        "        open(path, 'wb').write(b'\\x89PNG\\r\\n\\x1a\\n')\n"
+        "def get_fignums(): return [1]\n"
+        "def figure(number): return Figure()\n"
+        "def close(which): pass\n"
+    )
+    code = (
+        "import matplotlib.pyplot\n"
+        "class Frame:\n    def _repr_html_(self): return '<table>'\n"
+        "    def __str__(self): return 'a b'\nFrame()"
+    )
+    files = {"matplotlib/__init__.py": "", "matplotlib/pyplot.py": pyplot}
+    result = await sandbox.run(code, files=files)
+
+    assert [(each.name, each.mime) for each in result.artifacts] == [
+        ("figure-1.png", "image/png"),
+        ("value.html", "text/html"),
+        ("value.txt", "text/plain"),
+    ]
+
+
+async def test_a_stream_yields_events_in_order(sandbox: SandboxManager) -> None:
+    code = (
+        "import os, sys, time\nprint('one', flush=True)\ntime.sleep(0.1)\n"
+        "print('two', file=sys.stderr, flush=True)\ntime.sleep(0.1)\n"
+        "os.mkdir('artifacts')\nopen('artifacts/a', 'w').write('x')\n41 + 1"
+    )
+    events = [event async for event in sandbox.stream(code)]
+
+    assert events[:2] == [Stdout(b"one\n"), Stderr(b"two\n")]
+    assert isinstance(events[2], ArtifactMade)
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert (last.result.status, last.result.value) == ("ok", 42)
+    assert last.result.stdout == ""
+
+
+async def test_a_session_streams_with_its_state(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 3")
+        events = [event async for event in session.stream("print(x)\nx")]
+        after = await session.run("x")
+
+    assert events[0] == Stdout(b"3\n")
+    assert isinstance(events[-1], Finished)
+    assert (events[-1].result.value, after.value) == (3, 3)
+
+
+async def test_a_reader_sets_the_pace_of_a_stream(backend: BackendRow) -> None:
+    size = 24 * 1024 * 1024
+    code = f"import os\nfor _ in range({size} // 65536): os.write(1, b'x' * 65536)"
+    limits = Limits(wall_seconds=60, output_bytes=2 * size)
+    total = largest = 0
+    async with SandboxManager(backend.config(limits=limits)) as sandbox:
+        async for event in sandbox.stream(code):
+            if isinstance(event, Stdout):
+                total += len(event.data)
+                largest = max(largest, len(event.data))
+        with pytest.raises(InvalidInputError, match="can be kept"):
+            await sandbox.run(code)
+
+    assert total == size
+    assert largest < 1024 * 1024
+
+
+async def test_leaving_a_stream_ends_the_program(sandbox: SandboxManager) -> None:
+    code = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+    with anyio.fail_after(20):
+        async with aclosing(sandbox.stream(code)) as events:
+            async for event in events:
+                assert event == Stdout(b"here\n")
+                break
+        assert sandbox.active_cells == 0

@@ -1,0 +1,271 @@
+"""A session keeps its state: variables, files, forks; and says when it does not."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolcell.core import CellLostError, InvalidInputError
+from toolcell.sandbox import Limits, SandboxManager, Session
+
+from .conftest import PROCESSES, BackendRow
+
+pytestmark = pytest.mark.anyio
+
+SHORT = Limits(wall_seconds=0.3)
+
+
+async def value(session: Session, code: str) -> object:
+    result = await session.run(code)
+    assert result.ok, result.stderr
+    return result.value
+
+
+async def test_variables_imports_folder_and_files_persist(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        first = await session.run("import os, math\nx = 41\nos.mkdir('d')")
+        await session.run("os.chdir('d')\nopen('f', 'w').write('text')")
+        seen = await value(session, "[x + 1, math.floor(1.5), os.getcwd()[-2:]]")
+
+        assert first.state == "kept"
+        assert seen == [42, 1, "/d"]
+        assert await session.read_file("d/f") == b"text"
+
+
+async def test_a_fresh_run_stands_beside_the_state(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        fresh = await session.run("'x' in globals()", fresh=True)
+        crashed = await session.run("import os; os.abort()", fresh=True)
+
+        assert (fresh.value, fresh.state) == (False, None)
+        assert crashed.status == "crashed"
+        assert await value(session, "x") == 1
+
+
+async def test_an_error_and_an_exit_keep_the_state(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        failed = await session.run("x = 7\n1 / 0")
+        left = await session.run("import sys\nsys.exit(3)")
+
+        assert (failed.status, failed.state) == ("error", "kept")
+        assert failed.exception is not None
+        assert failed.exception.type == "ZeroDivisionError"
+        assert (left.status, left.exit_code, left.state) == ("exit", 3, "kept")
+        assert await value(session, "x") == 7
+
+
+async def test_a_deadline_interrupts_and_keeps_the_state(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import time\nx = 1\ntry:\n    while True: time.sleep(0.01)\n"
+        "finally:\n    print('swept')"
+    )
+    async with sandbox.session() as session:
+        result = await session.run(code, limits=SHORT)
+
+        assert (result.status, result.state) == ("timeout", "kept")
+        assert result.stdout == "swept\n"
+        assert await value(session, "x") == 1
+
+
+async def test_a_program_that_does_not_obey_is_killed_and_its_state_lost(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "x = 1\nprint('no', flush=True)\nwhile True: pass"
+    )
+    async with sandbox.session() as session:
+        result = await session.run(code, limits=SHORT)
+        after = await session.run("'x' in globals()")
+
+    assert (result.status, result.state) == ("timeout", "lost")
+    assert result.stdout == "no\n"
+    assert (after.value, after.state) == (False, "kept")
+
+
+async def test_interrupt_ends_the_run_as_cancelled(sandbox: SandboxManager) -> None:
+    begun = anyio.Event()
+    results = []
+    code = "x = 5\nprint('here', flush=True)\nimport time\ntime.sleep(600)"
+    async with sandbox.session() as session:
+
+        async def run() -> None:
+            result = await session.run(code, on_output=lambda *_: begun.set())
+            results.append(result)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await begun.wait()
+            await session.interrupt()
+
+        assert [(each.status, each.state) for each in results] == [
+            ("cancelled", "kept")
+        ]
+        assert await value(session, "x") == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import os; os._exit(4)", "exit"),
+        ("import os; os.kill(os.getpid(), 9)", "killed"),
+        ("import ctypes; ctypes.string_at(0)", "crashed"),
+    ],
+)
+async def test_a_lost_interpreter_says_so(
+    sandbox: SandboxManager, code: str, status: str
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        result = await session.run(code)
+        after = await session.run("'x' in globals()")
+
+    assert (result.status, result.state) == (status, "lost")
+    assert (after.value, after.state) == (False, "kept")
+
+
+async def test_state_lost_between_runs_is_told_in_the_next_result(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import os, threading\n"
+        "threading.Timer(0.05, lambda: os._exit(0)).start()\nx = 1"
+    )
+    async with sandbox.session() as session:
+        await session.run(code)
+        # It ends while a new interpreter waits for its end.
+        await session.run(
+            "import os, time\n"
+            "while len([p for p in os.listdir('/proc') if p.isdigit()]) > "
+            "3 + ('Gvisor' in open('/proc/version').read()):\n    time.sleep(0.01)",
+            fresh=True,
+            limits=Limits(wall_seconds=1),
+        )
+        after = await session.run("'x' in globals()")
+
+    assert after.value is False
+    assert any("were lost" in warning for warning in after.warnings)
+
+
+async def test_two_sessions_share_nothing_but_the_machine(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as one, sandbox.session() as other:
+        await one.run("x = 1")
+        seen = await other.run("'x' in globals()")
+
+    assert seen.value is False
+
+
+async def test_processes_of_the_program_live_on_and_daemons_do_not(
+    sandbox: SandboxManager,
+) -> None:
+    daemon = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n"
+        "    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(0)\nos.wait()"
+    )
+    async with sandbox.session() as session:
+        # After the first run there is a spare interpreter for the next.
+        await session.run("1")
+        before = await value(session, PROCESSES)
+        await session.run(
+            "import subprocess\nchild = subprocess.Popen(['sleep', '600'])"
+        )
+        await session.run(daemon)
+        assert await value(session, "child.poll() is None") is True
+        await session.run("child.kill(); child.wait()")
+        assert await value(session, PROCESSES) == before
+
+
+async def test_a_fork_goes_its_own_way(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = [1]\nopen('f', 'w').write('old')")
+        branch = await session.fork()
+        await branch.run("x.append(2)\nopen('f', 'w').write('new')")
+
+        assert await value(session, "[x, open('f').read()]") == [[1], "old"]
+        assert await value(branch, "[x, open('f').read()]") == [[1, 2], "new"]
+        assert await branch.read_file("f") == b"new"
+        assert await session.read_file("f") == b"old"
+        await branch.aclose()
+        assert await value(session, "x") == [1]
+
+
+async def test_a_fork_names_what_is_shared(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("kept = open('open-file', 'w')")
+        branch = await session.fork()
+
+    assert any("open-file is shared" in warning for warning in branch.warnings)
+
+
+async def test_live_threads_refuse_a_fork_unless_allowed(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import threading\nstop = threading.Event()\n"
+        "threading.Thread(target=stop.wait, name='busy', daemon=True).start()"
+    )
+    async with sandbox.session() as session:
+        await session.run(code)
+        with pytest.raises(InvalidInputError, match="busy"):
+            await session.fork()
+        branch = await session.fork(allow_threads=True)
+        alive = await value(branch, "threading.active_count()")
+
+    assert alive == 1
+    assert "the thread busy was lost" in branch.warnings
+
+
+async def test_a_checkpoint_can_be_gone_back_to_again(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1\nopen('f', 'w').write('1')")
+        point = await session.checkpoint()
+        for number in (2, 3):
+            await session.run(f"x = {number}\nopen('f', 'w').write('{number}')")
+            await session.rollback(point)
+            assert await value(session, "[x, open('f').read()]") == [1, "1"]
+        with pytest.raises(InvalidInputError, match="no checkpoint"):
+            await session.rollback("main-77")
+
+
+async def test_forks_are_limited_in_number(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        for _ in range(16):
+            await session.fork()
+        with pytest.raises(InvalidInputError, match="16 forks"):
+            await session.fork()
+
+
+async def test_there_must_be_something_to_fork(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        with pytest.raises(InvalidInputError, match="there is no state"):
+            await session.fork()
+
+
+async def test_an_idle_session_ends(backend: BackendRow) -> None:
+    config = backend.config(session_idle_seconds=0.2)
+    async with SandboxManager(config) as manager:
+        with pytest.raises(CellLostError, match=r"idle for 0\.2 seconds"):
+            async with manager.session() as session:
+                await session.run("x = 1")
+                # Its process is gone once its work dir no longer answers.
+                while True:
+                    await anyio.sleep(0.05 * 6)
+                    await session.run("x")
+
+
+async def test_a_session_ends_with_its_lifetime(backend: BackendRow) -> None:
+    config = backend.config(session_lifetime_seconds=0.5)
+    async with SandboxManager(config) as manager:
+        with pytest.raises(CellLostError, match="was open for"):
+            async with manager.session() as session:
+                while True:
+                    await session.run("x = 1")
+                    await anyio.sleep(0.02)
