@@ -15,6 +15,7 @@ import baselines
 import peers
 import processes
 from baselines import HELLO, PYTHON
+from guard_rows import GUARD_ROWS
 from measure import (
     SLOW_BURST,
     Contender,
@@ -272,5 +273,6 @@ ROWS: dict[str, RowMaker] = {
     "command-line": command_line,
     "idle-memory": idle_memory,
     **TOOL_ROWS,
+    **GUARD_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }

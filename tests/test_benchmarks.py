@@ -69,6 +69,18 @@ def test_the_tool_rows_print_their_table(tmp_path: Path) -> None:
     assert works >= {"one tool call", "batch of 1,000 tool calls"}
 
 
+def test_the_guard_rows_print_their_table(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = bench(
+        *("--only", "guard-memory", "guard-sqlite", "guard-redis", "guard-rules"),
+        *("peer-guard-limits", "--runs", "1", "--json", str(figures)),
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    works = {row["work"] for row in json.loads(figures.read_text())["rows"]}
+    assert works >= {"one guarded call, memory", "one guarded call, SQLite"}
+
+
 def test_an_unknown_row_is_refused() -> None:
     done = bench("--only", "no-such-row")
 

@@ -1,0 +1,256 @@
+"""Rows on the guard: one guarded call on each store, refusals, and many rules.
+
+Peers are written for limits 5.8, pyrate-limiter 4.5, casbin 1.43 and cedarpy 4.12.
+None of them reserves and settles: each only answers once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+from measure import Contender, Missing, Row, Sample, WrongResult, against, take_turns
+
+from toolcell.core import GuardDeniedError, ToolCall
+from toolcell.guard import (
+    ActionGuard,
+    AgentPolicy,
+    CallFacts,
+    MemoryStore,
+    RedisStore,
+    SQLiteStore,
+    Store,
+)
+
+if TYPE_CHECKING:
+    from rows import Options
+
+_CALLS = 50
+"""Calls in one run: a single one is too short for a clock and its neighbours."""
+
+_CALL = ToolCall(id="1", name="add", arguments={"a": 1}, agent_id="a")
+_FACTS = CallFacts(cost={"usd": "0.000001"})
+_COST = {"usd": "0.000001"}
+
+
+def _guard(
+    store: Store | None = None, allow: tuple[Any, ...] = ("add",)
+) -> ActionGuard:
+    policy = AgentPolicy(
+        agent_id="a",
+        allow=allow,
+        rate_limits=[{"limit": "100000/second", "algorithm": "bucket"}],
+        budgets=[
+            {"unit": "usd", "limit": "1000000", "window": "day"},
+            {"unit": "calls", "limit": 10**9, "per": "agent_tool"},
+        ],
+    )
+    return ActionGuard([policy], store=store)
+
+
+async def _guarded(guard: ActionGuard) -> None:
+    async with guard.admit(_CALL, _FACTS) as permit:
+        if not await permit.settle(_COST):
+            raise WrongResult("a call was settled before")
+
+
+async def _refused(guard: ActionGuard) -> None:
+    try:
+        async with guard.admit(_CALL, _FACTS):
+            raise WrongResult("a call was admitted")
+    except GuardDeniedError:
+        pass
+
+
+def _contender(name: str, work: Callable[[], Awaitable[object]]) -> Contender:
+    async def run() -> float:
+        started = time.perf_counter()
+        for _ in range(_CALLS):
+            await work()
+        return (time.perf_counter() - started) * 1_000
+
+    return Contender(name=name, run=run)
+
+
+def _plain(name: str, work: Callable[[], object]) -> Contender:
+    async def called() -> None:
+        work()
+
+    return _contender(name, called)
+
+
+async def _measured(options: Options, *contenders: Contender) -> list[Sample]:
+    samples = await take_turns(contenders, options.runs)
+    return [each.by_own_clock() for each in samples]
+
+
+def _single(work: str, sample: Sample, gate: float | None) -> Row:
+    """Return the row of one call of a run."""
+    values = [value * 1_000 / _CALLS for value in sample.values]
+    one = Sample(name=sample.name, unit="µs", values=values)
+    return Row(work=work, ours=one, compare="absolute", gate=gate)
+
+
+async def memory(options: Options) -> list[Row]:
+    """Decide, reserve in a rate and two budgets, settle."""
+    ours = _contender("guard.admit", partial(_guarded, _guard(MemoryStore())))
+    no = _contender("guard.admit", partial(_refused, _guard(allow=("sub",))))
+    floor = _plain("set lookup", partial({"add"}.__contains__, "add"))
+    guarded, refused, lookup = await _measured(options, ours, no, floor)
+    return [
+        *against(f"{_CALLS} guarded calls, memory", [guarded, lookup], [None], "share"),
+        _single("one guarded call, memory", guarded, 10),
+        _single("one refused call", refused, 10),
+    ]
+
+
+async def sqlite(options: Options) -> list[Row]:
+    """The same in a file, awaited; a call is two hops to a thread."""
+    with TemporaryDirectory() as folder:
+        store = SQLiteStore(Path(folder, "state.db"))
+
+        async def hops() -> None:
+            await anyio.to_thread.run_sync(int)
+            await anyio.to_thread.run_sync(int)
+
+        ours = _contender("guard.admit", partial(_guarded, _guard(store)))
+        samples = await _measured(options, ours, _contender("two thread hops", hops))
+        await store.aclose()
+    return [
+        *against(f"{_CALLS} guarded calls, SQLite", samples, [None], "share"),
+        _single("one guarded call, SQLite", samples[0], None),
+    ]
+
+
+async def redis(options: Options) -> list[Row]:
+    """The same in Redis on a local socket; a call is two round trips."""
+    program = shutil.which("redis-server")
+    if program is None:
+        raise Missing("there is no redis-server")
+    with TemporaryDirectory() as folder:
+        socket = Path(folder, "redis.sock")
+        arguments = ["--port", "0", "--unixsocket", str(socket), "--save", ""]
+        with subprocess.Popen(
+            [program, *arguments], stdout=subprocess.DEVNULL
+        ) as server:
+            try:
+                while not socket.exists():
+                    await anyio.sleep(0.01)
+                return await _on_redis(options, f"unix://{socket}")
+            finally:
+                server.kill()
+
+
+async def _on_redis(options: Options, url: str) -> list[Row]:
+    client = importlib.import_module("redis").Redis.from_url(url)
+    store = RedisStore(url, deadline=1)
+
+    async def pings() -> None:
+        await anyio.to_thread.run_sync(client.ping)
+        await anyio.to_thread.run_sync(client.ping)
+
+    ours = _contender("guard.admit", partial(_guarded, _guard(store)))
+    samples = await _measured(options, ours, _contender("two PINGs, awaited", pings))
+    client.close()
+    await store.aclose()
+    return [
+        *against(f"{_CALLS} guarded calls, Redis", samples, [None], "share"),
+        _single("one guarded call, Redis", samples[0], None),
+    ]
+
+
+async def rules(options: Options) -> list[Row]:
+    """A thousand rules against ten; names, and globs that are tried one by one."""
+    names = [f"tool{number}" for number in range(1_000)]
+    globs = [f"tool{number}_*" for number in range(1_000)]
+
+    def with_rules(kind: list[str], count: int) -> Contender:
+        guard = _guard(allow=(*kind[: count - 1], "add"))
+        return _contender(f"{count} rules", partial(guard.decide, _CALL, _FACTS))
+
+    made = [with_rules(kind, count) for kind in (names, globs) for count in (1_000, 10)]
+    samples = await _measured(options, *made)
+    return [
+        *against(f"{_CALLS} decisions, exact names", samples[:2], [2], "share"),
+        *against(f"{_CALLS} decisions, globs", samples[2:], [None], "share"),
+    ]
+
+
+def _load(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise Missing(f"{package} is not installed") from None
+
+
+def _limits() -> Contender:
+    module = _load("limits", "limits")
+    storage = module.storage.MemoryStorage()
+    limiter = module.strategies.MovingWindowRateLimiter(storage)
+    rate = module.parse("10000000/day")
+    return _plain("limits moving window", partial(limiter.hit, rate, "a"))
+
+
+def _pyrate() -> Contender:
+    module = _load("pyrate_limiter", "pyrate-limiter")
+    limiter = module.Limiter(module.Rate(10_000_000, module.Duration.DAY))
+    work = partial(limiter.try_acquire, "a", blocking=False)
+    return _plain("pyrate-limiter", work)
+
+
+def _casbin() -> Contender:
+    module = _load("casbin", "casbin")
+    model = module.Enforcer.new_model(
+        text="[request_definition]\nr = sub, obj\n[policy_definition]\np = sub, obj\n"
+        "[policy_effect]\ne = some(where (p.eft == allow))\n"
+        "[matchers]\nm = r.sub == p.sub && r.obj == p.obj"
+    )
+    enforcer = module.Enforcer(model)
+    for number in range(10):
+        enforcer.add_policy("a", f"tool{number}")
+    return _plain("casbin, 10 rules", partial(enforcer.enforce, "a", "tool9"))
+
+
+def _cedar() -> Contender:
+    module = _load("cedarpy", "cedarpy")
+    text = "".join(
+        f'permit(principal == Agent::"a", action == Action::"tool{number}", resource);'
+        for number in range(10)
+    )
+    request = {
+        "principal": 'Agent::"a"',
+        "action": 'Action::"tool9"',
+        "resource": 'Tool::"t"',
+        "context": {},
+    }
+    work = partial(module.is_authorized, request, text, [])
+    return _plain("cedarpy, 10 policies as text", work)
+
+
+def _peer(make: Callable[[], Contender]) -> Callable[[Options], Awaitable[list[Row]]]:
+    async def row(options: Options) -> list[Row]:
+        ours = _contender("guard.admit", partial(_guarded, _guard(MemoryStore())))
+        samples = await _measured(options, ours, make())
+        return against(f"{_CALLS} guarded calls, memory", samples, [None], "share")
+
+    return row
+
+
+GUARD_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
+    "guard-memory": memory,
+    "guard-sqlite": sqlite,
+    "guard-redis": redis,
+    "guard-rules": rules,
+    "peer-guard-limits": _peer(_limits),
+    "peer-guard-pyrate": _peer(_pyrate),
+    "peer-guard-casbin": _peer(_casbin),
+    "peer-guard-cedarpy": _peer(_cedar),
+}
