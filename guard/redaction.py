@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from json import JSONEncoder
 from typing import Any
 from urllib.parse import quote
 
@@ -82,7 +82,7 @@ _WORDS_OF_SECRETS = tuple(
     {word for words, _ in _FORMS for word in words}
     | {"auth", "cookie", "credential", "session"}
 )
-_to_json = JSONEncoder(
+_to_json = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False
 ).encode
 
@@ -162,7 +162,7 @@ class Redactor:
                 return int(value)
             return f"[an integer of {value.bit_length()} bits]"
         if isinstance(value, float):
-            return float(value) if math.isfinite(value) else repr(float(value))
+            return float(value) if math.isfinite(value) else json.dumps(float(value))
         if isinstance(value, SecretStr | SecretBytes):
             return HIDDEN
         if depth == 0:

@@ -197,8 +197,8 @@ def test_odd_values_become_json_of_bounded_size() -> None:
     shown = redact(value)
 
     assert shown == {
-        "nan": "nan",
-        "inf": "-inf",
+        "nan": "NaN",
+        "inf": "-Infinity",
         "big": "[an integer of 16610 bits]",
         "deep": shown["deep"],  # type: ignore[index,call-overload]
         "object": "[object]",
@@ -232,6 +232,7 @@ def test_the_text_form_is_the_value_form() -> None:
         [],
         {},
     ]
+    values += [[float("nan"), float("inf")], {"a": float("-inf")}]
     for value in values:
         assert json.loads(redact.json(value)) == redact(value)
 
