@@ -233,6 +233,17 @@ async def test_a_call_inside_a_call_waits_for_no_slot() -> None:
     }
 
 
+async def test_tasks_tell_what_they_do_lt_38() -> None:
+    @tool
+    async def name() -> str:
+        return anyio.get_current_task().name or ""
+
+    batch = [call("name", f"id{number}") for number in range(2)]
+    results = await executor(name).execute(batch)
+
+    assert [result.content for result in results] == ["name 0 id0", "name 1 id1"]
+
+
 user: ContextVar[str] = ContextVar("user", default="nobody")
 
 

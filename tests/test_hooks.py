@@ -391,9 +391,14 @@ def test_what_cannot_travel_is_refused_at_registration() -> None:
     def holds_a_handle() -> str:
         return LOGGER.name
 
-    for wrong in (closes_over, holds_a_handle):
+    @tool(sandboxed=True)
+    def takes_a_secret_along() -> str:
+        return API_TOKEN
+
+    for wrong in (closes_over, holds_a_handle, takes_a_secret_along):
         with pytest.raises(ConfigError):
             ToolRegistry([wrong])
 
 
 LOGGER = logging.getLogger("handle")
+API_TOKEN = "not-for-cells"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from toolcell.core import ConfigError, InvalidInputError
+from toolcell.guard import Redactor
 from toolcell.sandbox import call_program
 
 _PLAIN = (Any, str, int, float, bool, None, type(None), list, dict)
@@ -34,11 +35,17 @@ def check_travels(
                 hint="annotate it with str, int, float, bool, list or dict",
             )
     try:
-        call_program(function, (), {})
+        _, inputs = call_program(function, (), {})
     except InvalidInputError as error:
         raise ConfigError(
             f"{name} cannot run in a cell: {error.message}", hint=error.hint
         ) from None
+    if Redactor()(inputs) != inputs:
+        raise ConfigError(
+            f"{name} refers to a global value that looks like a secret, and would take "
+            "it along into a cell",
+            hint="leave secrets on the host",
+        )
 
 
 def _is_plain(annotation: Any) -> bool:
