@@ -416,6 +416,41 @@ def test_names_of_the_function_around_are_found_lt_46() -> None:
     assert f.call(f.validate({"a": {"x": 1}})) == 1
 
 
+def test_local_names_reach_methods_and_subclasses_too_lt_46() -> None:
+    class Local(BaseModel):
+        x: int
+
+    class Shop:
+        @tool
+        def sell(self, a: list[Local]) -> int:
+            return a[0].x
+
+    class Seller(Tool):
+        name = "seller"
+
+        def execute(self, a: Local | None) -> int:
+            return a.x if a else 0
+
+    sell, seller = Shop().sell, Seller()
+    assert sell.call(sell.validate({"a": [{"x": 1}]})) == 1
+    assert seller.call(seller.validate({"a": {"x": 2}})) == 2
+
+
+def test_names_of_a_caller_are_not_taken_for_local_ones() -> None:
+    def define() -> Tool:
+        @tool
+        def f(a: Stranger) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+        return f
+
+    def with_a_name() -> Tool:
+        Stranger = int  # noqa: F841
+        return define()
+
+    with pytest.raises(ConfigError, match="names Stranger, which is not defined"):
+        with_a_name().check()
+
+
 def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
     class Lacking(BaseModel):
         other: Missing  # type: ignore[name-defined]  # noqa: F821

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from typing_extensions import Unpack
@@ -13,7 +14,13 @@ from .context import ToolContext
 from .docstrings import description_of
 from .json_schema import WrittenSchema
 from .options import ToolOptions, check_options
-from .signature import docstring_of, open_parameters, resolve_annotations, wants_context
+from .signature import (
+    docstring_of,
+    local_names,
+    open_parameters,
+    resolve_annotations,
+    wants_context,
+)
 from .tool import Tool
 from .validation import Arguments
 
@@ -44,11 +51,14 @@ class JSONSchemaTool(Tool):
         for option, value in check_options(f"JSONSchemaTool {name}", given):
             setattr(self, option, value)
         self.handler = handler
-        hints = resolve_annotations(handler, open_parameters(handler), {})
+        hints = resolve_annotations(
+            handler, open_parameters(handler), local_names(handler)
+        )
         self._contexts = [key for key in hints if wants_context(hints[key])]
         self.check()
 
-    def _make_schema(self, namespace: Mapping[str, Any]) -> WrittenSchema:
+    @cached_property
+    def _schema(self) -> WrittenSchema:
         return WrittenSchema(self.name, self._written or {})
 
     @property

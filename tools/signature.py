@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import re
+import sys
 import types
 import typing
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -15,6 +18,7 @@ from toolcell.core import ConfigError
 from .context import ToolContext
 
 _Kind = inspect.Parameter
+_WORD = re.compile(r"[^\W\d]\w*")
 _OPEN_KINDS = (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD)
 
 
@@ -134,6 +138,34 @@ def _closure_of(function: Callable[..., Any]) -> dict[str, Any]:
             with contextlib.suppress(ValueError):
                 found[name] = cell.cell_contents
     return found
+
+
+def local_names(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what annotations name in the function around; ask when it is defined.
+
+    Only these names are kept, not all that is local there.
+    """
+    plain = plain_function(function)
+    annotations = getattr(plain, "__annotations__", {}).values()
+    written = " ".join(each for each in annotations if isinstance(each, str))
+    if not written or "<locals>" not in getattr(plain, "__qualname__", ""):
+        return {}
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and _is_ours(frame.f_globals):
+        frame = frame.f_back
+    scopes: list[Mapping[str, Any]] = []
+    while frame is not None:
+        scopes.append(frame.f_locals)
+        # The body of a class is run by the function that it stands in.
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        is_module = frame.f_locals is frame.f_globals
+        frame = None if is_function or is_module else frame.f_back
+    known = ChainMap(*(dict(scope) for scope in scopes))
+    return {name: known[name] for name in _WORD.findall(written) if name in known}
+
+
+def _is_ours(scope: Mapping[str, Any]) -> bool:
+    return scope.get("__name__") == "abc" or scope.get("__package__") == __package__
 
 
 def unresolved(function: str, missing: str | None) -> ConfigError:

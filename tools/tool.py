@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Set
 from functools import cached_property
@@ -23,7 +21,7 @@ from .docstrings import description_of, read_call, read_docstring
 from .json_schema import WrittenSchema
 from .options import Options, ToolOptions, check_options
 from .schema import FunctionSchema
-from .signature import docstring_of, name_of, plain_function
+from .signature import docstring_of, local_names, name_of, plain_function
 from .travel import check_travels
 from .validation import Arguments, canonical_json, sha256
 
@@ -68,6 +66,7 @@ class Tool(ABC):
     examples: tuple[Mapping[str, Any], ...] = ()
     strict: bool = True
     _written: Mapping[str, Any] | None = None
+    _names: Mapping[str, Any] = MappingProxyType({})
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Check the definition.
@@ -83,6 +82,7 @@ class Tool(ABC):
             return
         if not inspect.isfunction(cls.execute):
             raise ConfigError(f"{cls.__name__}.execute is not a method")
+        cls._names = local_names(cls.execute)
         if not cls.description:
             documented = cls.execute.__doc__ or cls.__dict__.get("__doc__")
             cls.description = description_of(cls.name or cls.__name__, documented)
@@ -109,9 +109,6 @@ class Tool(ABC):
 
     @cached_property
     def _schema(self) -> _Schema:
-        return self._make_schema({})
-
-    def _make_schema(self, namespace: Mapping[str, Any]) -> _Schema:
         body = self._body
         if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
             raise ConfigError(f"{self.name} is a generator", hint="return a list")
@@ -119,7 +116,7 @@ class Tool(ABC):
             return WrittenSchema(self.name, self._written, function=body)
         described = read_docstring(docstring_of(body)).parameters
         return FunctionSchema(
-            body, described=described, strict=self.strict, namespace=namespace
+            body, described=described, strict=self.strict, namespace=self._names
         )
 
     @property
@@ -304,12 +301,12 @@ class FunctionTool(Tool, Generic[P, R]):
             if hasattr(body, attribute):
                 self.__dict__[attribute] = getattr(body, attribute)
         self.__dict__.update(check_options(_source_of(body), given))
-        self.__dict__.update(function=function, _written=written, __wrapped__=body)
-        if not is_classmethod and _has_local_annotations(body):
-            # Names of the function around it are in reach only now. What is not
-            # there yet is looked for again at the first use.
-            with contextlib.suppress(ConfigError):
-                self.__dict__["_schema"] = self._make_schema(_names_of_caller())
+        self.__dict__.update(
+            function=function,
+            _written=written,
+            _names=local_names(body),
+            __wrapped__=body,
+        )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("a tool does not change; make another with FunctionTool")
@@ -409,18 +406,3 @@ def _source_of(function: Callable[..., Any]) -> str:
     plain = plain_function(function)
     module = getattr(plain, "__module__", None) or type(plain).__module__
     return f"{module}.{getattr(plain, '__qualname__', name_of(plain))}"
-
-
-def _has_local_annotations(function: Callable[..., Any]) -> bool:
-    plain = plain_function(function)
-    written = getattr(plain, "__annotations__", {}).values()
-    is_local = "<locals>" in getattr(plain, "__qualname__", "")
-    return is_local and any(isinstance(each, str) for each in written)
-
-
-def _names_of_caller() -> Mapping[str, Any]:
-    """Return the local names of the function that defines a tool."""
-    frame = sys._getframe(1)
-    while frame.f_globals.get("__package__") == __package__ and frame.f_back:
-        frame = frame.f_back
-    return frame.f_locals
