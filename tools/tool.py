@@ -188,11 +188,12 @@ class Tool(ABC):
         There a call behind `>>>` counts, if it is of this function, with literals, and
         valid.
         """
-        if self.examples:
-            return self.examples
-        names = [
-            each for each in self._schema.hints if each not in self._schema.contexts
-        ]
+        return self.examples or self._written_examples
+
+    @cached_property
+    def _written_examples(self) -> tuple[Mapping[str, Any], ...]:
+        contexts = self._schema.contexts
+        names = [each for each in self._schema.hints if each not in contexts]
         written = read_docstring(docstring_of(self._body)).examples
         read = [read_call(each, name_of(self._body), names) for each in written]
         return tuple(each for each in read if each is not None and self._fits(each))
@@ -324,8 +325,8 @@ class FunctionTool(Tool, Generic[P, R]):
             return self
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, function=bound, __wrapped__=bound)
-        made.__dict__.pop("_schema", None)
-        made.__dict__.pop("definition_hash", None)
+        for made_of_signature in ("_schema", "_written_examples", "definition_hash"):
+            made.__dict__.pop(made_of_signature, None)
         return made
 
     def __repr__(self) -> str:
