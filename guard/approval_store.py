@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -106,6 +107,9 @@ class ApprovalStore:
             raise ConfigError(
                 f"the approvals in {self._path} cannot be opened: {error}"
             ) from error
+        if self._path is None:
+            # Nobody closes what lives only as long as this object.
+            weakref.finalize(self, self._db.close)
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
