@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import secrets
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 
 from toolcell.core import (
@@ -114,9 +115,8 @@ class ActionGuard:
             return await self._explain(call, facts)
         except StoreUnavailableError as error:
             return self._refused("store_unavailable", error.message)
-        except Exception:  # noqa: BLE001  (a fault of ours is a refusal)
-            _log.exception("the guard failed to decide")
-            return self._refused("guard_fault", "the guard itself failed")
+        except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
+            return self._fault(error)
 
     def admit(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Permit:
         """Return the permit of a call; entering it decides and reserves.
@@ -141,7 +141,7 @@ class ActionGuard:
             StoreUnavailableError: The store did not answer.
             AuditError: The act could not be recorded; nothing was done.
         """
-        if not by.strip() or self._policies.of(by):
+        if not by.strip() or self._policies.names_agent(by):
             raise InvalidInputError("a reset is an act of a person, whom 'by' names")
         if not self._policies.of(agent_id):
             raise InvalidInputError(f"agent {agent_id!r} has no policy")
@@ -164,9 +164,8 @@ class ActionGuard:
             decision = self._refused("store_unavailable", error.message)
         except AuditError:
             raise
-        except Exception:  # noqa: BLE001  (a fault of ours is a refusal)
-            _log.exception("the guard failed to decide")
-            decision = self._refused("guard_fault", "the guard itself failed")
+        except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
+            decision = self._fault(error)
         if self._audit is not None:
             self._audit.decision(permit.call, permit.facts, decision)
         return decision
@@ -209,6 +208,8 @@ class ActionGuard:
             return ruled(ruling, policies.version)
         if ruling.verdict == "ask" and self._approvals is not None:
             answer = await self._approvals.peek(call, facts)
+            if answer.status == "rejected":
+                return self._refused("approval_denied", answer.reason)
             if answer.approved:
                 ruling = ruling.approved()
         return await self._look(policies, ruling, call, facts)
@@ -294,7 +295,8 @@ class ActionGuard:
 
     async def _may_use(self, answer: Answer) -> bool:
         """Use an approval up; an agent's approval is none."""
-        if self._approvals is None or self._policies.of(answer.approver or ""):
+        approver = answer.approver or ""
+        if self._approvals is None or self._policies.names_agent(approver):
             return False
         return await self._approvals.use(answer)
 
@@ -348,6 +350,13 @@ class ActionGuard:
 
     def _refused(self, reason: Reason, detail: str) -> Decision:
         return refused(reason, detail, self._policies.version)
+
+    def _fault(self, error: Exception) -> Decision:
+        # Not the error's text: it may hold arguments of the call.
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        kind = type(error).__name__
+        _log.error("the guard failed: %s at %s:%s", kind, at.filename, at.lineno)
+        return self._refused("guard_fault", "the guard itself failed")
 
     def _tell(self, event: str, word: str) -> None:
         if self._audit is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from toolcell.core import PolicyError, ToolCall
 
+from .approval import is_same_name
 from .conditions import judge_arguments
 from .decision import Reason, Tried, Verdict
 from .facts import NO_FACTS, CallFacts, canonical_json
@@ -210,6 +211,10 @@ class PolicySet:
     def of(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
         """Return an agent's policy and its ancestors'; empty if it has none."""
         return self._chains.get(agent_id, ())
+
+    def names_agent(self, name: str) -> bool:
+        """Return whether a name is an agent's, or looks like one's."""
+        return any(is_same_name(name, agent) for agent in self._by_agent)
 
     def judge(self, call: ToolCall, facts: CallFacts, *, explain: bool) -> Ruling:
         """Return what the rules say of a call."""

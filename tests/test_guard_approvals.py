@@ -85,6 +85,16 @@ async def test_a_rejection_reaches_the_model_and_is_remembered() -> None:
     assert {each["detail"] for each in refusals} == {
         "a person refused this call: too much"
     }
+    told = await guard.decide(pay(), FACTS)
+    assert (told.verdict, told.reason) == ("deny", "approval_denied")
+
+
+async def test_an_agent_cannot_approve_for_another_however_it_is_written() -> None:
+    handler, _ = answering(Approve(approver="Agent B"))
+    agents = [policy(), policy(agent_id="agent-b")]
+    guard = ActionGuard(agents, approvals=Approvals(handler=handler))
+
+    assert (await refusal(guard, pay(), FACTS))["reason"] == "approval_denied"
 
 
 async def test_nobody_there_is_a_refusal_ra_06() -> None:

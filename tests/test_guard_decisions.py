@@ -11,12 +11,14 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import ValidationError
 
 from toolcell.core import (
     AuditError,
     GuardDeniedError,
     InvalidInputError,
     PolicyError,
+    ToolCall,
     ToolTimeoutError,
 )
 from toolcell.guard import (
@@ -359,7 +361,7 @@ async def test_a_reset_is_an_act_of_a_person_and_recorded_rg_25(tmp_path: Path) 
         guard = ActionGuard([policy], audit=audit)
         await spend(guard, call(), facts(usd="1"), usd="1")
 
-        for agent, by in (("a", ""), ("a", "a"), ("b", "pat")):
+        for agent, by in (("a", ""), ("a", "a"), ("a", " A."), ("b", "pat")):
             with pytest.raises(InvalidInputError):
                 await guard.reset(agent, by=by)
         assert await guard.reset("a", by="pat") == 1
@@ -422,6 +424,22 @@ async def test_a_fault_of_the_guard_is_a_refusal(caplog: Any) -> None:
         assert (await refusal(guard, call()))["reason"] == "guard_fault"
         assert (await guard.decide(call(), FREE)).reason == "guard_fault"
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.attack(89)
+async def test_what_was_checked_is_what_runs() -> None:
+    path = {"under": "/data"}
+    policy = AgentPolicy(
+        agent_id="a", allow=[{"tools": ["open"], "when": {"path": path}}]
+    )
+    mine: dict[str, Any] = {"path": "/data/a"}
+    asked = ToolCall(id="1", name="open", arguments=mine, agent_id="a")
+
+    async with ActionGuard([policy]).admit(asked, FREE) as permit:
+        mine["path"] = "/etc/passwd"
+        assert permit.call.arguments == {"path": "/data/a"}
+        with pytest.raises(ValidationError):
+            permit.call.arguments = mine
 
 
 async def test_a_call_that_is_cancelled_is_settled() -> None:
