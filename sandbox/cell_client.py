@@ -43,7 +43,9 @@ class Program:
     code: bytes
     source: str = ""
     language: Language
-    inputs: bytes
+    inputs: bytes = field(repr=False)
+    """Variables, and secrets, as JSON."""
+
     limits: Limits
     restricted_imports: tuple[str, ...] | None = None
     refused: tuple[str, ...] = ()

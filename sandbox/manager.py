@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import anyio.abc
+from pydantic import SecretStr
 
 from toolcell.core import CallFailedError, SandboxUnavailableError
 
@@ -132,6 +133,7 @@ class SandboxManager:
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run a program in a never-used cell and destroy the cell.
@@ -145,6 +147,9 @@ class SandboxManager:
             limits: Narrower limits for this run; what is not set in them, and
                 None, takes the manager's.
             files: Files of the work dir, by path.
+            secrets: Environment variables of this run alone, at most 65,536 bytes
+                together. They reach the program, and through it whatever it
+                prints or returns; no record, log or repr of ours shows them.
             on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
@@ -152,7 +157,9 @@ class SandboxManager:
             SandboxUnavailableError: There is no cell to be had.
             CellLostError: The cell went away during the run.
         """
-        program = self._program(code, language, inputs, limits, final=True)
+        program = self._program(
+            code, language, inputs, limits, final=True, secrets=secrets
+        )
         refusal = self.refusal(program)
         if refusal is not None:
             return refusal
@@ -171,6 +178,7 @@ class SandboxManager:
         final: bool,
         branch: str | None = None,
         streamed: bool = False,
+        secrets: Mapping[str, SecretStr] | None = None,
     ) -> Program:
         own = self.config.limits
         restricted = self._open_backend.traits.level == "process"
@@ -183,6 +191,7 @@ class SandboxManager:
             final=final,
             branch=branch,
             streamed=streamed,
+            secrets=secrets,
         )
 
     def session_program(
@@ -194,6 +203,7 @@ class SandboxManager:
         *,
         branch: str | None,
         streamed: bool,
+        secrets: Mapping[str, SecretStr] | None = None,
     ) -> Program:
         """Check and pack a program for a session's cell."""
         return self._program(
@@ -204,6 +214,7 @@ class SandboxManager:
             final=False,
             branch=branch,
             streamed=streamed,
+            secrets=secrets,
         )
 
     async def stream(
@@ -214,6 +225,7 @@ class SandboxManager:
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield what happens as it happens.
 
@@ -225,7 +237,13 @@ class SandboxManager:
         Arguments and errors are those of `run`.
         """
         program = self._program(
-            code, language, inputs, limits, final=True, streamed=True
+            code,
+            language,
+            inputs,
+            limits,
+            final=True,
+            streamed=True,
+            secrets=secrets,
         )
         refusal = self.refusal(program)
         async with self._cell(program.limits) as cell:

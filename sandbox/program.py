@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import keyword
+import re
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
 from .cell.frames import FrameError
+from .cell.runner import SECRETS
 from .cell_client import Language, Program, encode_inputs
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
 from .config import Limits
 
 MAX_KEPT_BYTES = 32 * 1024 * 1024
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_MAX_SECRET_BYTES = 65_536
 
 
 def make_program(
@@ -25,12 +33,14 @@ def make_program(
     final: bool,
     branch: str | None = None,
     streamed: bool = False,
+    secrets: Mapping[str, SecretStr] | None = None,
 ) -> Program:
     """Return a program that a cell can run.
 
     Raises:
         InvalidInputError: The code is no text, too large, in an unknown language,
-            or an input has no usable name or is not JSON.
+            an input has no usable name or is not JSON, or a secret cannot be an
+            environment variable.
     """
     if language not in ("python", "bash"):
         raise InvalidInputError(
@@ -43,9 +53,16 @@ def make_program(
         )
     source = _encode(code, limits)
     values = _encode_inputs(inputs, language, limits)
+    if secrets:
+        variables = _variables(secrets, inputs if language == "bash" else {})
+        values = json.dumps({**inputs, SECRETS: variables}).encode()
     refused: tuple[str, ...] = ()
     data = source
     if restricted:
+        if secrets:
+            raise InvalidInputError(
+                "'process' isolation has no environment variables for secrets"
+            )
         if language != "python":
             raise InvalidInputError("'process' isolation runs Python only")
         compiled = compile_restricted(code)
@@ -103,6 +120,39 @@ def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -
     if language == "bash" and any("\0" in text for text in texts):
         raise InvalidInputError("inputs of bash must not hold a NUL character")
     return data
+
+
+def _variables(
+    secrets: Mapping[str, SecretStr], taken: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return secrets as environment variables. No error repeats what was sent."""
+    variables = {}
+    size = 0
+    for name, value in secrets.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise InvalidInputError(
+                "the name of a secret cannot be an environment variable",
+                hint="use at most 256 ASCII letters, digits and underscores",
+            )
+        if not isinstance(value, SecretStr):
+            raise InvalidInputError(
+                f"the secret {name} is not a SecretStr",
+                hint="pass pydantic.SecretStr(...), which no log or repr shows",
+            )
+        if name in taken:
+            raise InvalidInputError(f"{name} is both an input and a secret")
+        text = value.get_secret_value()
+        # Not `encode()` in strict mode: its error would hold the text.
+        data = text.encode("utf-8", "replace")
+        if "\0" in text or data.decode() != text:
+            raise InvalidInputError(f"the secret {name} holds NUL or is not Unicode")
+        variables[name] = text
+        size += len(data)
+    if size > _MAX_SECRET_BYTES:
+        raise InvalidInputError(
+            f"the secrets have {size} bytes, the limit is {_MAX_SECRET_BYTES}"
+        )
+    return variables
 
 
 def _reserved(name: str) -> bool:

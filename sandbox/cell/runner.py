@@ -36,6 +36,10 @@ REQUEST_FD = 4
 _HIGHEST_FD = 1024
 # The program's own work dir: a branch has another than the cell.
 _home = ""
+SECRETS = "$secrets"
+"""Among the inputs of a request, where no input can be: environment variables of
+this run alone."""
+
 REHEARSE = b"?"
 """In place of a request: there is time for a rehearsal before one comes."""
 
@@ -152,6 +156,7 @@ def _serve(first: bytes) -> int:
     if request.get("branch"):
         return _live(request)
     os.close(REQUEST_FD)
+    os.environ.update(request.pop("secrets"))
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
     if request["language"] == "bash":
@@ -166,10 +171,12 @@ def _live(request: dict[str, Any]) -> int:
     module = sys.modules["__main__"]
     while True:
         module.__dict__.update(request["inputs"])
+        before = _lend(request.pop("secrets"))
         program = functools.partial(_execute, request["code"], module.__dict__)
         outcome = live.interruptible(functools.partial(_outcome, program))
         if outcome is None:
             outcome = Outcome(1, _bare_error(KeyboardInterrupt()))
+        _take_back(before)
         _flush()
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
@@ -187,13 +194,32 @@ def _live(request: dict[str, Any]) -> int:
         request = _read_request(first)
 
 
+def _lend(secrets: dict[str, str]) -> dict[str, str | None]:
+    """Set environment variables; return what they were."""
+    before = {}
+    for name, value in secrets.items():
+        before[name] = os.environ.get(name)
+        os.environ[name] = value
+    return before
+
+
+def _take_back(before: dict[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def _read_request(first: bytes) -> dict[str, Any]:
     """Read a request: its size in eight hexadecimal digits, header, inputs, code."""
     size = int(_read_exactly(8 - len(first), first), 16)
     header, _, rest = _read_exactly(size).partition(b"\n")
-    inputs, _, code = rest.partition(b"\n")
+    values, _, code = rest.partition(b"\n")
     request: dict[str, Any] = json.loads(header)
-    return {**request, "inputs": json.loads(inputs), "code": code}
+    inputs: dict[str, Any] = json.loads(values)
+    secrets: dict[str, str] = inputs.pop(SECRETS, {})
+    return {**request, "inputs": inputs, "secrets": secrets, "code": code}
 
 
 def _read_exactly(size: int, start: bytes = b"") -> bytes:
