@@ -1,5 +1,6 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
+from .cell_client import HostCalls
 from .config import CodePolicy, Limits, Mount, Network, SandboxConfig
 from .doctor import Check, Report, examine
 from .events import ArtifactMade, Event, Finished, Stderr, Stdout
@@ -32,6 +33,7 @@ __all__ = [
     "ExecutionResult",
     "FileInfo",
     "Finished",
+    "HostCalls",
     "Isolation",
     "Limits",
     "Mount",

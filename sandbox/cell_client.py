@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -13,6 +13,7 @@ import anyio
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 
+from .call_server import CallServer
 from .cell.frames import PROTOCOL_VERSION, Frame, FrameError, encode, strict_json
 from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits
@@ -60,8 +61,30 @@ class Program:
     branch: str | None = None
     """The interpreter that runs it and keeps its state; None is a new one."""
 
+    calls: HostCalls | None = None
+    """What it may call on the host."""
+
     streamed: bool = False
     """Whether output is passed on only, not kept for the result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCalls:
+    """What a program may call on the host, by `tools.<name>(...)`.
+
+    Who calls is known from whose run it is, never from what the program says.
+    """
+
+    names: tuple[str, ...]
+    handler: Callable[[str, list[Any], dict[str, Any]], Awaitable[dict[str, Any]]]
+    """Called with name, positional and named arguments, all of them the program's
+    word. Returns `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`."""
+
+    max_calls: int = 100
+    """Calls of one run. When it is reached further ones are answered by an error."""
+
+    max_concurrency: int = 8
+    """Calls at work at once. When it is reached further ones wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +228,13 @@ class Cell:
     async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
         report = await self.begin(program)
         with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
-            while not await self.step(report, on_output):
-                pass
+            if program.calls is None:
+                while not await self.step(report, on_output):
+                    pass
+            else:
+                async with CallServer(program.calls, self.tell) as server:
+                    while not await self.step(report, on_output, server):
+                        pass
         if backstop.cancelled_caught:
             await self.give_up(report)
         await self.check(report)
@@ -268,9 +296,9 @@ class Cell:
             raise CellLostError("the cell answered something else")
         return frame.header, frame.payload
 
-    async def tell(self, header: dict[str, Any]) -> None:
+    async def tell(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame that has no answer. Raises CellLostError."""
-        await self._channel.send(encode(header))
+        await self._channel.send(encode(header, payload))
 
     def _request(self, program: Program) -> bytes:
         limits = program.limits
@@ -289,12 +317,18 @@ class Cell:
             "final": program.final,
             "branch": program.branch,
             "streamed": program.streamed,
+            "tools": program.calls.names if program.calls else (),
             "artifact_bytes": MAX_ARTIFACT_BYTES,
             "artifact_count": MAX_ARTIFACTS,
         }
         return encode(header, program.code + program.inputs)
 
-    async def step(self, report: RunReport, on_output: OnOutput | None) -> bool:
+    async def step(
+        self,
+        report: RunReport,
+        on_output: OnOutput | None,
+        server: CallServer | None = None,
+    ) -> bool:
         """Take in the next frame of a run; True when it was the last.
 
         Raises:
@@ -308,6 +342,8 @@ class Cell:
                 report.add_output(header, payload)
                 if on_output is not None:
                     on_output(header["stream"], payload)
+            elif kind == "call" and server is not None:
+                server.serve(payload)
             elif kind == "artifact":
                 report.add_artifact(header, payload)
             elif kind == "artifacts_left":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 from toolcell.core import CallFailedError, SandboxUnavailableError
 
 from . import code_policy
-from .cell_client import Backend, Cell, Language, OnOutput, Program
+from .cell_client import Backend, Cell, HostCalls, Language, OnOutput, Program
 from .config import ENFORCERS, LEVELS, Limits, SandboxConfig
 from .events import Event
 from .files import WorkDir
@@ -134,6 +135,7 @@ class SandboxManager:
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         secrets: Mapping[str, SecretStr] | None = None,
+        calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run a program in a never-used cell and destroy the cell.
@@ -147,6 +149,7 @@ class SandboxManager:
             limits: Narrower limits for this run; what is not set in them, and
                 None, takes the manager's.
             files: Files of the work dir, by path.
+            calls: What the program may call here, as `tools.<name>(...)`.
             secrets: Environment variables of this run alone, at most 65,536 bytes
                 together. They reach the program, and through it whatever it
                 prints or returns; no record, log or repr of ours shows them.
@@ -160,6 +163,7 @@ class SandboxManager:
         program = self._program(
             code, language, inputs, limits, final=True, secrets=secrets
         )
+        program = replace(program, calls=calls)
         refusal = self.refusal(program)
         if refusal is not None:
             return refusal

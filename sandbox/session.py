@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import anyio
 
 from toolcell.core import CellLostError, InvalidInputError
 
-from .cell_client import Cell, Language, OnOutput, Program
+from .cell_client import Cell, HostCalls, Language, OnOutput, Program
 from .config import Limits
 from .events import Event
 from .files import MAX_READ_BYTES, FileInfo, WorkDir
@@ -78,6 +79,7 @@ class Session:
         language: Language = "python",
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
         """Run a program where the last one left off.
@@ -95,6 +97,7 @@ class Session:
             language: As in `SandboxManager.run`.
             inputs: As in `SandboxManager.run`.
             limits: Narrower limits for this run; None takes the manager's.
+            calls: As in `SandboxManager.run`.
             on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
@@ -102,6 +105,7 @@ class Session:
             CellLostError: The cell went away; the session cannot be used again.
         """
         program = self._program(code, fresh, language, inputs, limits)
+        program = replace(program, calls=calls)
         refusal = self._manager.refusal(program)
         if refusal is not None:
             return refusal

@@ -42,7 +42,7 @@ FACES = {
     """,
     "sandbox": """
         Artifact ArtifactMade Check CodePolicy Described Event ExceptionInfo
-        ExecutionResult FileInfo Finished Isolation Limits
+        ExecutionResult FileInfo Finished HostCalls Isolation Limits
         Mount Network Report SandboxConfig SandboxManager Session Status Stderr Stdout
         Truncated Usage
         build_image call_program clean examine image_names run

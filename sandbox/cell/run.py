@@ -10,6 +10,7 @@ import time
 
 from . import runner
 from .accounts import cpu_seconds, peak_bytes
+from .call_relay import CallRelay
 from .frames import encode
 from .sink import Sink
 
@@ -112,6 +113,9 @@ class Run:
         self._status: int | None = None
         self._cpu_seconds = -cpu_seconds(child.pid) if self._live else 0.0
         self._peak_bytes = 0
+        self._relay: CallRelay | None = None
+        if request.get("tools"):
+            self._relay = CallRelay(child.request, channel)
         self._started = time.monotonic()
         self._ended = self._started
 
@@ -137,6 +141,8 @@ class Run:
         poller.register(self._channel.read_fd, select.POLLIN)
         if self._live:
             poller.register(self._child.result, select.POLLIN)
+        if self._relay is not None:
+            poller.register(self._child.request, select.POLLIN)
         deadline = self._started + self._request["wall_seconds"]
         poller.poll(_DEAF_SECONDS * 1000)
         drain(self._wake_fd)
@@ -150,6 +156,8 @@ class Run:
             self._keep_limits(deadline)
         if self._live and self._goes_on:
             self._interrupt(poller)
+        if self._relay is not None:
+            self._relay.close()
         self._ended = time.monotonic()
 
     @property
@@ -158,8 +166,10 @@ class Run:
 
     def _listen(self, poller: select.poll, seconds: float) -> None:
         """Wait for something to happen and take it in."""
-        for fd, _ in poller.poll(seconds * 1000):
-            if fd in self._pipes:
+        for fd, events in poller.poll(seconds * 1000):
+            if fd == self._child.request:
+                self._relay_calls(poller, events)
+            elif fd in self._pipes:
                 if not self._read(fd):
                     poller.unregister(fd)
             elif fd == self._wake_fd:
@@ -167,7 +177,18 @@ class Run:
                 self.reap()
             else:
                 self._channel.read_more()
-                self._obey(self._channel.take())
+                while (frame := self._channel.take()) is not None:
+                    self._obey(frame, poller)
+
+    def _relay_calls(self, poller: select.poll, events: int) -> None:
+        assert self._relay is not None
+        waits = self._relay.push()
+        if events & ~select.POLLOUT and not self._relay.take_in():
+            poller.unregister(self._child.request)
+            return
+        poller.modify(
+            self._child.request, select.POLLIN | (select.POLLOUT if waits else 0)
+        )
 
     def _interrupt(self, poller: select.poll) -> None:
         """Ask a program that must end, and whose state is worth keeping."""
@@ -197,9 +218,12 @@ class Run:
         elif self._accounts.must_watch(self._request):
             self._reason = self._reason or self._accounts.exceeded(self._request)
 
-    def _obey(self, frame: Frame | None) -> None:
-        if frame is not None and frame.header["type"] == "stop":
+    def _obey(self, frame: Frame, poller: select.poll) -> None:
+        if frame.header["type"] == "stop":
             self._reason = self._reason or "cancelled"
+        elif frame.header["type"] == "answer" and self._relay is not None:
+            self._relay.answer(frame.payload)
+            self._relay_calls(poller, select.POLLOUT)
 
     def _read(self, fd: int) -> bool:
         """Take what a pipe holds; False at its end."""

@@ -22,7 +22,7 @@ import time
 import traceback
 import types
 
-from . import displays
+from . import bridge, displays
 from .confine import ConfineError, confine, set_rlimits
 from .descriptors import place
 
@@ -155,13 +155,20 @@ def _serve(first: bytes) -> int:
     request = _read_request(first)
     if request.get("branch"):
         return _live(request)
-    os.close(REQUEST_FD)
+    if not request.get("tools"):
+        os.close(REQUEST_FD)
     os.environ.update(request.pop("secrets"))
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
     if request["language"] == "bash":
         return _run_bash(request["code"], request["inputs"])
     return _run_python(request)
+
+
+def _offer_tools(request: dict[str, Any], module: types.ModuleType) -> None:
+    if request.get("tools"):
+        module.__dict__["tools"] = bridge.Tools(request["tools"], REQUEST_FD)
+        module.__dict__["ToolError"] = bridge.ToolError
 
 
 def _live(request: dict[str, Any]) -> int:
@@ -171,6 +178,7 @@ def _live(request: dict[str, Any]) -> int:
     module = sys.modules["__main__"]
     while True:
         module.__dict__.update(request["inputs"])
+        _offer_tools(request, module)
         before = _lend(request.pop("secrets"))
         program = functools.partial(_execute, request["code"], module.__dict__)
         outcome = live.interruptible(functools.partial(_outcome, program))
@@ -181,17 +189,26 @@ def _live(request: dict[str, Any]) -> int:
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
         first = os.read(REQUEST_FD, 1)
-        while first == live.FORK:
-            word = live.fork(*live.receive_fork(REQUEST_FD))
-            if word is not None:
-                _reseed()
-                global _home
-                _home = word.pop("home", _home)
-                _write_all(RESULT_FD, _line(word))
-                if "error" in word:
-                    return 0
+        while first in (live.FORK, bridge.ANSWER):
+            if first == live.FORK:
+                _become_branch(live.fork(*live.receive_fork(REQUEST_FD)))
+            else:
+                # Nobody waits for it any more.
+                bridge.read_answer(REQUEST_FD, first)
             first = os.read(REQUEST_FD, 1)
         request = _read_request(first)
+
+
+def _become_branch(word: dict[str, Any] | None) -> None:
+    """In a new branch: say so. In the old process there is no word, and no change."""
+    global _home
+    if word is None:
+        return
+    _reseed()
+    _home = word.pop("home", _home)
+    _write_all(RESULT_FD, _line(word))
+    if "error" in word:
+        os._exit(1)
 
 
 def _lend(secrets: dict[str, str]) -> dict[str, str | None]:
@@ -280,6 +297,7 @@ def _run_python(request: dict[str, Any]) -> int:
     code: bytes = request["code"]
     module = sys.modules["__main__"]
     module.__dict__.update(request["inputs"])
+    _offer_tools(request, module)
     restricted = request.get("restricted")
     program = code if restricted is None else _restricted(code, module, restricted)
     outcome = _outcome(lambda: _execute(program, module.__dict__))

@@ -1,0 +1,111 @@
+"""Answers the calls that a program in a cell makes to the host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+import anyio.abc
+
+from toolcell.core import CellLostError
+
+from .cell.frames import FrameError, strict_json
+
+if TYPE_CHECKING:
+    from .cell_client import HostCalls
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""Bytes of one answer. When it is reached the program gets an error instead."""
+
+
+class Tell(Protocol):
+    """Sends a frame to the cell."""
+
+    def __call__(
+        self, header: dict[str, Any], payload: bytes = b""
+    ) -> Awaitable[None]: ...
+
+
+class CallServer:
+    """Serves the calls of one run; leaving it cancels those that are still at work."""
+
+    def __init__(self, calls: HostCalls, tell: Tell) -> None:
+        self._calls = calls
+        self._tell = tell
+        self._room = anyio.Semaphore(calls.max_concurrency)
+        self._sending = anyio.Lock()
+        self._count = 0
+        self._tasks: anyio.abc.TaskGroup
+
+    async def __aenter__(self) -> CallServer:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # The run is over: nobody waits for what is still at work.
+        self._tasks.cancel_scope.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if error is not None and group.exceptions == (error,):
+                raise error from None
+            raise
+
+    def serve(self, payload: bytes) -> None:
+        """Begin to answer a call.
+
+        Raises:
+            FrameError: The supervisor passed on what is too large for a call.
+        """
+        self._count += 1
+        self._tasks.start_soon(self._answer, payload, self._count)
+
+    async def _answer(self, payload: bytes, count: int) -> None:
+        try:
+            wish = strict_json(payload)
+            number, name = int(wish["id"]), str(wish["name"])
+            arguments, options = list(wish["args"]), dict(wish["kwargs"])
+        except (FrameError, KeyError, TypeError, ValueError):
+            # The program bypassed its own side of the bridge; nobody can answer it.
+            return
+        async with self._room:
+            answer = await self._outcome(count, name, arguments, options)
+        text = self._encoded({"id": number, **answer})
+        async with self._sending:
+            try:
+                await self._tell({"type": "answer"}, text)
+            except CellLostError:
+                return
+
+    async def _outcome(
+        self, count: int, name: str, arguments: list[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        if count > self._calls.max_calls:
+            limit = self._calls.max_calls
+            return _error("too_many", f"this run has made its {limit} calls")
+        if name not in self._calls.names:
+            return _error("not_found", f"there is no tool {name[:100]!r}")
+        return await self._calls.handler(name, arguments, options)
+
+    def _encoded(self, answer: dict[str, Any]) -> bytes:
+        try:
+            text = json.dumps(answer, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            text = b""
+        if 0 < len(text) <= MAX_ANSWER_BYTES:
+            return text
+        why = "the result is too large" if text else "the result is not JSON"
+        problem = {"id": answer["id"], **_error("bad_result", why)}
+        return json.dumps(problem).encode()
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message}}

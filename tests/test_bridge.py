@@ -1,0 +1,182 @@
+"""Programs in cells call the host, and only as far as the host allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager
+
+pytestmark = pytest.mark.anyio
+
+
+class Host:
+    """Remembers what was called."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[Any], dict[str, Any]]] = []
+        self.at_work = self.most = 0
+
+    async def answer(
+        self, name: str, arguments: list[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        self.seen.append((name, arguments, options))
+        self.at_work += 1
+        self.most = max(self.most, self.at_work)
+        try:
+            await anyio.sleep(0)
+            if name == "fail":
+                return {"error": {"code": "denied", "message": "not today"}}
+            if name == "hang":
+                await anyio.sleep_forever()
+            if name == "object":
+                return {"value": object()}
+            return {"value": sum(arguments) + sum(options.values())}
+        finally:
+            self.at_work -= 1
+
+
+NAMES = ("add", "fail", "hang", "object")
+
+
+async def run(
+    sandbox: SandboxManager, code: str, **options: Any
+) -> tuple[ExecutionResult, Host]:
+    host = Host()
+    calls = HostCalls(names=NAMES, handler=host.answer, **options)
+    return await sandbox.run(code, calls=calls), host
+
+
+async def test_a_program_calls_the_host(sandbox: SandboxManager) -> None:
+    result, host = await run(sandbox, "tools.add(1, b=tools.add(2, 3))")
+
+    assert result.value == 6, result.stderr
+    assert host.seen == [("add", [2, 3], {}), ("add", [1], {"b": 5})]
+
+
+async def test_a_program_awaits_the_host(sandbox: SandboxManager) -> None:
+    code = (
+        "import asyncio\n"
+        "async def main():\n"
+        "    return await asyncio.gather(*[tools.add(i) for i in range(5)])\n"
+        "asyncio.run(main())"
+    )
+    result, host = await run(sandbox, code)
+
+    assert result.value == [0, 1, 2, 3, 4], result.stderr
+    assert len(host.seen) == 5
+
+
+async def test_a_refusal_is_an_exception_in_the_program(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "try:\n    tools.fail()\n"
+        "except ToolError as e:\n    said = [e.code, str(e)]\nsaid"
+    )
+    result, _ = await run(sandbox, code)
+
+    assert result.value == ["denied", "not today"]
+
+
+@pytest.mark.attack(84, 85)
+async def test_only_what_is_offered_can_be_called(sandbox: SandboxManager) -> None:
+    plain = await sandbox.run("'tools' in globals()")
+    forged, host = await run(
+        sandbox,
+        "from types import SimpleNamespace\n"
+        "said = ''\ntry:\n    tools.call('secret', [], {})\n"
+        "except ToolError as e: said = e.code\nsaid",
+    )
+
+    assert plain.value is False
+    assert forged.value == "not_found"
+    assert host.seen == []
+
+
+async def test_calls_are_limited_in_number_and_concurrency(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def one(i):\n    try: return tools.add(i)\n"
+        "    except ToolError as e: return e.code\n"
+        "with ThreadPoolExecutor(6) as pool:\n"
+        "    said = sorted(map(str, pool.map(one, range(6))))\n"
+        "said"
+    )
+    result, host = await run(sandbox, code, max_calls=4, max_concurrency=2)
+
+    assert isinstance(result.value, list), result.stderr
+    assert result.value.count("too_many") == 2
+    assert len(host.seen) == 4
+    assert host.most <= 2
+
+
+async def test_what_is_no_json_comes_back_as_an_error(sandbox: SandboxManager) -> None:
+    code = "try:\n    tools.object()\nexcept ToolError as e:\n    said = e.code\nsaid"
+    result, _ = await run(sandbox, code)
+
+    assert result.value == "bad_result"
+
+
+@pytest.mark.attack(84, 85, 86)
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        "b'zzzzzzzz'",
+        "b'ffffffff'",
+        "b'00000002[]'",
+        "b'00000003{\\xff}'",
+        "b'0' * 100000",
+    ],
+)
+async def test_nonsense_on_the_bridge_harms_nobody(
+    sandbox: SandboxManager, bytes_sent: str
+) -> None:
+    code = f"import os\nos.write(4, {bytes_sent})\n'on'"
+    result, host = await run(sandbox, code)
+
+    assert result.value == "on", result.stderr
+    assert host.seen == []
+    assert (await sandbox.run("1")).value == 1
+
+
+async def test_the_end_of_a_run_ends_its_calls(sandbox: SandboxManager) -> None:
+    code = (
+        "import threading\nthreading.Thread(target=tools.hang, daemon=True).start()\n1"
+    )
+    result, host = await run(sandbox, code)
+
+    assert result.value == 1
+    assert host.at_work == 0
+
+
+async def test_a_call_that_hangs_meets_the_deadline(sandbox: SandboxManager) -> None:
+    host = Host()
+    calls = HostCalls(names=NAMES, handler=host.answer)
+    result = await sandbox.run(
+        "tools.hang()", calls=calls, limits=Limits(wall_seconds=0.5)
+    )
+
+    assert result.status == "timeout"
+    assert host.at_work == 0
+
+
+async def test_a_session_calls_and_goes_on_after_an_interrupted_call(
+    sandbox: SandboxManager,
+) -> None:
+    host = Host()
+    calls = HostCalls(names=NAMES, handler=host.answer)
+    async with sandbox.session() as session:
+        first = await session.run("x = tools.add(20, 1)\nx", calls=calls)
+        stuck = await session.run(
+            "tools.hang()", calls=calls, limits=Limits(wall_seconds=0.3)
+        )
+        last = await session.run("tools.add(x, x)", calls=calls)
+
+    assert (first.value, last.value) == (21, 42)
+    assert (stuck.status, stuck.state) == ("timeout", "kept")
+    assert host.at_work == 0
