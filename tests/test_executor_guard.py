@@ -8,13 +8,26 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import JsonValue
 
 from toolcell.core import StoreUnavailableError, ToolCall, ToolError
-from toolcell.guard import ActionGuard, AgentPolicy, Budget, Redactor
+from toolcell.guard import (
+    ActionGuard,
+    AgentPolicy,
+    ApprovalRequest,
+    Approvals,
+    Approve,
+    Budget,
+    Redactor,
+    Reject,
+)
 from toolcell.tools import (
     CircuitBreaker,
     ConcurrentExecutor,
+    Hook,
+    Invocation,
     MemoryIdempotency,
+    Proceed,
     RetryPolicy,
     RunContext,
     SQLiteIdempotency,
@@ -392,3 +405,53 @@ async def test_a_guard_that_breaks_denies_and_nothing_runs(
 
     assert (result.status, counted.runs) == ("denied", 0)
     assert verdicts(made) == [("denied", "denied")]
+
+
+async def test_who_approves_may_change_what_runs() -> None:
+    """What was approved is what runs, is validated again, and is what is recorded."""
+    ran: list[int] = []
+    seen: list[Any] = []
+
+    @tool(requires_approval=True)
+    async def pay(amount: int) -> int:
+        ran.append(amount)
+        return amount
+
+    class See(Hook):
+        async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
+            seen.append(invocation.call.arguments)
+            return await proceed()
+
+    async def person(request: ApprovalRequest) -> Approve | Reject:
+        edits: dict[int, Any] = {1: None, 2: {"amount": 20}, 3: {"amount": "much"}}
+        asked = request.call.arguments["amount"]
+        assert isinstance(asked, int)
+        if asked not in edits:
+            return Reject(approver="anna", reason="not today")
+        return Approve(approver="anna", arguments=edits[asked])
+
+    policy = ActionGuard(
+        [AgentPolicy(agent_id="a", allow=["pay"])], approvals=Approvals(handler=person)
+    )
+    made = ConcurrentExecutor(ToolRegistry([pay]), guard=policy, hooks=[See()])
+    results = [
+        await made.call(call("pay", str(amount), amount=amount))
+        for amount in (1, 2, 3, 4)
+    ]
+
+    assert [result.status for result in results] == ["ok", "ok", "error", "denied"]
+    assert ran == [1, 20]
+    assert seen == [{"amount": 1}, {"amount": 20}]
+    told = [dict(record.arguments) for record in made.records.all_records()]
+    assert told == [{"amount": 1}, {"amount": 20}, {"amount": "much"}, {"amount": 4}]
+    assert "not today" in results[3].to_text()
+
+
+async def test_what_needs_approval_is_denied_where_nobody_can_be_asked() -> None:
+    @tool(requires_approval=True)
+    async def pay(amount: int) -> int:
+        return amount
+
+    made = ConcurrentExecutor(ToolRegistry([pay]), guard=guard(allow=["pay"]))
+
+    assert (await made.call(call("pay", amount=1))).status == "denied"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from pathlib import Path
 from typing import Protocol
 
@@ -40,7 +41,7 @@ class FolderResultStore:
         path = self._folder / name
         if not await path.exists():
             # Renamed when whole: nobody reads half a result.
-            part = self._folder / f".{name}.{id(data)}"
+            part = self._folder / f".{name}.{secrets.token_hex(8)}"
             await part.write_bytes(data)
             await part.rename(path)
         return name

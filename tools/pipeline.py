@@ -117,6 +117,7 @@ class Pipeline:
             raise
         except Exception as error:
             raise self._masked(error) from error
+        self.__dict__.pop("_request", None)
 
     @cached_property
     def _request(self) -> ToolCall:
@@ -240,6 +241,7 @@ class Pipeline:
                     # Who approved it changed it.
                     attempt.edited = permit.call.arguments
                     self._arguments = self._tool.validate(permit.call.arguments)
+                    self._request = permit.call
                 result, error = await self._ran()
             except BaseException as stopped:
                 fault = isinstance(stopped, Exception)

@@ -182,6 +182,7 @@ def _fetch(
         sock = connection.sock = _connect(target, addresses, left)
         # A server that drips keeps every single read short: this ends them all.
         end = threading.Timer(left, socket.socket.shutdown, (sock, socket.SHUT_RDWR))
+        end.daemon = True
         end.start()
         try:
             answer = _exchange(target, connection, max_bytes)
