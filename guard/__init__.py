@@ -17,6 +17,7 @@ from .conditions import Condition
 from .decision import Decision, Tried
 from .facts import CallFacts
 from .guard import ActionGuard
+from .memory_store import MemoryStore
 from .permit import Permit
 from .policy import AgentPolicy, Budget, Rule
 from .policy_files import load_policies, policy_schema, watch_policies
@@ -24,7 +25,7 @@ from .rates import RateLimit
 from .redaction import Redactor
 from .redis_store import RedisStore
 from .sqlite_store import SQLiteStore
-from .store import MemoryStore, Store
+from .store import Store
 
 __all__ = [
     "ActionGuard",

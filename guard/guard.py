@@ -26,11 +26,12 @@ from .facts import NO_FACTS, CallFacts
 from .failure import FailureMode
 from .ledger import NOTHING_TAKEN, Ledger
 from .loop_breaker import NO_CAPS, LoopBreaker
+from .memory_store import MemoryStore
 from .permit import Granted, Permit
 from .policy import AgentPolicy
 from .quotas import Lines, MissingFacts, agent_prefix
 from .rules import About, PolicySet, Ruling
-from .store import NO_LIMITS, MemoryStore, Store
+from .store import NO_LIMITS, Store
 from .units import show_amount
 
 _log = logging.getLogger("toolcell.guard")
@@ -184,9 +185,7 @@ class ActionGuard:
         granted = permit.granted
         if granted is not None and granted.store is not None and granted.levels:
             await self._ledger.settle(granted.store, permit.hold_id, actual)
-        about = self._policies.about(call)
-        watched = about is not None and about.caps.identical is not None
-        if watched and actual is not None:
+        if permit.watched and actual is not None:
             self._breaker.returned(call, facts, (status, error_kind, result))
         if self._audit is not None:
             shown = {unit: show_amount(unit, used) for unit, used in cost.items()}
@@ -338,6 +337,7 @@ class ActionGuard:
         if not taken.outcome.admitted:
             return granted.decision()
         permit.granted = granted
+        permit.watched = about.caps.identical is not None
         return None
 
     async def _give_back(self, permit: Permit) -> None:

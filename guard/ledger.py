@@ -14,7 +14,8 @@ from toolcell.core import StoreUnavailableError
 from .clock import Clock
 from .decision import Degraded
 from .failure import FailureMode
-from .store import NO_LIMITS, Charge, MemoryStore, Outcome, Reservation, Store
+from .memory_store import MemoryStore
+from .store import NO_LIMITS, Charge, Outcome, Reservation, Store
 
 _log = logging.getLogger("toolcell.guard")
 _T = TypeVar("_T")

@@ -62,7 +62,7 @@ class Permit:
 
     __slots__ = (
         *("_decision", "_guard", "_state", "call", "facts"),
-        *("granted", "hold_id", "started"),
+        *("granted", "hold_id", "started", "watched"),
     )
 
     def __init__(self, guard: ActionGuard, call: ToolCall, facts: CallFacts) -> None:
@@ -77,6 +77,7 @@ class Permit:
         self.granted: Granted | None = None
         self.hold_id = ""
         self.started = 0.0
+        self.watched = False
 
     @property
     def decision(self) -> Decision:
