@@ -226,7 +226,7 @@ class ActionGuard:
         try:
             lines = Lines(about.plan, facts, microseconds(self._clock()))
         except MissingFacts as error:
-            return self._refused("facts_missing", error.message)
+            return self._refused("facts_missing", str(error))
         outcome = NO_LIMITS
         if lines.limits:
             outcome = await self._ledger.peek(lines.request("", facts))
@@ -324,7 +324,7 @@ class ActionGuard:
         try:
             lines = Lines(about.plan, permit.facts, microseconds(permit.started))
         except MissingFacts as error:
-            return self._refused("facts_missing", error.message)
+            return self._refused("facts_missing", str(error))
         permit.hold_id = hold_id = f"{self._token}-{os.getpid()}-{next(self._count)}"
         taken = NOTHING_TAKEN
         if lines.limits:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from toolcell.core import InvalidInputError
-
 from .clock import microseconds
 from .decision import Reason
 from .facts import CallFacts
@@ -54,7 +52,7 @@ _ENDS: dict[str, Callable[[int], int]] = {
 }
 
 
-class MissingFacts(InvalidInputError):
+class MissingFacts(Exception):
     """A limit needs to know the run or the turn of a call."""
 
 
