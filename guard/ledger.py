@@ -71,13 +71,15 @@ class Ledger:
         """Take a reservation, as the failure mode has it while the store is away.
 
         Raises:
-            StoreUnavailableError: The store did not answer, and the mode is `closed`.
+            StoreUnavailableError: The store did not answer, and the mode is `closed`;
+                or it is this process's memory, and full.
         """
         try:
             outcome = await self._ask(self.store.reserve(request))
         except StoreUnavailableError:
             self._abandon(request)
-            if self._mode.word == "closed":
+            # Memory that is full is not away: going round it would forgive.
+            if self._mode.word == "closed" or self.store.instant:
                 raise
             return await self._without_store(request, agent_id)
         except BaseException:

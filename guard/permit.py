@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from toolcell.core import InvalidInputError, ToolCall, ToolcellError, ToolStatus
+from toolcell.core import (
+    AuditError,
+    InvalidInputError,
+    ToolCall,
+    ToolcellError,
+    ToolStatus,
+)
 
 from .answers import accounts, limited, ruled
 from .decision import Decision
@@ -20,6 +27,7 @@ from .units import Amount, parse_amount
 if TYPE_CHECKING:
     from .guard import ActionGuard
 
+_log = logging.getLogger("toolcell.guard")
 _NOTHING: Mapping[str, Amount] = {}
 
 
@@ -126,7 +134,13 @@ class Permit:
             status = "unsettled"
         else:
             status = "error" if isinstance(error, Exception) else "cancelled"
-        await self._guard.leave(self, None, cost, status, name)
+        try:
+            await self._guard.leave(self, None, cost, status, name)
+        except AuditError as unrecorded:
+            if error is None:
+                raise
+            # The error that ends the call, or its cancellation, must not be lost.
+            _log.error("the outcome of a call is not recorded: %s", unrecorded)
 
     async def settle(
         self,

@@ -123,6 +123,17 @@ async def try_once(guard: ActionGuard, won: list[str], known: Any = FREE) -> Non
         won.append(error.details["reason"])
 
 
+def test_a_store_serves_both_kinds_of_loop(make_store: StoreMaker) -> None:
+    store = make_store(FakeClock())
+    guard = guard_on(store, budgets=[{"unit": "calls", "limit": 3}])
+    won: list[str] = []
+    for backend in ("asyncio", "trio", "asyncio", "trio"):
+        anyio.run(try_once, guard, won, backend=backend)
+    anyio.run(store.aclose)
+
+    assert won == ["admitted"] * 3 + ["budget_exceeded"]
+
+
 @pytest.mark.attack(113)
 def test_many_threads_spend_one_remaining_unit(make_store: StoreMaker) -> None:
     guard = guard_on(make_store(FakeClock()), budgets=[{"unit": "tokens", "limit": 7}])

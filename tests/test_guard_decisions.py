@@ -413,6 +413,19 @@ async def test_what_cannot_be_recorded_is_not_admitted(tmp_path: Path) -> None:
     assert await left(guard) == {"a usd/total": "1.00"}
 
 
+async def test_an_error_is_not_lost_for_want_of_a_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    guard = ActionGuard([AgentPolicy(agent_id="a", allow=["*"])], audit=audit)
+
+    with pytest.raises(ToolTimeoutError):
+        async with guard.admit(call(), FREE):
+            audit.close()
+            raise ToolTimeoutError("late")
+    assert "not recorded" in caplog.text
+
+
 async def test_a_fault_of_the_guard_is_a_refusal(caplog: Any) -> None:
     def broken() -> float:
         raise ZeroDivisionError
@@ -462,7 +475,9 @@ async def test_a_million_keys_do_not_fill_the_memory_nor_forgive() -> None:
         rate_limits=[{"limit": "1/second", "per": "agent_tool"}],
         budgets=[{"unit": "calls", "limit": 2, "tools": ["rare"]}],
     )
-    guard = ActionGuard([policy], store=store, clock=clock)
+    guard = ActionGuard(
+        [policy], store=store, clock=clock, on_store_failure="local(1000)"
+    )
     await spend(guard, call("rare"))
 
     refused = 0
