@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from toolcell.core import InvalidInputError, ToolCall
 
+from .clock import microseconds
 from .units import Amount, parse_amount
 
 MAX_HOLD_SECONDS = 604_800
@@ -57,6 +58,9 @@ class CallFacts:
     amounts: Mapping[str, int] | None = field(init=False, repr=False, compare=False)
     """`cost` as whole numbers."""
 
+    hold: int = field(init=False, repr=False, compare=False)
+    """`hold_seconds` in microseconds."""
+
     def __post_init__(self) -> None:
         if not 0 < self.hold_seconds <= MAX_HOLD_SECONDS:
             raise InvalidInputError(
@@ -64,6 +68,7 @@ class CallFacts:
             )
         amounts = self.cost and {k: parse_amount(k, v) for k, v in self.cost.items()}
         object.__setattr__(self, "amounts", amounts)
+        object.__setattr__(self, "hold", microseconds(self.hold_seconds))
 
 
 NO_FACTS = CallFacts()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .clock import microseconds
 from .decision import Reason
 from .facts import CallFacts
 from .policy import AgentPolicy, Budget, limit_key
@@ -176,9 +175,7 @@ class Lines:
 
     def request(self, hold_id: str, facts: CallFacts) -> Reservation:
         """Return what to ask of the store."""
-        return Reservation(
-            hold_id, self.hits, self.charges, microseconds(facts.hold_seconds)
-        )
+        return Reservation(hold_id, self.hits, self.charges, facts.hold)
 
     def add_outage(self, charge: Charge) -> None:
         """Add the line that a stand-in for the store adds."""

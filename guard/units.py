@@ -49,21 +49,33 @@ def parse_amount(unit: str, value: object) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _written(text: str) -> Decimal | None:
-    return Decimal(text) if _DECIMAL.fullmatch(text) else None
+def _from_text(text: str) -> int:
+    if not _DECIMAL.fullmatch(text):
+        raise _no_money(text)
+    return _from_decimal(Decimal(text))
 
 
-def _micro_dollars(given: object) -> int:
-    value = _written(given) if isinstance(given, str) else given
-    if type(value) is int:
-        value = Decimal(value)
-    if not isinstance(value, Decimal) or not value.is_finite():
-        raise InvalidInputError(
-            f"usd cannot be {given!r}", hint='write a decimal as text, such as "0.25"'
-        )
-    if value.adjusted() > 12:
-        raise InvalidInputError("usd is too large")
+def _from_decimal(value: Decimal) -> int:
+    # Compared first: the powers of ten of an exponent may not fit into memory.
+    if not value.is_finite() or value.adjusted() > 12:
+        raise _no_money(value)
     return int((value * _MICRO).to_integral_value(ROUND_CEILING))
+
+
+def _micro_dollars(value: object) -> int:
+    if isinstance(value, str):
+        return _from_text(value)
+    if type(value) is int:
+        return value * _MICRO
+    if isinstance(value, Decimal):
+        return _from_decimal(value)
+    raise _no_money(value)
+
+
+def _no_money(value: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"usd cannot be {value!r}", hint='write a decimal as text, such as "0.25"'
+    )
 
 
 def show_amount(unit: str, amount: int) -> int | str:
