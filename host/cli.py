@@ -64,6 +64,13 @@ def run(
         list[str] | None,
         typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
     ] = None,
+    file_: Annotated[
+        list[str] | None,
+        typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the program's artifacts.")
+    ] = None,
     image: Annotated[
         str | None, typer.Option(help="The image of Docker cells.")
     ] = None,
@@ -92,6 +99,8 @@ def run(
             "limits": {"wall_seconds": timeout, "memory_mb": memory},
             **({"image": image} if image else {}),
         },
+        files=dict(read_file(text) for text in file_ or []),
+        out=out,
         as_json=as_json,
     )
     status, exit_code, signal_name = run_program(options)
@@ -114,6 +123,15 @@ def read_program(file: str) -> str:
         ) from None
     except OSError as error:
         raise InvalidInputError(f"cannot read {file}: {error.strerror}") from None
+
+
+def read_file(text: str) -> tuple[str, bytes]:
+    """Return the path in the work dir and the bytes of LOCAL[:PATH]."""
+    local, _, path = text.partition(":")
+    try:
+        return path or Path(local).name, Path(local).read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {local}: {error.strerror}") from None
 
 
 def parse_input(text: str) -> tuple[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
 import anyio
 
+from toolcell.core import InvalidInputError
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager
 
 from .safe_text import safe
@@ -22,6 +24,8 @@ class RunOptions:
     language: str
     inputs: dict[str, Any]
     config: dict[str, Any]
+    files: dict[str, bytes] = field(default_factory=dict)
+    out: Path | None = None
     as_json: bool
 
 
@@ -32,7 +36,11 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
         ToolcellError: It could not be run.
     """
     config = SandboxConfig(**options.config)
+    if options.out is not None:
+        make_folder(options.out)
     result, notices = anyio.run(_run, config, options)
+    if options.out is not None:
+        save_artifacts(result, options.out)
     if options.as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -53,11 +61,33 @@ async def _run(
             options.code,
             language=options.language,  # type: ignore[arg-type] # checked by run
             inputs=options.inputs,
+            files=options.files,
             on_output=view.show if view else None,
         )
     if view is not None:
         view.end()
     return result, sandbox.notices
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder for artifacts. Raises InvalidInputError."""
+    try:
+        path.mkdir(mode=0o700)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot make the folder {path}: {error.strerror}", hint="name a new one"
+        ) from None
+
+
+def save_artifacts(result: ExecutionResult, folder: Path) -> None:
+    """Write the artifacts below a folder of our own; their names are the program's."""
+    for artifact in result.artifacts:
+        parts = artifact.name.split("/")
+        if any(part in ("", ".", "..") for part in parts):
+            continue
+        place = folder.joinpath(*parts)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.write_bytes(artifact.data)
 
 
 class LiveView:

@@ -29,7 +29,7 @@ it is reached the file is refused, with its size in the error."""
 class FileInfo(BaseModel):
     """One entry of a work dir."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str
     """Its path below the work dir."""

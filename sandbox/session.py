@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError
 
@@ -79,6 +80,7 @@ class Session:
         language: Language = "python",
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
         calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
@@ -97,6 +99,7 @@ class Session:
             language: As in `SandboxManager.run`.
             inputs: As in `SandboxManager.run`.
             limits: Narrower limits for this run; None takes the manager's.
+            secrets: Environment variables of this run alone; gone after it.
             calls: As in `SandboxManager.run`.
             on_output: Called with the stream's name and bytes as output arrives.
 
@@ -104,7 +107,7 @@ class Session:
             InvalidInputError: The arguments cannot be used.
             CellLostError: The cell went away; the session cannot be used again.
         """
-        program = self._program(code, fresh, language, inputs, limits)
+        program = self._program(code, fresh, language, inputs, limits, secrets)
         program = replace(program, calls=calls)
         refusal = self._manager.refusal(program)
         if refusal is not None:
@@ -139,6 +142,7 @@ class Session:
         language: Language,
         inputs: Mapping[str, Any] | None,
         limits: Limits | None,
+        secrets: Mapping[str, SecretStr] | None = None,
         *,
         streamed: bool = False,
     ) -> Program:
@@ -148,7 +152,13 @@ class Session:
             )
         branch = None if fresh or language == "bash" else self._branch
         return self._manager.session_program(
-            code, language, inputs, limits, branch=branch, streamed=streamed
+            code,
+            language,
+            inputs,
+            limits,
+            secrets=secrets,
+            branch=branch,
+            streamed=streamed,
         )
 
     @asynccontextmanager

@@ -220,3 +220,27 @@ def test_no_heavy_import_before_a_command_is_known() -> None:
     )
 
     assert done.stdout == "[]\n"
+
+
+def test_files_go_in_and_artifacts_come_out(tmp_path: Path) -> None:
+    data, program, out = (tmp_path / name for name in ("data", "program.py", "out"))
+    data.write_text("carried")
+    program.write_text(
+        "import os\nos.makedirs('artifacts/sub')\n"
+        "open('artifacts/sub/copy', 'w').write(open('in/data').read())"
+    )
+    arguments = [str(program), "--file", f"{data}:in/data", "--out", str(out)]
+    done = toolcell("run", *arguments, "--backend", "subprocess")
+    again = toolcell("run", *arguments, "--backend", "subprocess")
+
+    assert done.returncode == 0, done.stderr
+    assert (out / "sub" / "copy").read_text() == "carried"
+    assert again.returncode == 2
+    assert b"cannot make the folder" in again.stderr
+
+
+def test_a_missing_file_for_the_work_dir_is_bad_input(tmp_path: Path) -> None:
+    done = toolcell("run", "-", "--file", str(tmp_path / "none"), stdin=b"1")
+
+    assert done.returncode == 2
+    assert b"cannot read" in done.stderr
