@@ -25,6 +25,7 @@ from measure import (
     against,
     take_turns,
 )
+from session_rows import SESSION_ROWS
 from tools_rows import TOOL_ROWS
 
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
@@ -231,7 +232,8 @@ async def idle_memory(options: Options) -> list[Row]:
     async with SandboxManager(_subprocess_config(_POOL)) as sandbox:
         await processes.cells_settled(sandbox, _POOL)
         for cell in processes.children(processes.launcher()):
-            inside = [processes.pss_mb(pid) for pid in processes.descendants(cell)]
+            below = processes.with_own_memory(processes.descendants(cell))
+            inside = [processes.pss_mb(pid) for pid in below]
             if not inside:
                 # Namespaces made ahead, where no cell has started yet.
                 continue
@@ -272,6 +274,7 @@ ROWS: dict[str, RowMaker] = {
     "cpu-bound": cpu_bound,
     "command-line": command_line,
     "idle-memory": idle_memory,
+    **SESSION_ROWS,
     **TOOL_ROWS,
     **GUARD_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},

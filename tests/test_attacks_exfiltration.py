@@ -238,7 +238,7 @@ async def test_the_hosts_files_and_variables_are_not_there(
     said: Any = result.value
     assert (said["found"], said["seen"]) == ([], [])
     assert set(said["environment"]) == {
-        "PATH", "HOME", "TMPDIR", "LANG", "PYTHONDONTWRITEBYTECODE"
+        "PATH", "HOME", "TMPDIR", "LANG", "PYTHONDONTWRITEBYTECODE", "MPLBACKEND"
     }  # fmt: skip
     # Of the folders only those that lead to the interpreter may exist.
     interpreter = os.path.realpath(os.path.join(os.__file__, "../../.."))

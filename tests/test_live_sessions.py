@@ -170,8 +170,6 @@ async def test_processes_of_the_program_live_on_and_daemons_do_not(
         "    if os.fork() == 0:\n        time.sleep(600)\n    os._exit(0)\nos.wait()"
     )
     async with sandbox.session() as session:
-        # After the first run there is a spare interpreter for the next.
-        await session.run("1")
         before = await value(session, PROCESSES)
         await session.run(
             "import subprocess\nchild = subprocess.Popen(['sleep', '600'])"

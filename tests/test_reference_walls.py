@@ -67,7 +67,7 @@ import os
 
     assert isinstance(result.value, list)
     names, uid, descriptors = result.value
-    base = {"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
+    base = {"HOME", "LANG", "MPLBACKEND", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
     assert isinstance(names, list)
     assert set(names) - {"LC_CTYPE"} == base | {"MINE"}
     assert uid != os.getuid()

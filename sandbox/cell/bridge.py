@@ -36,13 +36,20 @@ class Tools:
     """The tools that the host offers, as functions."""
 
     def __init__(self, names: list[str], fd: int) -> None:
+        bridge = Bridge(fd)
+        for name in names:
+            setattr(self, name, Tool(bridge, name))
+
+
+class Bridge:
+    """The way to the host, shared by the tools of a program."""
+
+    def __init__(self, fd: int) -> None:
         self._fd = fd
         self._sent = 0
         self._answers: dict[int, Any] = {}
         self._writing = _thread.allocate_lock()
         self._reading = _thread.allocate_lock()
-        for name in names:
-            setattr(self, name, Tool(self, name))
 
     def call(self, name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
         """Call a tool and wait. Raises ToolError."""
@@ -90,14 +97,14 @@ def read_answer(fd: int, first: bytes) -> bytes:
 class Tool:
     """One tool: call it, or await the call inside an event loop."""
 
-    def __init__(self, tools: Tools, name: str) -> None:
-        self._tools = tools
+    def __init__(self, bridge: Bridge, name: str) -> None:
+        self._bridge = bridge
         self.__name__ = name
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         asyncio = sys.modules.get("asyncio")
         loop = asyncio._get_running_loop() if asyncio is not None else None
-        call = self._tools.call
+        call = self._bridge.call
         wish = (self.__name__, list(arguments), options)
         if loop is None:
             return call(*wish)

@@ -137,24 +137,29 @@ class Supervisor:
         }
         channel.send(encode(ready))
         while True:
-            frame = channel.receive()
-            kind = frame.header["type"]
-            if kind == "run":
-                self._run(frame)
-                if frame.header["final"]:
-                    # The host kills; to exit now would compete with its reading.
-                    channel.receive()
-                    return
+            self._obey(channel.receive())
+
+    def _obey(self, frame: Frame) -> None:
+        """Do what a frame asks for; what came too late for its run is dropped."""
+        kind = frame.header["type"]
+        if kind == "run":
+            self._run(frame)
+            if frame.header["final"]:
+                # The host kills; to exit now would compete with its reading.
+                self._channel.receive()
+                raise HostGone
+            if frame.header["branch"] is None:
+                # A session that keeps state may never want another.
                 self._keep_a_child_ready()
-            elif kind == "fork":
-                answer = self._branches.fork(frame.header, self._accounts)
-                channel.send(encode({"type": "forked", **answer}))
-                self._kill_strays(self._known())
-            elif kind == "file":
-                self._serve_files(frame)
-            elif kind == "drop":
-                self._branches.drop(frame.header["branch"])
-                self._kill_strays(self._known())
+        elif kind == "fork":
+            answer = self._branches.fork(frame.header, self._accounts)
+            self._channel.send(encode({"type": "forked", **answer}))
+            self._kill_strays(self._known())
+        elif kind == "file":
+            self._serve_files(frame)
+        elif kind == "drop":
+            self._branches.drop(frame.header["branch"])
+            self._kill_strays(self._known())
 
     def _serve_files(self, frame: Frame) -> None:
         folder = self._branches.folder(frame.header["branch"]) or self._workdir
@@ -259,6 +264,8 @@ class Supervisor:
         branch = frame.header.get("branch")
         child, lost = self._branches.take(branch)
         if child is None:
+            if self._child is None:
+                self._fork()
             child, self._child = self._child, None
         assert child is not None
         run = Run(self._channel, child, frame.header, self._accounts, self._wake_r)

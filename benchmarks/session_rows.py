@@ -1,0 +1,142 @@
+"""Sessions: state, forks, files, idle memory and several callers at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import anyio
+import baselines
+import processes
+from baselines import PYTHON
+from measure import Contender, Row, Sample, WrongResult, against, take_turns
+
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+
+if TYPE_CHECKING:
+    from rows import Options
+
+_MEGABYTE = 1024 * 1024
+_STATE_MB = 200
+_FILE_MB = 100
+_SESSIONS = 100
+_CALLERS = 8
+
+
+def _config(limits: Limits | None = None, pool: int = 0) -> SandboxConfig:
+    return SandboxConfig(
+        backend="subprocess",
+        python=PYTHON,
+        limits=limits or Limits(),
+        pool=pool,
+        max_concurrency=2 * _SESSIONS,
+    )
+
+
+async def rerun(options: Options) -> list[Row]:
+    """`x + 1` in a session whose interpreter is there already."""
+    async with SandboxManager(_config()) as sandbox, sandbox.session() as session:
+        await session.run("x = 41")
+
+        async def ours() -> None:
+            if (await session.run("x + 1")).value != 42:
+                raise WrongResult("x + 1 is not 42")
+
+        contenders = [Contender(name="session.run", run=ours), baselines.plain()]
+        samples = await take_turns(contenders, options.runs)
+    return against("subprocess, x + 1 in a session", samples, [None])
+
+
+async def fork(options: Options) -> list[Row]:
+    """A fork of 200 MB of live state against copying those bytes."""
+    sample = Sample(name="session.fork")
+    limits = Limits(memory_mb=1024, wall_seconds=60)
+    async with SandboxManager(_config(limits)) as sandbox, sandbox.session() as session:
+        await session.run(f"state = bytearray(b'x') * {_STATE_MB * _MEGABYTE}")
+        for _ in range(max(1, options.runs // 10)):
+            started = time.perf_counter()
+            branch = await session.fork()
+            sample.values.append((time.perf_counter() - started) * 1000)
+            await branch.aclose()
+    copied = Sample(name="copying 200 MB")
+    state = bytearray(b"x") * (_STATE_MB * _MEGABYTE)
+    for _ in range(max(1, options.runs // 20)):
+        started = time.perf_counter()
+        bytes(state)
+        copied.values.append((time.perf_counter() - started) * 1000)
+    return against("subprocess, fork with 200 MB of state", [sample, copied], [None])
+
+
+async def files(options: Options) -> list[Row]:
+    """100 MB into a session and out again against a copy on the host's disk."""
+    ours = Sample(name="write_file + read_file", unit="MB/s")
+    theirs = Sample(name="write + read of a host file", unit="MB/s")
+    data = os.urandom(_FILE_MB * _MEGABYTE)
+    config = _config(Limits(disk_mb=2 * _FILE_MB, memory_mb=1024))
+    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        with TemporaryDirectory() as folder:
+            for _ in range(max(1, options.runs // 40)):
+                started = time.perf_counter()
+                await session.write_file("data", data)
+                if len(await session.read_file("data")) != len(data):
+                    raise WrongResult("bytes were lost")
+                ours.values.append(_rate(started))
+                started = time.perf_counter()
+                path = Path(folder, "data")
+                path.write_bytes(data)
+                path.read_bytes()
+                theirs.values.append(_rate(started))
+    return against("subprocess, 100 MB in and out", [ours, theirs], [None], "rate")
+
+
+def _rate(started: float) -> float:
+    return 2 * _FILE_MB / (time.perf_counter() - started)
+
+
+async def idle_sessions(options: Options) -> list[Row]:
+    """What 100 open sessions cost while nobody uses them."""
+    count = min(_SESSIONS, options.runs)
+    async with SandboxManager(_config()) as sandbox, AsyncExitStack() as stack:
+        for _ in range(count):
+            session = await stack.enter_async_context(sandbox.session())
+            await session.run("x = 1")
+        await anyio.sleep(0.5)
+        total = 0.0
+        for cell in processes.children(processes.launcher()):
+            below = processes.with_own_memory(processes.descendants(cell))
+            total += sum(processes.pss_mb(pid) for pid in [cell, *below])
+    each = Sample(name="PSS of each session", unit="MB", values=[total / count])
+    work = f"{count} idle sessions"
+    return [Row(work=work, ours=each, compare="absolute", gate=6)]
+
+
+async def callers(options: Options) -> list[Row]:
+    """Fresh runs of eight callers at once, each run timed."""
+    ours = Sample(name="sandbox.run, p95 counts")
+    async with SandboxManager(_config(pool=_CALLERS)) as sandbox:
+
+        async def call() -> None:
+            for _ in range(max(1, options.runs // _CALLERS)):
+                started = time.perf_counter()
+                if (await sandbox.run("print(1)")).stdout != "1\n":
+                    raise WrongResult("print(1) printed something else")
+                ours.values.append((time.perf_counter() - started) * 1000)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_CALLERS):
+                tasks.start_soon(call)
+    return [Row(work="subprocess, 8 callers at once", ours=ours, compare="absolute")]
+
+
+SESSION_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
+    "session-rerun": rerun,
+    "session-fork": fork,
+    "session-files": files,
+    "session-idle": idle_sessions,
+    "session-callers": callers,
+}
