@@ -6,6 +6,8 @@ import asyncio
 import inspect
 import math
 import time
+import types
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -122,14 +124,20 @@ class Runner:
             retired = True
             scope.cancel()
 
-        # In a cell the kernel holds the deadline; to wait for a cell is not its time.
-        limit = math.inf if tool.sandboxed else seconds
-        deadline = anyio.current_time() + limit
-        with anyio.CancelScope(deadline=deadline) as scope:
+        began = time.perf_counter()
+
+        def set_deadline() -> None:
+            # In a cell the kernel holds it; to wait for a cell is not its time.
+            if not tool.sandboxed:
+                spent = time.perf_counter() - began
+                scope.deadline = anyio.current_time() + seconds - spent
+
+        with anyio.CancelScope() as scope:
             try:
                 with self._registry.running(tool, retire):
-                    value = await self._value(
-                        tool, arguments, context, running, seconds
+                    value = await _told_of_pause(
+                        self._value(tool, arguments, context, running, seconds),
+                        set_deadline,
                     )
             except anyio.get_cancelled_exc_class():
                 if context is not None:
@@ -152,9 +160,10 @@ class Runner:
     ) -> Any:
         began = time.perf_counter()
         token = current.set(running)
-        running.usage |= {
-            unit: most for unit, most in tool.cost.items() if unit not in _MEASURED
-        }
+        if tool.cost:
+            running.usage |= {
+                unit: most for unit, most in tool.cost.items() if unit not in _MEASURED
+            }
         try:
             if tool.sandboxed:
                 return await self._in_cell(tool, arguments, running, seconds)
@@ -184,6 +193,30 @@ class Runner:
         result, wall = await run_in_cell(self._sandbox, tool, arguments, seconds)
         running.take(result)
         return content_of(tool.name, result, wall)
+
+
+@types.coroutine
+def _told_of_pause(
+    work: Coroutine[Any, Any, Any], told: Callable[[], None]
+) -> Generator[Any, Any, Any]:
+    """Do the work, and call `told` before it waits for the first time.
+
+    Most tools never wait: a timer for them is dear, and could not fire.
+    """
+    try:
+        waited = work.send(None)
+        told()
+        while True:
+            try:
+                sent = yield waited
+            except BaseException as error:  # noqa: BLE001 - the work has to see it
+                waited = work.throw(error)
+            else:
+                waited = work.send(sent)
+    except StopIteration as end:
+        return end.value
+    finally:
+        work.close()
 
 
 def _asked_to_stop(scope: anyio.CancelScope) -> bool:
