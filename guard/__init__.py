@@ -16,6 +16,7 @@ from .audit_chain import AuditHead, AuditProblem, AuditReport, verify_audit
 from .conditions import Condition
 from .decision import Decision, Tried
 from .facts import CallFacts
+from .file_places import toml_places
 from .guard import ActionGuard
 from .memory_store import MemoryStore
 from .permit import Permit
@@ -58,6 +59,7 @@ __all__ = [
     "Tried",
     "load_policies",
     "policy_schema",
+    "toml_places",
     "verify_audit",
     "watch_policies",
 ]

@@ -128,6 +128,18 @@ class ActionGuard:
         """
         return Permit(self, call, facts)
 
+    async def remaining(
+        self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
+    ) -> Mapping[str, int | str]:
+        """Return what each limit leaves an agent for calls of a tool, by its label.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        call = ToolCall(id="remaining", name=tool, agent_id=agent_id)
+        leave = Ruling("allow", "allowed")
+        return (await self._look(self._policies, leave, call, facts)).remaining
+
     async def reset(self, agent_id: str, *, by: str) -> int:
         """Forget what an agent has used, and return how many counters that were.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from os.path import realpath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -42,6 +42,17 @@ class _Model(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise _config_error(type(self).__name__, error) from None
+
+    # Marks the above as no more than BaseModel's, so that a model inside another is
+    # validated in place and its errors keep their path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise _config_error(cls.__name__, error) from None
 
 
 def _config_error(name: str, error: ValidationError) -> ConfigError:

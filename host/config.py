@@ -1,0 +1,254 @@
+"""The configuration of a host: `toolcell.toml` as models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from toolcell.core import ConfigError
+from toolcell.guard import AgentPolicy, load_policies
+from toolcell.sandbox import SandboxConfig
+
+from .config_file import read_source
+from .secret import SecretReference
+
+Group = Literal["arithmetic", "clock", "code", "database", "http"]
+_Seconds = Annotated[float, Field(gt=0, le=86_400 * 30, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, le=1_000_000)]
+_IMPORT = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
+    return Path((info.context or {}).get("folder", ""), path)
+
+
+FilePath = Annotated[Path, AfterValidator(_beside_the_file)]
+"""A path; a relative one starts at the folder of the configuration file."""
+
+
+class _Model(BaseModel):
+    """Frozen, unknown keys refused; a bad value is a ConfigError."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _config_error(type(self).__name__, error) from None
+
+    # Marks the above as no more than BaseModel's, so that a model inside another is
+    # validated in place and its errors keep their path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+
+def _config_error(name: str, error: ValidationError) -> ConfigError:
+    problems = [
+        {"field": ".".join(map(str, item["loc"])) or name, "reason": item["msg"]}
+        for item in error.errors(include_input=False, include_url=False)
+    ]
+    text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
+    return ConfigError(f"{name} is not valid: {text}", details={"problems": problems})
+
+
+class HttpConfig(_Model):
+    """What `http_get` may fetch."""
+
+    hosts: tuple[str, ...] = ()
+    """Names such as `example.com`; `*.example.com` for all below it; `*` for every
+    public host. Empty: none."""
+
+    max_bytes: _Count = 1_000_000
+    """Bytes of a body. When it is reached the rest is not read."""
+
+    timeout_seconds: _Seconds = 20.0
+    """Seconds of a call. When it is reached the call ends as `timeout`."""
+
+
+class DatabaseConfig(_Model):
+    """The database that `query_sqlite` reads."""
+
+    path: FilePath
+    """An SQLite file."""
+
+    max_rows: _Count = 1_000
+    """Rows of an answer. When it is reached the rest is left out."""
+
+
+class ToolsConfig(_Model):
+    """Which tools there are. An agent sees and calls those that its policy allows."""
+
+    builtin: tuple[Group, ...] = ()
+    """Groups that come with toolcell: `arithmetic` (calculate), `clock`
+    (get_today_date), `code` (run_python, run_shell), `database` (query_sqlite),
+    `http` (http_get)."""
+
+    python: tuple[Annotated[str, Field(pattern=_IMPORT)], ...] = ()
+    """Tools of your own as `package.module:name`; the name is a tool, a function, or
+    a list of them. They are imported when a host starts, and run unconfined unless
+    they are made with `sandboxed=True`."""
+
+    folders: tuple[FilePath, ...] = ()
+    """Folders to import `python` from, beside those where Python looks."""
+
+    http: HttpConfig = HttpConfig()
+    """For the group `http`."""
+
+    database: DatabaseConfig | None = None
+    """For the group `database`, which needs it."""
+
+    timeout_seconds: _Seconds = 30.0
+    """Seconds of a call to a tool that names no timeout. When it is reached the call
+    ends as `timeout`."""
+
+    max_concurrency: _Count = 10
+    """Calls at once. When it is reached others wait their turn."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if "database" in self.builtin and self.database is None:
+            raise ValueError("the group 'database' needs a table [tools.database]")
+        return self
+
+
+class StateConfig(_Model):
+    """Where counters, approvals, records and idempotency keys are kept."""
+
+    folder: FilePath | None = None
+    """A folder for SQLite files, made with mode 0700, on a local disk. None: in
+    memory, lost with the process, and no other process can answer approvals."""
+
+    redis_url: SecretReference | None = None
+    """A Redis server for the guard's counters, shared by many machines."""
+
+    redis_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")] = "toolcell"
+    """Before every key in Redis."""
+
+    on_failure: Annotated[
+        str, Field(pattern=r"^(closed|open|local\([1-9][0-9]{0,5}\))$")
+    ] = "closed"
+    """While the counters cannot be reached: `closed` refuses every call, `local(20)`
+    lets each agent make 20 calls, `open` lets pass what rules allow, uncounted."""
+
+
+class AuditConfig(_Model):
+    """Where decisions and outcomes are recorded."""
+
+    path: FilePath | None = None
+    """The file. None: nothing is recorded."""
+
+    key: SecretReference | None = None
+    """A secret of at least 16 bytes that the hashes are made with. None: plain hashes,
+    which anyone can compute."""
+
+    run_records: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """Records of one run. When it is reached further calls of the run are refused."""
+
+
+class ApprovalsConfig(_Model):
+    """How people are asked. `toolcell approvals` answers."""
+
+    wait_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300.0
+    """Seconds that a call waits for an answer. When it is reached the call is refused;
+    the same call finds a later answer."""
+
+    expiry_seconds: _Seconds = 3_600.0
+    """Seconds that a request may be answered and its approval used. When it is reached
+    the call has to be asked for again."""
+
+    max_pending: _Count = 100
+    """Open requests of one agent. When it is reached further calls that need approval
+    are refused."""
+
+    auto_approve: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """A name in which every call is approved without a person, in the profile
+    `development` only. None: people are asked."""
+
+
+class HostConfig(_Model):
+    """All that a host needs to know."""
+
+    profile: Literal["production", "development"] = "production"
+    """`production` refuses `process` isolation, `auto_approve`, and `open` failure."""
+
+    sandbox: SandboxConfig = SandboxConfig()
+    """Where untrusted code runs."""
+
+    tools: ToolsConfig = ToolsConfig()
+    """Which tools there are."""
+
+    policies: tuple[AgentPolicy, ...] = ()
+    """What each agent may do. An agent without a policy may do nothing."""
+
+    policy_files: tuple[FilePath, ...] = ()
+    """More policies, in TOML or YAML files."""
+
+    state: StateConfig = StateConfig()
+    """Where things are kept."""
+
+    audit: AuditConfig = AuditConfig()
+    """Where decisions and outcomes are recorded."""
+
+    approvals: ApprovalsConfig = ApprovalsConfig()
+    """How people are asked."""
+
+    @model_validator(mode="after")
+    def _safe_in_production(self) -> Self:
+        if self.profile != "production":
+            return self
+        refused = {
+            'sandbox.minimum_isolation = "process"': self.sandbox.minimum_isolation
+            == "process",
+            "approvals.auto_approve": self.approvals.auto_approve is not None,
+            'state.on_failure = "open"': self.state.on_failure == "open",
+        }
+        if any(refused.values()):
+            names = ", ".join(name for name, met in refused.items() if met)
+            raise ValueError(f"the profile 'production' refuses {names}")
+        return self
+
+    @classmethod
+    def from_file(
+        cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+    ) -> HostConfig:
+        """Read a TOML file, and the variables of the environment that override it.
+
+        Relative paths in it start at its folder. Nothing is opened or imported.
+
+        Args:
+            path: The file.
+            environ: The environment; default that of this process.
+
+        Raises:
+            ConfigError: It cannot be read or used; the message names line and column,
+                or the variable.
+        """
+        source = read_source(Path(path), os.environ if environ is None else environ)
+        context = {"folder": source.path.absolute().parent}
+        try:
+            return cls.model_validate(source.document, context=context)
+        except ValidationError as error:
+            raise source.error(error) from None
+
+    def all_policies(self) -> list[AgentPolicy]:
+        """Return the policies of this configuration and of its files.
+
+        Raises:
+            PolicyError: A file cannot be used.
+        """
+        found = list(self.policies)
+        for path in self.policy_files:
+            found += load_policies(path)
+        return found

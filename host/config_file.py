@@ -1,0 +1,131 @@
+"""Reads `toolcell.toml`, and what environment variables put in its place.
+
+`TOOLCELL__SANDBOX__BACKEND=docker` stands for `backend = "docker"` in `[sandbox]`:
+`TOOLCELL`, then the keys in capital letters, each after two underscores. The value is
+read as TOML, and as plain text where it is none. It takes the place of what the file
+says; a list or a table is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from toolcell.core import ConfigError
+from toolcell.guard import toml_places
+
+MAX_BYTES = 4_194_304
+"""Size of a configuration file. A larger one is refused."""
+
+PREFIX = "TOOLCELL__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A configuration as it was found, before it is checked."""
+
+    path: Path
+    text: str
+    document: dict[str, Any]
+    variables: Mapping[tuple[str, ...], str]
+    """The environment variables that were used, by the keys they stand for."""
+
+    def error(self, error: ValidationError) -> ConfigError:
+        """Return what is wrong, with the place of each problem."""
+        problems = []
+        for item in error.errors(include_input=False, include_url=False):
+            field = ".".join(map(str, item["loc"]))
+            reason = item["msg"].removeprefix("Value error, ")
+            problems.append(
+                {"field": field, "reason": reason, **self._place(item["loc"])}
+            )
+        told = "; ".join(map(_told, problems))
+        return ConfigError(
+            f"{self.path}: {told}",
+            hint="docs/configuration.md has every key",
+            details={"problems": problems},
+        )
+
+    def _place(self, location: Sequence[str | int]) -> dict[str, Any]:
+        for keys, name in self.variables.items():
+            both = min(len(keys), len(location))
+            if both and keys[:both] == tuple(location[:both]):
+                return {"variable": name}
+        if not location:
+            return {}
+        line, column = toml_places(self.text).find(location)
+        return {"line": line, "column": column}
+
+
+def _told(problem: Mapping[str, Any]) -> str:
+    place = f"variable {problem['variable']}" if "variable" in problem else ""
+    if "line" in problem:
+        place = f"line {problem['line']}, column {problem['column']}"
+    parts = (place, problem["field"], problem["reason"])
+    return ": ".join(part for part in parts if part)
+
+
+def read_source(path: Path, environ: Mapping[str, str]) -> Source:
+    """Return what a file and the environment say.
+
+    Raises:
+        ConfigError: The file cannot be read, or a variable stands for no key.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{path} is larger than 4 MiB")
+        text = data.decode()
+        # Amounts of money are never floats.
+        document = tomllib.loads(text, parse_float=Decimal)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no file {path}", hint="`toolcell init` writes one"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return Source(
+        path=path,
+        text=text,
+        document=document,
+        variables=_override(document, environ),
+    )
+
+
+def _override(
+    document: dict[str, Any], environ: Mapping[str, str]
+) -> dict[tuple[str, ...], str]:
+    used: dict[tuple[str, ...], str] = {}
+    for name in sorted(environ):
+        if not name.startswith(PREFIX):
+            continue
+        keys = tuple(name.removeprefix(PREFIX).lower().split("__"))
+        table: Any = document
+        for key in keys[:-1]:
+            table = table.setdefault(key, {}) if isinstance(table, dict) else None
+        if not isinstance(table, dict) or not all(keys):
+            raise ConfigError(
+                f"the variable {name} stands for no key of the configuration",
+                hint="a list is replaced as a whole",
+            )
+        table[keys[-1]] = _value(environ[name])
+        used[keys] = name
+    return used
+
+
+def _value(text: str) -> Any:
+    try:
+        read = tomllib.loads(f"value = {text}", parse_float=Decimal)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    # Further lines would be further keys.
+    return read["value"] if len(read) == 1 else text

@@ -1,0 +1,147 @@
+"""A host: sandbox, tools, guard and records, wired to one way of every call."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from toolcell.core import InvalidInputError, ToolCall, ToolResult
+from toolcell.guard import ActionGuard, Approvals, AuditLog
+from toolcell.sandbox import SandboxManager
+from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
+
+from .config import HostConfig
+from .parts import Parts, open_parts
+
+
+class Host:
+    """What a configuration describes, open between `async with` and its end.
+
+    Every call is looked up, validated, admitted by the guard, run, settled and
+    recorded. An agent sees the tools of which its policy allows some call.
+
+    Args:
+        config: What to open.
+        environ: Where `env:` secrets are; default the environment of this process.
+
+    Raises:
+        ToolcellError: On entering, if a part cannot be opened; none stays open then.
+    """
+
+    def __init__(
+        self, config: HostConfig, *, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.config = config
+        self._environ = os.environ if environ is None else environ
+        self._stack: AsyncExitStack | None = None
+        self._open: Parts | None = None
+
+    @classmethod
+    def from_config(
+        cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+    ) -> Host:
+        """Return the host of a configuration file; see `HostConfig.from_file`.
+
+        Args:
+            path: The file, usually `toolcell.toml`.
+            environ: The environment; default that of this process.
+
+        Raises:
+            ConfigError: The file cannot be read or used.
+        """
+        return cls(HostConfig.from_file(path, environ=environ), environ=environ)
+
+    async def __aenter__(self) -> Self:
+        if self._stack is not None:
+            raise InvalidInputError("this host is open already")
+        async with AsyncExitStack() as stack:
+            self._open = await open_parts(self.config, self._environ, stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        stack, self._stack, self._open = self._stack, None, None
+        if stack is not None:
+            await stack.__aexit__(kind, error, trace)
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        agent_id: str,
+        call_id: str | None = None,
+        run: RunContext | None = None,
+    ) -> ToolResult:
+        """Make one call. A failed or refused one is a result, not an error.
+
+        Args:
+            name: The tool.
+            arguments: As a model would send them.
+            agent_id: Who calls; the guard goes by it, so it is never a model's word.
+            call_id: The same id in the same run is the same call, and is made once.
+                Default: a new one.
+            run: The agent's run: its id, the turn, how long to wait for a person.
+
+        Raises:
+            InvalidInputError: The host is not open, or a value cannot be in a call.
+        """
+        call = ToolCall(
+            id=call_id or uuid.uuid4().hex,
+            name=name,
+            arguments=dict(arguments or {}),
+            agent_id=agent_id,
+        )
+        return await self.executor.outcome(call, run=run or RunContext())
+
+    def tools(self, agent_id: str) -> list[Tool]:
+        """Return the tools that an agent may know of."""
+        return list(self.registry.snapshot().for_agent(agent_id))
+
+    @property
+    def _parts(self) -> Parts:
+        if self._open is None:
+            raise InvalidInputError(
+                "this host is not open",
+                hint='async with Host.from_config("toolcell.toml") as host: ...',
+            )
+        return self._open
+
+    @property
+    def registry(self) -> ToolRegistry:
+        """The tools."""
+        return self._parts.registry
+
+    @property
+    def guard(self) -> ActionGuard:
+        """Who may do what."""
+        return self._parts.guard
+
+    @property
+    def executor(self) -> ConcurrentExecutor:
+        """What makes calls, for batches and streams; its `records` are the host's."""
+        return self._parts.executor
+
+    @property
+    def approvals(self) -> Approvals:
+        """Who asks people."""
+        return self._parts.approvals
+
+    @property
+    def audit(self) -> AuditLog | None:
+        """The audit log; None: nothing is recorded there."""
+        return self._parts.audit
+
+    @property
+    def sandbox(self) -> SandboxManager | None:
+        """Where untrusted code runs; None: no tool needs it."""
+        return self._parts.sandbox

@@ -1,0 +1,266 @@
+"""Makes the parts of a host from its configuration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from toolcell.core import ConfigError
+from toolcell.guard import (
+    ActionGuard,
+    Approvals,
+    ApprovalStore,
+    AuditLog,
+    AutoApprove,
+    CallFacts,
+    MemoryStore,
+    Redactor,
+    RedisStore,
+    SQLiteStore,
+    Store,
+)
+from toolcell.sandbox import SandboxManager
+from toolcell.tools import (
+    ConcurrentExecutor,
+    MemoryIdempotency,
+    MemoryRecords,
+    SQLiteIdempotency,
+    SQLiteRecords,
+    Tool,
+    ToolRegistry,
+)
+from toolcell.tools.builtin import (
+    calculate,
+    code_tools,
+    get_today_date,
+    http_get_tool,
+    query_sqlite_tool,
+)
+
+from .config import Group, HostConfig
+from .secret import read_secret
+
+APPROVALS_FILE = "approvals.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a host is made of; all of it open."""
+
+    registry: ToolRegistry
+    guard: ActionGuard
+    executor: ConcurrentExecutor
+    approvals: Approvals
+    audit: AuditLog | None
+    sandbox: SandboxManager | None
+
+
+async def open_parts(
+    config: HostConfig, environ: Mapping[str, str], stack: AsyncExitStack
+) -> Parts:
+    """Open all parts; leaving the stack closes them.
+
+    Raises:
+        ToolcellError: One of them cannot be opened.
+    """
+    secrets = read_secrets(config, environ)
+    redactor = Redactor(secrets=secrets.values())
+    make_folder(config)
+    audit = open_audit(config, secrets, redactor, stack)
+    approvals = open_approvals(config, stack, audit)
+    guard = ActionGuard(
+        config.all_policies(),
+        store=open_store(config, secrets, stack),
+        audit=audit,
+        approvals=approvals,
+        on_store_failure=config.state.on_failure,
+    )
+    manager = SandboxManager(config.sandbox)
+    registry = make_registry(config, guard, manager)
+    sandbox = None
+    if needs_sandbox(config, registry):
+        sandbox = await stack.enter_async_context(manager)
+    executor = make_executor(config, registry, guard, sandbox, redactor, stack)
+    return Parts(
+        registry=registry,
+        guard=guard,
+        executor=executor,
+        approvals=approvals,
+        audit=audit,
+        sandbox=sandbox,
+    )
+
+
+def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the secrets that the configuration names, by their reference."""
+    named = (config.audit.key, config.state.redis_url)
+    return {each: read_secret(each, environ) for each in named if each}
+
+
+def make_folder(config: HostConfig) -> None:
+    """Make the folder of the state, for this user alone."""
+    folder = config.state.folder
+    if folder is None:
+        return
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {folder} cannot be made: {error.strerror}"
+        ) from None
+
+
+def open_audit(
+    config: HostConfig,
+    secrets: Mapping[str, Any],
+    redactor: Redactor,
+    stack: AsyncExitStack,
+) -> AuditLog | None:
+    """Return the audit log, if one is configured."""
+    settings = config.audit
+    if settings.path is None:
+        return None
+    log = AuditLog(
+        settings.path,
+        key=secrets.get(settings.key or ""),
+        redactor=redactor,
+        run_records=settings.run_records,
+    )
+    return stack.enter_context(log)
+
+
+def open_approvals(
+    config: HostConfig, stack: AsyncExitStack, audit: AuditLog | None = None
+) -> Approvals:
+    """Return who asks people. With a folder any process can answer."""
+    settings, folder = config.approvals, config.state.folder
+    store = ApprovalStore(folder / APPROVALS_FILE if folder else None)
+    name = settings.auto_approve
+    return Approvals(
+        stack.enter_context(store),
+        handler=None if name is None else AutoApprove(by=name),
+        answered_elsewhere=folder is not None,
+        wait_seconds=settings.wait_seconds,
+        expiry_seconds=settings.expiry_seconds,
+        max_pending=settings.max_pending,
+        profile=config.profile,
+        audit=audit,
+    )
+
+
+def open_store(
+    config: HostConfig, secrets: Mapping[str, Any], stack: AsyncExitStack
+) -> Store:
+    """Return the counters: in Redis, in a file, or in memory."""
+    settings = config.state
+    store: Store = MemoryStore()
+    if settings.redis_url is not None:
+        try:
+            url = secrets[settings.redis_url].get_secret_value()
+            store = RedisStore(url, prefix=settings.redis_prefix)
+        except ConfigError as error:
+            # Its message repeats the URL, and with it a password.
+            raise ConfigError(
+                f"state.redis_url: {settings.redis_url} cannot be used", hint=error.hint
+            ) from None
+    elif settings.folder is not None:
+        store = SQLiteStore(settings.folder / "guard.db")
+    stack.push_async_callback(store.aclose)
+    return store
+
+
+def make_registry(
+    config: HostConfig, guard: ActionGuard, sandbox: SandboxManager
+) -> ToolRegistry:
+    """Return the tools, each shown to agents that some call of it is open to.
+
+    Raises:
+        ConfigError: A tool cannot be imported or made.
+        DuplicateToolError: Two have one name.
+    """
+
+    def visible(agent_id: str | None, tool: Tool) -> bool:
+        facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
+        return agent_id is not None and guard.sees(agent_id, tool.name, facts)
+
+    registry = ToolRegistry(visible=visible)
+    for group in config.tools.builtin:
+        registry.register_many(_builtin(group, config, sandbox))
+    for folder in map(str, config.tools.folders):
+        if folder not in sys.path:
+            # Last, so that nothing in it stands in for a known module.
+            sys.path.append(folder)
+    for path in config.tools.python:
+        registry.register_many(_imported(path))
+    return registry
+
+
+def _builtin(group: Group, config: HostConfig, sandbox: SandboxManager) -> list[Tool]:
+    settings = config.tools
+    match group:
+        case "arithmetic":
+            return [calculate]
+        case "clock":
+            return [get_today_date]
+        case "code":
+            return code_tools(sandbox)
+        case "http":
+            return [http_get_tool(**settings.http.model_dump())]
+        case "database":
+            if settings.database is None:
+                raise ConfigError("tools.database is missing")
+            return [query_sqlite_tool(**settings.database.model_dump())]
+
+
+def _imported(path: str) -> list[Any]:
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except ImportError as error:
+        raise ConfigError(
+            f"tools.python: {path} cannot be imported: {error}",
+            hint="install its package, or name its folder in tools.folders",
+        ) from error
+    except AttributeError:
+        raise ConfigError(f"tools.python: {module} has no {name}") from None
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def needs_sandbox(config: HostConfig, registry: ToolRegistry) -> bool:
+    """Return whether any tool runs in cells."""
+    sandboxed = any(tool.sandboxed for tool in registry.snapshot())
+    return sandboxed or "code" in config.tools.builtin
+
+
+def make_executor(
+    config: HostConfig,
+    registry: ToolRegistry,
+    guard: ActionGuard,
+    sandbox: SandboxManager | None,
+    redactor: Redactor,
+    stack: AsyncExitStack,
+) -> ConcurrentExecutor:
+    """Return the one way of every call."""
+    folder: Path | None = config.state.folder
+    records: MemoryRecords | SQLiteRecords = MemoryRecords()
+    keys: MemoryIdempotency | SQLiteIdempotency = MemoryIdempotency()
+    if folder is not None:
+        records = SQLiteRecords(folder / "records.db")
+        stack.callback(records.close)
+        keys = SQLiteIdempotency(folder / "idempotency.db")
+        stack.callback(keys.close)
+    return ConcurrentExecutor(
+        registry,
+        guard=guard,
+        sandbox=sandbox,
+        records=records,
+        idempotency=keys,
+        redactor=redactor,
+        timeout_seconds=config.tools.timeout_seconds,
+        max_concurrency=config.tools.max_concurrency,
+    )

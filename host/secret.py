@@ -1,0 +1,68 @@
+"""Secrets of the configuration: named in it, and read from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, SecretStr, ValidationInfo
+
+from toolcell.core import ConfigError
+
+MAX_BYTES = 65_536
+"""Size of a file with a secret. A larger one is refused."""
+
+_ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_FILE = re.compile(r"file:[^\0]+")
+
+
+def _checked(text: str, info: ValidationInfo) -> str:
+    # The text may be the secret itself, so no message repeats it.
+    if _ENV.fullmatch(text):
+        return text
+    if not _FILE.fullmatch(text):
+        raise ValueError("a secret is named, never written: env:NAME or file:/path")
+    folder = (info.context or {}).get("folder", "")
+    return f"file:{Path(folder, text.removeprefix('file:'))}"
+
+
+SecretReference = Annotated[str, AfterValidator(_checked)]
+"""Where a secret is: `env:NAME` or `file:/path`."""
+
+
+def read_secret(reference: str, environ: Mapping[str, str] | None = None) -> SecretStr:
+    """Return the secret that a reference names; a line end at its end is cut off.
+
+    Args:
+        reference: `env:NAME` or `file:/path`.
+        environ: The environment; default that of this process.
+
+    Raises:
+        ConfigError: It is not there, empty, no UTF-8 or too large.
+    """
+    kind, _, name = reference.partition(":")
+    if kind == "env":
+        value = (os.environ if environ is None else environ).get(name, "")
+    else:
+        value = _read(name, reference)
+    if not value:
+        raise ConfigError(f"the secret {reference} is not set, or empty")
+    return SecretStr(value)
+
+
+def _read(name: str, reference: str) -> str:
+    try:
+        with open(name, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"the secret {reference} is larger than 64 KiB")
+        return data.decode().rstrip("\r\n")
+    except OSError as error:
+        raise ConfigError(
+            f"the secret {reference} cannot be read: {error.strerror}"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the secret {reference} is not UTF-8") from None
