@@ -27,8 +27,7 @@ _LONGEST_PAUSE_SECONDS = 0.5
 State = Literal["running", "done", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """What is asked for under a key; its text is made only when it is needed."""
 
     tool: str
@@ -55,11 +54,17 @@ class Entry:
 
 @dataclass(slots=True)
 class _Flight:
-    """A run of this event loop that holds a key."""
+    """A run of this event loop that holds a key; leaving it wakes who waits."""
 
     body: Body
     ended: anyio.Event | None = None
     """Made by the first who waits."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        if self.ended is not None:
+            self.ended.set()
 
 
 class Idempotency(ABC):
@@ -114,23 +119,18 @@ class Idempotency(ABC):
 
     def finish(self, key: str, result: ToolResult) -> None:
         """End a claimed key with the result that later calls get."""
-        self._end(key, lambda: self._keep(key, result))
+        with self._flights.pop(key):
+            self._keep(key, result)
 
     def forget(self, key: str) -> None:
         """End a claimed key as if it had never been asked for."""
-        self._end(key, lambda: self._drop(key))
+        with self._flights.pop(key):
+            self._drop(key)
 
     def doubt(self, key: str) -> None:
         """End a claimed key of which nobody knows what its run did."""
-        self._end(key, lambda: self._suspect(key))
-
-    def _end(self, key: str, write: Callable[[], None]) -> None:
-        flight = self._flights.pop(key)
-        try:
-            write()
-        finally:
-            if flight.ended is not None:
-                flight.ended.set()
+        with self._flights.pop(key):
+            self._suspect(key)
 
     @abstractmethod
     def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 from opentelemetry import trace
@@ -28,13 +28,14 @@ from toolcell.core import (
     ToolStatus,
     ToolTimeoutError,
 )
-from toolcell.guard import CallFacts
+from toolcell.guard import ActionGuard, CallFacts
 
 from .attempt import Attempt, Parts, RunContext
 from .circuit_breaker import Outcome
 from .context import ToolContext
 from .hooks import Invocation, Proceed
 from .idempotency import Body
+from .retries import RetryPolicy
 from .running import Held, Running, as_json
 from .snapshot import Snapshot
 from .spans import close_span, start_span
@@ -71,15 +72,21 @@ class Pipeline:
         self.error: ToolcellError | None = None
         """What ended the call, if it failed."""
 
-    async def execute(self, slot: AbstractAsyncContextManager[Held]) -> ToolResult:
+    def execute(
+        self, slot: AbstractAsyncContextManager[Held]
+    ) -> Coroutine[Any, Any, ToolResult]:
         """Return the one result of the call; only cancellation is raised.
 
         Args:
             slot: What the call waits for and holds while it runs.
         """
         span = start_span(self._call)
-        if not span.is_recording():
-            return await self._execute(slot)
+        recording = span.is_recording()
+        return self._traced(span, slot) if recording else self._execute(slot)
+
+    async def _traced(
+        self, span: trace.Span, slot: AbstractAsyncContextManager[Held]
+    ) -> ToolResult:
         with trace.use_span(span, end_on_exit=True):
             result = await self._execute(slot)
             close_span(span, result)
@@ -146,10 +153,8 @@ class Pipeline:
         return keys
 
     async def _once(self, keys: Sequence[tuple[str, Body]]) -> ToolResult:
-        """Run under the keys; hand out an earlier result if one of them has it."""
-        if not keys:
-            return await self._attempts()
-        key, body = keys[0]
+        """Run under the keys, at least one; hand out an earlier result if one of them has it."""
+        (key, body), *rest = keys
         earlier = await self._parts.idempotency.claim(
             key, body, repeatable=self._tool.idempotent
         )
@@ -157,7 +162,7 @@ class Pipeline:
             return await self._replay(earlier)
         result: ToolResult | None = None
         try:
-            result = await self._once(keys[1:])
+            result = await (self._once(rest) if rest else self._attempts())
             return result
         finally:
             self._end(key, result)
@@ -191,10 +196,13 @@ class Pipeline:
 
     # One attempt, or several.
 
-    async def _attempts(self) -> ToolResult:
+    def _attempts(self) -> Coroutine[Any, Any, ToolResult]:
         policy = self._parts.retries.get(self._tool.name)
         if policy is None or not self._tool.idempotent:
-            return await self._one_attempt(final=True)
+            return self._one_attempt(final=True)
+        return self._retried(policy)
+
+    async def _retried(self, policy: RetryPolicy) -> ToolResult:
         for number in range(1, policy.max_attempts):
             result = await self._one_attempt(final=False)
             if not self._attempt.retry:
@@ -227,12 +235,16 @@ class Pipeline:
         attempt.retry = not final and error is not None and _may_pass(error)
         return self._closed(result, error)
 
-    async def _admitted(self) -> _Ran:
+    def _admitted(self) -> Coroutine[Any, Any, _Ran]:
         """Run the tool if the guard lets it; a GuardError is the guard's own."""
-        attempt, guard = self._attempt, self._parts.guard
+        guard = self._parts.guard
         if guard is None:
-            attempt.verdict = "unguarded"
-            return await self._ran()
+            self._attempt.verdict = "unguarded"
+            return self._ran()
+        return self._guarded(guard)
+
+    async def _guarded(self, guard: ActionGuard) -> _Ran:
+        attempt = self._attempt
         attempt.verdict = "denied"
         async with guard.admit(self._request, self._facts()) as permit:
             attempt.verdict = "allowed"

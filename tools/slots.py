@@ -36,11 +36,15 @@ class Slots:
         """Return a turn; `async with` it waits for a slot and for the group."""
         return Turn(self, group)
 
-    async def enter(self, group: str | None) -> None:
-        """Wait for a slot and the group; `leave` gives both back."""
-        if self._has_room(group):
+    def take(self, group: str | None) -> bool:
+        """Take a slot and the group if both are free; `leave` gives them back."""
+        free = self._free > 0 and group not in self._busy
+        if free:
             self._take(group)
-            return
+        return free
+
+    async def wait(self, group: str | None) -> None:
+        """Wait for a slot and the group; `leave` gives both back."""
         waiter = _Waiter(group)
         self._waiting.append(waiter)
         try:
@@ -51,9 +55,6 @@ class Slots:
             else:
                 self._waiting.remove(waiter)
             raise
-
-    def _has_room(self, group: str | None) -> bool:
-        return self._free > 0 and group not in self._busy
 
     def _take(self, group: str | None) -> None:
         self._free -= 1
@@ -88,7 +89,8 @@ class Turn:
         held = NOTHING_HELD if outer is None else outer.held
         if id(self._slots) in held:
             return held
-        await self._slots.enter(self._group)
+        if not self._slots.take(self._group):
+            await self._slots.wait(self._group)
         self._entered = True
         return held | {id(self._slots)}
 
