@@ -87,7 +87,7 @@ async def test_only_what_is_offered_can_be_called(sandbox: SandboxManager) -> No
     forged, host = await run(
         sandbox,
         "from types import SimpleNamespace\n"
-        "said = ''\ntry:\n    tools.call('secret', [], {})\n"
+        "said = ''\ntry:\n    tools.add._bridge.call('secret', [], {})\n"
         "except ToolError as e: said = e.code\nsaid",
     )
 

@@ -40,14 +40,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_ENGINE = "tcp://127.0.0.1:9"
-BRIDGE = "tools are called from cells by the host bridge, which is built with tools/"
 LATER = {
-    "GR-18": BRIDGE,
-    "GR-19": BRIDGE,
-    "GR-20": BRIDGE,
-    "A-01": BRIDGE,
-    "A-02": BRIDGE,
-    "A-04": BRIDGE,
     "LC-19": "retrieval is out of scope for good",
     "OR-21": "agent loops are out of scope for good",
 }

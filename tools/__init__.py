@@ -2,6 +2,8 @@
 
 from .attempt import RunContext
 from .circuit_breaker import CircuitBreaker
+from .code_calls import MadeCall
+from .code_executor import CodeExecutor, CodeResult
 from .context import ArtifactSink, Progress, ToolContext
 from .executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor
 from .exporters import to_anthropic, to_mcp, to_openai
@@ -27,6 +29,8 @@ __all__ = [
     "ArtifactSink",
     "CacheHook",
     "CircuitBreaker",
+    "CodeExecutor",
+    "CodeResult",
     "ConcurrentExecutor",
     "FolderResultStore",
     "FunctionTool",
@@ -35,6 +39,7 @@ __all__ = [
     "Invocation",
     "JSONSchemaTool",
     "LoggingHook",
+    "MadeCall",
     "MemoryIdempotency",
     "MemoryRecords",
     "Proceed",

@@ -173,6 +173,24 @@ class ToolExecutor(ABC):
             raise ended.error
         return ended.result
 
+    async def outcome(self, call: ToolCall, *, run: RunContext = _NO_RUN) -> ToolResult:
+        """Make one call; a failed one is a result, whatever `raise_on_error` says.
+
+        Args:
+            call: What to call.
+            run: What the tool and the guard may know of the agent's run.
+        """
+        return (await self._turn(self.registry.snapshot(), call, 0, run)).result
+
+    def refuse(self, call: ToolCall, error: ToolcellError) -> ToolResult:
+        """Return the result of a call that is not made, and keep a record of it.
+
+        Args:
+            call: What was asked for.
+            error: Why it is not made.
+        """
+        return self._refused(self.registry.snapshot(), call, 0, error).result
+
     async def execute(
         self, calls: Sequence[Call], *, run: RunContext = _NO_RUN
     ) -> list[ToolResult]:

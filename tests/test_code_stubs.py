@@ -1,0 +1,152 @@
+"""What a program is offered, and how a model is told of it."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from toolcell.core import ConfigError
+from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.tools import (
+    CodeExecutor,
+    JSONSchemaTool,
+    SequentialExecutor,
+    ToolRegistry,
+    tool,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@tool
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+async def test_every_name_can_be_written_in_python(
+    sandbox: SandboxManager,
+) -> None:
+    names = ["call", "files.read", "to-do", "class", "_fd", "__class__", "3d"]
+    tools = [tool(name=name)(lambda: 1) for name in names]
+    code = CodeExecutor(sandbox, ToolRegistry(tools), guard=None)
+    written = ["call", "files_read", "to_do", "class_", "tool_fd", "tool_class__"]
+    calls = ", ".join(f"tools.{name}()" for name in [*written, "tool_3d"])
+    result = await code.execute(f"[{calls}]")
+
+    assert result.value == [1] * 7, result.stderr
+    assert [each.call.name for each in result.calls] == names
+
+
+def closed() -> SandboxManager:
+    return SandboxManager(SandboxConfig(backend="subprocess"))
+
+
+def test_two_tools_of_one_name_are_an_error() -> None:
+    registry = ToolRegistry([tool(name="to-do")(add.function), tool(name="to_do")(add)])
+    with pytest.raises(ConfigError, match="one name in Python"):
+        CodeExecutor(closed(), registry, guard=None).describe_tools()
+
+
+def test_the_guard_is_named_once() -> None:
+    registry = ToolRegistry([add])
+    make: Any = CodeExecutor
+    executor = SequentialExecutor(registry, guard=None)
+
+    assert make(closed(), registry, executor=executor).executor is executor
+    with pytest.raises(ConfigError, match="needs a guard or an executor"):
+        make(closed(), registry)
+    with pytest.raises(ConfigError, match="its own guard"):
+        make(closed(), registry, guard=None, executor=executor)
+    with pytest.raises(ConfigError, match="another registry"):
+        make(closed(), ToolRegistry(), executor=executor)
+    for limit in ("max_calls", "max_concurrency", "max_depth"):
+        with pytest.raises(ConfigError, match="at least 1"):
+            make(closed(), registry, guard=None, **{limit: 0})
+
+
+class Guest(BaseModel):
+    """A person."""
+
+    name: str
+    friends: list[Guest] = []
+
+
+def stub_of(*tools: Any) -> ast.Module:
+    described = CodeExecutor(closed(), ToolRegistry(tools), guard=None).describe_tools()
+    return ast.parse(described)
+
+
+def test_tools_are_described_as_python() -> None:
+    @tool
+    def book(guest: Guest, room: Literal["a", 1] | None = None) -> dict[str, int]:
+        """Book a room.
+
+        Args:
+            guest: Who comes.
+        """
+        return {}
+
+    described = CodeExecutor(closed(), ToolRegistry([add, book]), guard=None)
+
+    assert (
+        described.describe_tools()
+        == '''def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+
+class book_Guest(TypedDict):
+    name: str
+    friends: NotRequired[list[book_Guest]]
+
+def book(guest: book_Guest, room: Literal['a', 1] | None = None) -> dict[str, int]:
+    """Book a room.
+
+    Args:
+        guest: Who comes.
+    """'''
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ['"""\nimport os', '"', "\\", '\\"""', '""""', "a\n  b", '"""' * 3 + '"']
+)
+def test_a_description_stays_inside_its_quotes(text: str) -> None:
+    properties = {"x": {"description": text}}
+    plain = tool(name="plain", description=text)(lambda: 1)
+    schema = {"type": "object", "properties": properties}
+    detailed = tool(name="detailed", description=text, parameters=schema)(lambda x=1: 1)
+    for made in (plain, detailed):
+        [function] = stub_of(made).body
+        assert isinstance(function, ast.FunctionDef)
+        assert len(function.body) == 1
+        assert text.split("\n")[0] in (ast.get_docstring(function, clean=False) or "")
+
+
+def test_what_python_cannot_write_is_still_described() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "late": {"type": ["string", "null"], "default": None},
+            "early": {"enum": ["a", 1.5]},
+            "first-name": {"type": "string"},
+            "items": {"type": "array", "items": {"type": "number"}},
+            "map": {"type": "object", "additionalProperties": {"const": True}},
+            "odd": {"not": {}},
+            "recursive": {"$ref": "#/$defs/r"},
+        },
+        "required": ["early"],
+        "$defs": {"r": {"type": "array", "items": {"$ref": "#/$defs/r"}}},
+    }
+    made = JSONSchemaTool(lambda given: given, name="odd", parameters=schema)
+    [function] = stub_of(made).body
+
+    assert isinstance(function, ast.FunctionDef)
+    assert ast.unparse(function.args) == (
+        "late: str | None=None, *, early: Any, items: list[float]=..., "
+        "map: dict[str, Literal[True]]=..., odd: Any=..., recursive: list[Any]=..., "
+        "**others: Any"
+    )
+    assert "first-name" in (ast.get_docstring(function) or "")

@@ -1,0 +1,186 @@
+"""The calls that one program makes, each through the executor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from toolcell.core import (
+    ToolCall,
+    ToolcellError,
+    ToolExecutionError,
+    ToolResult,
+    ToolValidationError,
+)
+
+from .attempt import RunContext
+from .executor import ToolExecutor
+from .tool import Tool
+
+
+class MadeCall(BaseModel):
+    """A call that a program made, as it went through the executor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    call: ToolCall
+    """Its `parent_id` is the id of the run, its arguments are named."""
+
+    result: ToolResult
+    duration_ms: float
+    """Milliseconds, waiting for the guard included."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """Calls that a program may still make, with all programs inside it."""
+
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """How deep inside other programs a program runs, and what is left to it."""
+
+    depth: int
+    budget: Budget
+
+    @classmethod
+    def first(cls, calls: int) -> Around:
+        """Return the place of a program that is inside no other."""
+        return cls(1, Budget(calls))
+
+    def deeper(self) -> Around:
+        """Return the place of a program inside this one: the budget is the same."""
+        return Around(self.depth + 1, self.budget)
+
+
+around: ContextVar[Around | None] = ContextVar("around", default=None)
+"""The program whose call we are in."""
+
+
+class Caller:
+    """Answers the calls of one program.
+
+    Agent, parent and ids are the host's; of what a program sends only the arguments
+    are taken, and a name that is in the table.
+
+    Args:
+        executor: Makes the calls.
+        names: The tools' own names, by those that the program uses.
+        outer: The run, as the call that the others are inside of.
+        prefix: Begins the ids of the calls; of this run alone, so no call is
+            another one's replay.
+        run: What is known of the agent's run.
+        inside: Where the program runs.
+    """
+
+    def __init__(
+        self,
+        executor: ToolExecutor,
+        names: Mapping[str, str],
+        outer: ToolCall,
+        prefix: str,
+        run: RunContext,
+        inside: Around,
+    ) -> None:
+        self._executor = executor
+        self._names = names
+        self._outer = outer
+        self._prefix = prefix
+        self._run = run
+        self._inside = inside
+        self._made: list[_Made] = []
+
+    async def answer(
+        self, name: str, arguments: list[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Make a call for the program; `HostCalls.handler`."""
+        budget = self._inside.budget
+        if budget.left < 1:
+            return _error("too_many", "the runs around this one have made their calls")
+        budget.left -= 1
+        made = _Made(self._call(name))
+        self._made.append(made)
+        token = around.set(self._inside)
+        try:
+            made.result = await self._outcome(made, arguments, options)
+        finally:
+            around.reset(token)
+            made.duration_ms = (time.perf_counter() - made.began) * 1000
+        error = made.result.error
+        if error is None:
+            return {"value": made.result.content}
+        said = f"{error.message} ({error.hint})" if error.hint else error.message
+        return _error(error.kind, said)
+
+    def made(self) -> list[MadeCall]:
+        """Return the calls in the order in which they came in."""
+        return [each.told() for each in self._made]
+
+    def _call(self, name: str) -> ToolCall:
+        return ToolCall(
+            id=f"{self._prefix}-{len(self._made) + 1}",
+            name=self._names[name],
+            agent_id=self._outer.agent_id,
+            parent_id=self._outer.id,
+        )
+
+    async def _outcome(
+        self, made: _Made, arguments: list[Any], options: dict[str, Any]
+    ) -> ToolResult:
+        call = made.call
+        view = self._executor.registry.snapshot().for_agent(call.agent_id)
+        try:
+            # A tool that is gone meanwhile is the executor's to refuse.
+            tool = view.get(call.name)
+            named = options if tool is None else _named(tool, arguments, options)
+            made.call = ToolCall(**{**dict(call), "arguments": named})
+        except ToolcellError as error:
+            return self._executor.refuse(call, error)
+        return await self._executor.outcome(made.call, run=self._run)
+
+
+@dataclass(slots=True)
+class _Made:
+    """A call on its way."""
+
+    call: ToolCall
+    result: ToolResult | None = None
+    began: float = field(default_factory=time.perf_counter)
+    duration_ms: float = 0.0
+
+    def told(self) -> MadeCall:
+        result = self.result
+        if result is None:
+            stopped = ToolExecutionError("the call was cancelled")
+            call = self.call
+            result = ToolResult.failed(call.id, call.name, stopped, status="cancelled")
+        return MadeCall(call=self.call, result=result, duration_ms=self.duration_ms)
+
+
+def _named(tool: Tool, arguments: list[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Give positional arguments the names of the schema's properties, in order.
+
+    Raises:
+        ToolValidationError: There are more than properties, or one is given twice.
+    """
+    names = list(tool.parameters.get("properties", {}))
+    if len(arguments) > len(names):
+        raise ToolValidationError(
+            f"{tool.name} takes {len(names)} arguments, {len(arguments)} were given"
+        )
+    placed = dict(zip(names, arguments, strict=False))
+    twice = sorted(placed.keys() & options.keys())
+    if twice:
+        raise ToolValidationError(f"{tool.name} got {', '.join(twice)} twice")
+    return {**placed, **options}
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message}}

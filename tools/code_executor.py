@@ -1,0 +1,245 @@
+"""Runs programs whose code calls tools."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import uuid
+from collections.abc import Mapping
+from types import EllipsisType
+from typing import Any, overload
+
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    ToolCall,
+    ToolExecutionError,
+)
+from toolcell.guard import ActionGuard
+from toolcell.sandbox import (
+    ExecutionResult,
+    HostCalls,
+    Limits,
+    SandboxManager,
+    Session,
+)
+
+from .attempt import RunContext
+from .code_calls import Around, Caller, MadeCall, around
+from .executor import ConcurrentExecutor, ToolExecutor
+from .registry import ToolRegistry
+from .running import account
+from .stubs import stub
+from .tool import Tool
+
+_ASKS_NOBODY = RunContext(approval_seconds=0)
+_TAKEN = frozenset({"tools", "ToolError"})
+
+
+class CodeResult(ExecutionResult):
+    """One run of a program, and the calls that it made."""
+
+    id: str
+    """The `parent_id` of the calls, in records too."""
+
+    calls: tuple[MadeCall, ...] = ()
+    """What was really called, in the order in which the calls came in. The host
+    writes it down; nothing that a program says changes it."""
+
+
+class CodeExecutor:
+    """Runs programs in cells, where `tools.<name>(...)` calls the tools of a registry.
+
+    Each such call goes the way of any call of that agent: look-up, validation, guard,
+    records. A refused or failed one is a `ToolError` in the program, with `code`.
+
+    Args:
+        sandbox: Where programs run; open, and closed by its owner.
+        registry: The tools; a program is offered what its agent may see.
+        guard: Who may do what. None calls tools without one: write it only where
+            every caller may do everything.
+        executor: Makes the calls, in the place of `guard`; of the same registry.
+        max_calls: Calls of one run, those of programs inside it included. When it is
+            reached further ones fail with the code `too_many`.
+        max_concurrency: Calls of one run at once. When it is reached further ones
+            wait.
+        max_depth: Programs inside programs: 1 lets no tool run a program. When it is
+            reached the tool that tries fails.
+
+    Raises:
+        ConfigError: A number is below 1, or guard and executor contradict.
+    """
+
+    @overload
+    def __init__(
+        self,
+        sandbox: SandboxManager,
+        registry: ToolRegistry,
+        *,
+        guard: ActionGuard | None,
+        max_calls: int = ...,
+        max_concurrency: int = ...,
+        max_depth: int = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        sandbox: SandboxManager,
+        registry: ToolRegistry,
+        *,
+        executor: ToolExecutor,
+        max_calls: int = ...,
+        max_concurrency: int = ...,
+        max_depth: int = ...,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        sandbox: SandboxManager,
+        registry: ToolRegistry,
+        *,
+        guard: ActionGuard | EllipsisType | None = ...,
+        executor: ToolExecutor | None = None,
+        max_calls: int = 100,
+        max_concurrency: int = 8,
+        max_depth: int = 2,
+    ) -> None:
+        if min(max_calls, max_concurrency, max_depth) < 1:
+            raise ConfigError("max_calls, max_concurrency and max_depth are at least 1")
+        self.executor = _executor(sandbox, registry, guard, executor)
+        self._sandbox = sandbox
+        self._registry = registry
+        self._max_calls = max_calls
+        self._max_concurrency = max_concurrency
+        self._max_depth = max_depth
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        agent_id: str | None = None,
+        extra_namespace: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        session: Session | None = None,
+        call_id: str | None = None,
+        run: RunContext = _ASKS_NOBODY,
+    ) -> CodeResult:
+        """Run a Python program; what it leaves unfinished is cancelled with it.
+
+        Args:
+            code: The program's text.
+            agent_id: Whose program it is: the agent of every call in it.
+            extra_namespace: JSON values that become variables of the program.
+            limits: Narrower limits for this run; None takes the sandbox's.
+            session: Runs it there, where the agent's last program left off; None
+                takes a cell of its own.
+            call_id: The call that asked for the program, as the parent of its calls;
+                None makes an id.
+            run: What tools and the guard may know of the agent's run; by default
+                calls that need a person's approval are denied at once.
+
+        Raises:
+            InvalidInputError: The arguments cannot be used, or the session is
+                another agent's.
+            ToolExecutionError: It would be one program too many inside another.
+            ConfigError: Two tools have the same name in Python.
+            SandboxError: It could not be run; records tell the calls it made.
+        """
+        if session is not None and session.agent_id != agent_id:
+            raise InvalidInputError(
+                "the session is not this agent's",
+                hint="open one with sandbox.session(agent_id=...)",
+            )
+        inside = self._inside()
+        made = uuid.uuid4().hex
+        outer = ToolCall(id=call_id or made, name="program", agent_id=agent_id)
+        tools = self._offered(agent_id)
+        names = {name: tool.name for name, tool in tools.items()}
+        caller = Caller(self.executor, names, outer, made, run, inside)
+        calls = HostCalls(
+            names=tuple(names),
+            handler=caller.answer,
+            max_calls=min(self._max_calls, inside.budget.left),
+            max_concurrency=self._max_concurrency,
+        )
+        place = self._sandbox if session is None else session
+        inputs = _inputs(extra_namespace)
+        result = await place.run(code, inputs=inputs, limits=limits, calls=calls)
+        account(result)
+        return CodeResult.model_construct(
+            **dict(result),
+            id=outer.id,
+            calls=tuple(caller.made()),
+        )
+
+    def describe_tools(self, agent_id: str | None = None) -> str:
+        """Return Python stubs of the tools that an agent's program may call.
+
+        For the prompt: each is a typed signature with a docstring.
+
+        Raises:
+            ConfigError: Two tools have the same name in Python.
+        """
+        stubs = [stub(name, tool) for name, tool in self._offered(agent_id).items()]
+        return "\n\n".join(stubs)
+
+    def _offered(self, agent_id: str | None) -> dict[str, Tool]:
+        """Return what a program may call, by the names that Python can write."""
+        offered: dict[str, Tool] = {}
+        for tool in self._registry.snapshot().for_agent(agent_id):
+            other = offered.setdefault(_python_name(tool.name), tool)
+            if other is not tool:
+                raise ConfigError(
+                    f"{other.name} and {tool.name} are one name in Python",
+                    hint="rename one",
+                )
+        return offered
+
+    def _inside(self) -> Around:
+        outer = around.get()
+        inside = Around.first(self._max_calls) if outer is None else outer.deeper()
+        if inside.depth > self._max_depth:
+            raise ToolExecutionError(
+                f"programs run {self._max_depth} deep inside each other, no deeper"
+            )
+        return inside
+
+
+def _executor(
+    sandbox: SandboxManager,
+    registry: ToolRegistry,
+    guard: ActionGuard | EllipsisType | None,
+    executor: ToolExecutor | None,
+) -> ToolExecutor:
+    if executor is None:
+        if isinstance(guard, EllipsisType):
+            raise ConfigError(
+                "a CodeExecutor needs a guard or an executor",
+                hint="guard=None calls tools without one",
+            )
+        return ConcurrentExecutor(registry, guard=guard, sandbox=sandbox)
+    if not isinstance(guard, EllipsisType):
+        raise ConfigError("the executor has its own guard", hint="leave guard out")
+    if executor.registry is not registry:
+        raise ConfigError("the executor calls the tools of another registry")
+    return executor
+
+
+def _inputs(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return variables of a program; the sandbox checks that they are JSON."""
+    inputs = dict(given or {})
+    taken = sorted(_TAKEN & inputs.keys())
+    if taken:
+        raise InvalidInputError(
+            f"{' and '.join(taken)} in extra_namespace would hide the tools",
+            hint="rename it",
+        )
+    return inputs
+
+
+def _python_name(name: str) -> str:
+    name = re.sub(r"[.-]", "_", name)
+    if not name[0].isalpha():
+        name = f"tool_{name.lstrip('_')}"
+    return f"{name}_" if keyword.iskeyword(name) else name
