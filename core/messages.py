@@ -86,7 +86,8 @@ def _parsed(value: Any) -> Any:
 _Json = Annotated[JsonValue, AfterValidator(_copied)]
 _JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_copied)]
 _Arguments = Annotated[_JsonObject, BeforeValidator(_parsed)]
-_Id = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_whole)]
+# The bounds make pydantic look at each character: half a surrogate pair is refused.
+_Id = Annotated[str, Field(min_length=1, max_length=256)]
 _Text = Annotated[str, AfterValidator(_whole)]
 _Count = Annotated[int, Field(ge=0, strict=True)]
 _Decimal = Annotated[str, Field(pattern=r"^[0-9]{1,18}(\.[0-9]{1,18})?$")]

@@ -153,7 +153,7 @@ class Pipeline:
         return keys
 
     async def _once(self, keys: Sequence[tuple[str, Body]]) -> ToolResult:
-        """Run under the keys, at least one; hand out an earlier result if one of them has it."""
+        """Run under the keys; hand out an earlier result if one of them has it."""
         (key, body), *rest = keys
         earlier = await self._parts.idempotency.claim(
             key, body, repeatable=self._tool.idempotent
