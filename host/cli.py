@@ -9,14 +9,35 @@ from typing import Annotated, Any
 
 import typer
 
-from toolcell.core import ConfigError, InvalidInputError, ToolcellError
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    PolicyError,
+    ToolcellError,
+    ToolNotFoundError,
+    ToolValidationError,
+)
 
+from .approvals_cli import approvals
+from .audit_cli import audit
+from .budget_cli import budget
+from .call_cli import call
 from .images_cli import images
+from .init_cli import init
+from .policy_cli import policy
 from .safe_text import safe
+from .tools_cli import tools
 
 EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
 EXIT_COULD_NOT_RUN = 4
+_BAD_INPUT = (
+    ConfigError,
+    InvalidInputError,
+    PolicyError,
+    ToolNotFoundError,
+    ToolValidationError,
+)
 _EXIT_BY_STATUS = {
     "ok": 0,
     "error": 1,
@@ -32,10 +53,17 @@ _EXIT_BY_STATUS = {
 
 app = typer.Typer(
     name="toolcell",
-    help="Run code that you do not trust, and see what it did.",
+    help="Run code and call tools that you do not trust, and see what they did.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command()(init)
+app.command()(call)
+app.command()(budget)
+app.add_typer(tools, name="tools")
+app.add_typer(policy, name="policy")
+app.add_typer(approvals, name="approvals")
+app.add_typer(audit, name="audit")
 app.add_typer(images, name="images")
 
 
@@ -45,7 +73,7 @@ def main() -> None:
         app()
     except ToolcellError as error:
         print(f"toolcell: {safe(str(error))}", file=sys.stderr)
-        bad_input = isinstance(error, ConfigError | InvalidInputError)
+        bad_input = isinstance(error, _BAD_INPUT)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -124,7 +124,7 @@ class Host:
     @property
     def guard(self) -> ActionGuard:
         """Who may do what."""
-        return self._parts.guard
+        return self._parts.guarded.guard
 
     @property
     def executor(self) -> ConcurrentExecutor:
@@ -134,12 +134,12 @@ class Host:
     @property
     def approvals(self) -> Approvals:
         """Who asks people."""
-        return self._parts.approvals
+        return self._parts.guarded.approvals
 
     @property
     def audit(self) -> AuditLog | None:
         """The audit log; None: nothing is recorded there."""
-        return self._parts.audit
+        return self._parts.guarded.audit
 
     @property
     def sandbox(self) -> SandboxManager | None:

@@ -49,14 +49,22 @@ APPROVALS_FILE = "approvals.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Guarded:
+    """The guard with all that it stands on; open."""
+
+    guard: ActionGuard
+    approvals: Approvals
+    audit: AuditLog | None
+    redactor: Redactor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a host is made of; all of it open."""
 
+    guarded: Guarded
     registry: ToolRegistry
-    guard: ActionGuard
     executor: ConcurrentExecutor
-    approvals: Approvals
-    audit: AuditLog | None
     sandbox: SandboxManager | None
 
 
@@ -67,6 +75,24 @@ async def open_parts(
 
     Raises:
         ToolcellError: One of them cannot be opened.
+    """
+    guarded = open_guard(config, environ, stack)
+    manager = SandboxManager(config.sandbox)
+    registry = make_registry(config, guarded.guard, manager)
+    sandbox = None
+    if needs_sandbox(config, registry):
+        sandbox = await stack.enter_async_context(manager)
+    executor = make_executor(config, registry, guarded, sandbox, stack)
+    return Parts(guarded=guarded, registry=registry, executor=executor, sandbox=sandbox)
+
+
+def open_guard(
+    config: HostConfig, environ: Mapping[str, str], stack: AsyncExitStack
+) -> Guarded:
+    """Open the guard alone, with the state that all processes share.
+
+    Raises:
+        ToolcellError: A part of it cannot be opened.
     """
     secrets = read_secrets(config, environ)
     redactor = Redactor(secrets=secrets.values())
@@ -80,20 +106,7 @@ async def open_parts(
         approvals=approvals,
         on_store_failure=config.state.on_failure,
     )
-    manager = SandboxManager(config.sandbox)
-    registry = make_registry(config, guard, manager)
-    sandbox = None
-    if needs_sandbox(config, registry):
-        sandbox = await stack.enter_async_context(manager)
-    executor = make_executor(config, registry, guard, sandbox, redactor, stack)
-    return Parts(
-        registry=registry,
-        guard=guard,
-        executor=executor,
-        approvals=approvals,
-        audit=audit,
-        sandbox=sandbox,
-    )
+    return Guarded(guard=guard, approvals=approvals, audit=audit, redactor=redactor)
 
 
 def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -135,7 +148,7 @@ def open_audit(
 
 
 def open_approvals(
-    config: HostConfig, stack: AsyncExitStack, audit: AuditLog | None = None
+    config: HostConfig, stack: AsyncExitStack, audit: AuditLog | None
 ) -> Approvals:
     """Return who asks people. With a folder any process can answer."""
     settings, folder = config.approvals, config.state.folder
@@ -240,9 +253,8 @@ def needs_sandbox(config: HostConfig, registry: ToolRegistry) -> bool:
 def make_executor(
     config: HostConfig,
     registry: ToolRegistry,
-    guard: ActionGuard,
+    guarded: Guarded,
     sandbox: SandboxManager | None,
-    redactor: Redactor,
     stack: AsyncExitStack,
 ) -> ConcurrentExecutor:
     """Return the one way of every call."""
@@ -256,11 +268,11 @@ def make_executor(
         stack.callback(keys.close)
     return ConcurrentExecutor(
         registry,
-        guard=guard,
+        guard=guarded.guard,
         sandbox=sandbox,
         records=records,
         idempotency=keys,
-        redactor=redactor,
+        redactor=guarded.redactor,
         timeout_seconds=config.tools.timeout_seconds,
         max_concurrency=config.tools.max_concurrency,
     )

@@ -1,0 +1,68 @@
+"""`toolcell budget`: what limits leave."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import DEFAULT_CONFIG, AsJson, ConfigPath, RunId
+from .show import print_table
+
+Left = dict[str, dict[str, int | str]]
+
+
+def budget(
+    agent: Annotated[
+        str | None, typer.Option(help="One agent only; default all.")
+    ] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    run: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what rates and budgets leave each agent now, for the tools that it sees."""
+    import anyio
+
+    left = anyio.run(_left, config, agent, run)
+    if as_json:
+        print(json.dumps(left))
+        return
+    rows = [
+        (name, limit, amount)
+        for name, limits in left.items()
+        for limit, amount in limits.items()
+    ]
+    print_table(("agent", "limit", "left"), rows)
+
+
+async def _left(path: Path, agent: str | None, run_id: str | None) -> Left:
+    from toolcell.core import InvalidInputError
+    from toolcell.guard import CallFacts
+    from toolcell.sandbox import SandboxManager
+
+    from .config import HostConfig
+    from .parts import make_registry, open_guard
+
+    config = HostConfig.from_file(path)
+    agents = [each.agent_id for each in config.all_policies()]
+    if agent is not None and agent not in agents:
+        raise InvalidInputError(f"agent {agent!r} has no policy")
+    left: Left = {each: {} for each in agents if agent in (None, each)}
+    async with AsyncExitStack() as stack:
+        guard = open_guard(config, os.environ, stack).guard
+        registry = make_registry(config, guard, SandboxManager(config.sandbox))
+        for name, limits in left.items():
+            for tool in registry.snapshot().for_agent(name):
+                # Limits by run and turn: what a new one would have.
+                facts = CallFacts(
+                    version=tool.version,
+                    tags=frozenset(tool.tags),
+                    run_id=run_id or "a new run",
+                    turn="a new turn",
+                )
+                limits.update(await guard.remaining(name, tool.name, facts))
+    return left

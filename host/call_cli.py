@@ -1,0 +1,74 @@
+"""`toolcell call`: one call, on the way of every call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import DEFAULT_CONFIG, Agent, Arguments, AsJson, ConfigPath, RunId
+from .safe_text import safe
+
+if TYPE_CHECKING:
+    from toolcell.core import ToolCall, ToolResult
+
+_EXIT_BY_STATUS = {"ok": 0, "error": 1, "denied": 3, "timeout": 124, "cancelled": 130}
+_BAD_CALL = ("tool.validation", "tool.not_found")
+
+
+def call(
+    name: Annotated[str, typer.Argument(help="The tool.")],
+    agent: Agent,
+    arguments: Arguments = "{}",
+    config: ConfigPath = DEFAULT_CONFIG,
+    run: RunId = None,
+    wait: Annotated[
+        float | None, typer.Option(help="Seconds to wait for a person; 0 asks nobody.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Call a tool as an agent, through the guard. Exit codes are those of `run`."""
+    import anyio
+
+    asked = read_call(name, agent, arguments)
+    result = anyio.run(_call, config, asked, run, wait)
+    if as_json:
+        print(result.model_dump_json())
+    elif result.ok:
+        print(safe(result.to_text()))
+    else:
+        print(safe(result.to_text()), file=sys.stderr)
+    kind = result.error.kind if result.error else ""
+    raise typer.Exit(2 if kind in _BAD_CALL else _EXIT_BY_STATUS[result.status])
+
+
+def read_call(name: str, agent: str, arguments: str) -> ToolCall:
+    """Return the call of a command line. Raises InvalidInputError."""
+    import uuid
+
+    from toolcell.core import InvalidInputError, ToolCall
+
+    text = sys.stdin.read() if arguments == "-" else arguments
+    call_id = uuid.uuid4().hex
+    try:
+        return ToolCall.model_validate(
+            {"id": call_id, "name": name, "arguments": text, "agent_id": agent}
+        )
+    except ValueError:
+        raise InvalidInputError(
+            "--args is not a JSON object", hint="""as in --args '{"a": 1}'"""
+        ) from None
+
+
+async def _call(
+    path: Path, asked: ToolCall, run_id: str | None, wait: float | None
+) -> ToolResult:
+    from toolcell.tools import RunContext
+
+    from .host import Host
+
+    async with Host.from_config(path) as host:
+        run = RunContext(run_id=run_id, approval_seconds=wait)
+        return await host.executor.outcome(asked, run=run)

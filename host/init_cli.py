@@ -1,0 +1,77 @@
+"""`toolcell init`: a configuration to begin with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolcell.core import ConfigError
+
+from .options import DEFAULT_CONFIG, AsJson
+
+STARTER = """\
+# The configuration of a toolcell host; docs/configuration.md explains every key.
+# Variables of the environment come first: TOOLCELL__SANDBOX__BACKEND=docker.
+
+# "production" refuses weak isolation, approval without people, and open failure.
+profile = "production"
+
+# Where code runs: in cells without network.
+[sandbox]
+backend = "auto"                  # docker, subprocess, or what is there
+minimum_isolation = "namespaces"  # nothing weaker is ever used
+# image = "python:3.12-slim"
+[sandbox.limits]
+wall_seconds = 30.0
+memory_mb = 256
+
+# Which tools there are. Who may call them is said below.
+[tools]
+builtin = ["arithmetic", "clock", "code"]   # also: http, database
+# python = ["my_package.my_tools:tools"]
+# [tools.http]
+# hosts = ["example.com"]
+
+# Counters, approvals and records, for all processes of this machine.
+[state]
+folder = ".toolcell"
+# redis_url = "env:REDIS_URL"     # secrets are named, never written here
+
+# Every decision and outcome, in a chain of hashes.
+[audit]
+path = ".toolcell/audit.jsonl"
+# key = "env:TOOLCELL_AUDIT_KEY"
+
+# What each agent may do. What no rule allows is refused.
+[[policies]]
+agent_id = "assistant"
+allow = ["calculate", "get_today_date", "run_python"]
+ask = ["run_shell"]               # waits for `toolcell approvals approve`
+rate_limits = ["60/minute"]
+max_concurrency = 4
+budgets = [{ unit = "wall_ms", limit = 3_600_000, window = "day" }]
+"""
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented configuration that is safe as it stands."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(STARTER)
+    except FileExistsError:
+        raise ConfigError(
+            f"there is a file {path} already", hint="name another one"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    if as_json:
+        print(json.dumps({"path": str(path)}))
+    else:
+        print(f"wrote {path}; try: toolcell call calculate --agent assistant")
+        print("""    --args '{"expression": "6 * 7"}'""")

@@ -1,0 +1,113 @@
+"""`toolcell policy`: whether policies can be used, and what they say of a call."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .call_cli import read_call
+from .options import DEFAULT_CONFIG, Agent, Arguments, AsJson, ConfigPath, RunId
+from .show import print_table
+
+if TYPE_CHECKING:
+    from toolcell.core import ToolCall
+    from toolcell.guard import CallFacts, Decision
+    from toolcell.tools import Tool
+
+policy = typer.Typer(help="What agents may do.", no_args_is_help=True)
+
+
+@policy.command()
+def check(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A policy file; default: all of the configuration."),
+    ] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Check policies; exit code 2, with each problem and its place, if they fail."""
+    from toolcell.guard import ActionGuard, load_policies
+
+    from .config import HostConfig
+
+    if file is not None:
+        policies = load_policies(file)
+    else:
+        policies = HostConfig.from_file(config).all_policies()
+    version = ActionGuard(policies).policy_version
+    agents = [each.agent_id for each in policies]
+    if as_json:
+        print(json.dumps({"ok": True, "policy_version": version, "agents": agents}))
+    else:
+        print(f"ok: {len(agents)} policies, version {version}")
+
+
+@policy.command()
+def explain(
+    name: Annotated[str, typer.Argument(help="The tool.")],
+    agent: Agent,
+    arguments: Arguments = "{}",
+    config: ConfigPath = DEFAULT_CONFIG,
+    run: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what would become of a call now, and why. Nothing is called or used up."""
+    import anyio
+
+    asked = read_call(name, agent, arguments)
+    decision = anyio.run(_explain, config, asked, run)
+    if as_json:
+        print(json.dumps(decision.to_json()))
+    else:
+        facts = decision.to_json()
+        tried = facts.pop("tried", [])
+        rows = [*facts.items()]
+        rows += [
+            (f"tried {each['rule']}", "met" if each["met"] else "") for each in tried
+        ]
+        print_table(("", ""), rows)
+    raise typer.Exit(0 if decision.allowed else 3)
+
+
+async def _explain(path: Path, asked: ToolCall, run_id: str | None) -> Decision:
+    from toolcell.guard import CallFacts
+    from toolcell.sandbox import SandboxManager
+
+    from .config import HostConfig
+    from .parts import make_registry, open_guard
+
+    config = HostConfig.from_file(path)
+    async with AsyncExitStack() as stack:
+        guard = open_guard(config, os.environ, stack).guard
+        registry = make_registry(config, guard, SandboxManager(config.sandbox))
+        tool = registry.snapshot().get(asked.name)
+        if tool is None:
+            return await guard.decide(asked, CallFacts(run_id=run_id))
+        exact = {"name": tool.name, "arguments": tool.validate(asked.arguments).json}
+        facts = _facts(tool, run_id, config.tools.timeout_seconds)
+        return await guard.decide(asked.model_copy(update=exact), facts)
+
+
+def _facts(tool: Tool, run_id: str | None, seconds: float) -> CallFacts:
+    from toolcell.guard import CallFacts
+
+    wall_ms = math.ceil((tool.timeout or seconds) * 1000)
+    # What a cell may use is known to the executor alone; not named, it is all there is.
+    measured = (
+        {"wall_ms": wall_ms} if tool.sandboxed else {"wall_ms": wall_ms, "cpu_ms": 0}
+    )
+    return CallFacts(
+        version=tool.version,
+        tags=frozenset(tool.tags),
+        definition_hash=tool.definition_hash,
+        cost={**measured, **tool.cost},
+        requires_approval=tool.requires_approval,
+        run_id=run_id,
+    )

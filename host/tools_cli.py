@@ -1,0 +1,119 @@
+"""`toolcell tools`: which tools there are, and how models see them."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import DEFAULT_CONFIG, AsJson, ConfigPath
+from .show import print_table
+
+if TYPE_CHECKING:
+    from toolcell.tools import Snapshot, Tool
+
+tools = typer.Typer(help="The tools of a host.", no_args_is_help=True)
+
+AgentFilter = Annotated[
+    str | None, typer.Option("--agent", help="Only what this agent may know of.")
+]
+Name = Annotated[str, typer.Argument(help="The tool.")]
+
+
+class Shape(StrEnum):
+    """For whom a schema is written."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    MCP = "mcp"
+
+
+@tools.command("list")
+def list_(
+    config: ConfigPath = DEFAULT_CONFIG,
+    agent: AgentFilter = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tools: name, version, tags, first line of the description."""
+    found = list(_snapshot(config, agent))
+    if as_json:
+        print(json.dumps([_facts(tool) for tool in found]))
+        return
+    rows = [
+        (tool.name, tool.version, ",".join(sorted(tool.tags)), _first_line(tool))
+        for tool in found
+    ]
+    print_table(("tool", "version", "tags", "what it does"), rows)
+
+
+@tools.command()
+def show(
+    name: Name,
+    config: ConfigPath = DEFAULT_CONFIG,
+    agent: AgentFilter = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show all about one tool."""
+    facts = _facts(_snapshot(config, agent).get_or_raise(name))
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        print_table(("", ""), facts.items())
+
+
+@tools.command()
+def schema(
+    name: Name,
+    config: ConfigPath = DEFAULT_CONFIG,
+    shape: Annotated[Shape, typer.Option("--for", help="Who reads it.")] = Shape.MCP,
+    as_json: AsJson = False,
+) -> None:
+    """Print a tool's definition as a model provider or an MCP client takes it."""
+    from toolcell.tools import to_anthropic, to_mcp, to_openai
+
+    tool = _snapshot(config, None).get_or_raise(name)
+    exporters: dict[Shape, Any] = {
+        Shape.OPENAI: to_openai,
+        Shape.ANTHROPIC: to_anthropic,
+        Shape.MCP: to_mcp,
+    }
+    print(json.dumps(exporters[shape](tool), indent=None if as_json else 2))
+
+
+def _snapshot(path: Path, agent: str | None) -> Snapshot:
+    """Return the tools; nothing is opened and nothing runs."""
+    from toolcell.guard import ActionGuard
+    from toolcell.sandbox import SandboxManager
+
+    from .config import HostConfig
+    from .parts import make_registry
+
+    config = HostConfig.from_file(path)
+    guard = ActionGuard(config.all_policies())
+    registry = make_registry(config, guard, SandboxManager(config.sandbox))
+    snapshot = registry.snapshot()
+    return snapshot if agent is None else snapshot.for_agent(agent)
+
+
+def _facts(tool: Tool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "version": tool.version,
+        "description": tool.description,
+        "tags": sorted(tool.tags),
+        "sandboxed": tool.sandboxed,
+        "idempotent": tool.idempotent,
+        "requires_approval": tool.requires_approval,
+        "timeout": tool.timeout,
+        "cost": dict(tool.cost),
+        "source": tool.source,
+        "definition_hash": tool.definition_hash,
+        "parameters": tool.parameters,
+    }
+
+
+def _first_line(tool: Tool) -> str:
+    return (tool.description.splitlines() or [""])[0]
