@@ -78,14 +78,12 @@ def _share_memory(one: int, other: int) -> bool:
 
 async def cells_settled(sandbox: SandboxManager, prepared: int) -> None:
     """Wait until the pool is full and no cell comes or goes any more."""
-    # Nothing public tells when the pool is full.
-    pool = sandbox._pool
-    assert pool is not None
     maker, before, calm = launcher(), [0], 0
     with anyio.fail_after(_SETTLE_SECONDS):
         while calm < _CALM_POLLS:
             now = children(maker)
-            calm = calm + 1 if pool.ready == prepared and now == before else 0
+            full = sandbox.pool_stats().ready == prepared
+            calm = calm + 1 if full and now == before else 0
             before = now
             await anyio.sleep(_POLL_SECONDS)
 

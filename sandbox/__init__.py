@@ -9,6 +9,7 @@ from .function_source import call_program
 from .images import build_image, image_names
 from .janitor import clean
 from .manager import SandboxManager
+from .pool import PoolStats
 from .result import (
     Artifact,
     Described,
@@ -38,6 +39,7 @@ __all__ = [
     "Limits",
     "Mount",
     "Network",
+    "PoolStats",
     "Report",
     "SandboxConfig",
     "SandboxManager",

@@ -257,7 +257,8 @@ class SandboxConfig(_Model):
     its run too."""
 
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 32
-    """Cells in use at once. When it is reached a run waits its turn."""
+    """Cells in use at once. When it is reached a run waits its turn; agents take
+    turns."""
 
     max_queue: Annotated[int, Field(ge=0, le=1_000_000)] = 1024
     """Runs that may wait. When it is reached a run is refused with

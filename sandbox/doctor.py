@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 from typing import Any
 
+import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +25,8 @@ _USERNS_FIX = (
 )
 _CGROUP_FIX = "systemd-run --user --scope -p Delegate=yes toolcell ..., or run as root"
 _DOCKER_FIX = "install and start Docker, or set DOCKER_HOST"
+_TIMED_CELLS = 5
+_USUAL_POOL = 8
 _FIXED_RUNC = ((1, 2, 8), (1, 3, 3))
 _NAMESPACES = {
     "user": 0x10000000,
@@ -80,7 +84,7 @@ class Report(BaseModel):
 
 
 async def examine(config: SandboxConfig | None = None) -> Report:
-    """Try everything and report; starts, and removes, one cell per backend."""
+    """Try everything and report; starts, and removes, a few cells per backend."""
     config = config or SandboxConfig()
     namespaces = await anyio.to_thread.run_sync(_probe_namespaces)
     subprocess_checks, subprocess_works = await _subprocess_cell(config, namespaces)
@@ -124,6 +128,7 @@ async def _subprocess_cell(
     try:
         await backend.start()
         layers = await _layers_of_a_run(backend)
+        pool = await _pool_check(backend, config)
     except SandboxError as error:
         fix = error.hint or ""
         if any(not check.ok for check in namespaces):
@@ -143,6 +148,7 @@ async def _subprocess_cell(
         )
     )
     checks.append(Check(name="seccomp filter", ok="seccomp" in layers))
+    checks.append(pool)
     return checks, True
 
 
@@ -151,6 +157,25 @@ async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
     async with await backend.create_cell(Limits()) as cell:
         result = cell.result(await cell.run(program, None), program)
     return result.isolation.layers if result.isolation else ()
+
+
+async def _pool_check(backend: Backend, config: SandboxConfig) -> Check:
+    """Say how long a cell takes to get ready, and what a pool makes of that."""
+    seconds = []
+    for _ in range(_TIMED_CELLS):
+        started = anyio.current_time()
+        async with await backend.create_cell(config.limits) as cell:
+            await cell.wait_ready()
+            seconds.append(anyio.current_time() - started)
+    each = statistics.median(seconds)
+    size = config.pool or _USUAL_POOL
+    would = "keeps" if config.pool else "would keep"
+    return Check(
+        name=f"{backend.traits.backend} pool",
+        ok=True,
+        detail=f"a cell is ready in {each * 1000:.0f} ms; pool={size} {would} {size} "
+        f"never-used cells and is full after {each * size:.1f} s",
+    )
 
 
 async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
@@ -172,6 +197,7 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
     try:
         await backend.start()
         layers = await _layers_of_a_run(backend)
+        pool = await _pool_check(backend, config)
         traits = backend.traits
     except ToolcellError as error:
         checks.append(
@@ -185,6 +211,7 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
     held = ", ".join(f"{name}: {by}" for name, by in sorted(traits.enforced_by.items()))
     checks.append(Check(name="docker cell", ok=True, detail=", ".join(layers)))
     checks.append(Check(name="docker limits", ok=True, detail=held))
+    checks.append(pool)
     return checks, traits.level
 
 

@@ -18,9 +18,10 @@ from . import code_policy
 from .cell_client import Backend, Cell, HostCalls, Language, OnOutput, Program
 from .config import ENFORCERS, LEVELS, Limits, SandboxConfig
 from .events import Event
+from .fair_queue import FairQueue
 from .files import WorkDir
 from .function_source import call_program
-from .pool import Pool
+from .pool import Pool, PoolStats
 from .program import make_program
 from .result import Described, ExecutionResult, Usage
 from .selection import open_backend
@@ -46,6 +47,7 @@ class SandboxManager:
     """
 
     _tasks: anyio.abc.TaskGroup
+    _queue: FairQueue
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
         self.config = config or SandboxConfig()
@@ -54,8 +56,6 @@ class SandboxManager:
         self._pool: Pool | None = None
         self._active: set[Cell] = set()
         self._watches: set[anyio.CancelScope] = set()
-        self._room = anyio.CapacityLimiter(self.config.max_concurrency)
-        self._admitted = 0
         self.notices: tuple[str, ...] = ()
         """What choosing the backend was worth saying, one line each."""
 
@@ -69,6 +69,7 @@ class SandboxManager:
             raise
         self._backend = backend
         self._tasks = tasks
+        self._queue = FairQueue(self.config.max_concurrency, self.config.max_queue)
         self._pool = Pool(backend, self.config, tasks)
         self._pool.start()
         return self
@@ -107,6 +108,8 @@ class SandboxManager:
         with anyio.CancelScope(shield=True):
             for watch in self._watches:
                 watch.cancel()
+            if backend is not None:
+                self._queue.close()
             await self._stop_active()
             if pool is not None:
                 await pool.close()
@@ -135,6 +138,7 @@ class SandboxManager:
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         secrets: Mapping[str, SecretStr] | None = None,
+        agent_id: str | None = None,
         calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
@@ -153,6 +157,7 @@ class SandboxManager:
             secrets: Environment variables of this run alone, at most 65,536 bytes
                 together. They reach the program, and through it whatever it
                 prints or returns; no record, log or repr of ours shows them.
+            agent_id: Who asks. Agents that wait take turns; None is one agent, too.
             on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
@@ -167,7 +172,7 @@ class SandboxManager:
         refusal = self.refusal(program)
         if refusal is not None:
             return refusal
-        async with self._cell(program.limits) as cell:
+        async with self._cell(program.limits, agent_id) as cell:
             await _put_files(cell, files)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
@@ -230,6 +235,7 @@ class SandboxManager:
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         secrets: Mapping[str, SecretStr] | None = None,
+        agent_id: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield what happens as it happens.
 
@@ -250,7 +256,7 @@ class SandboxManager:
             secrets=secrets,
         )
         refusal = self.refusal(program)
-        async with self._cell(program.limits) as cell:
+        async with self._cell(program.limits, agent_id) as cell:
             await _put_files(cell, files)
             async for event in stream_run(cell, program, refusal):
                 yield event
@@ -296,12 +302,12 @@ class SandboxManager:
         """Open a cell for several runs of one agent; closing destroys it.
 
         Args:
-            agent_id: Whose session this is, for records.
+            agent_id: Whose session this is, for records; as in `run` otherwise.
 
         Raises:
             SandboxUnavailableError: There is no cell to be had.
         """
-        async with self._cell(self.config.limits) as cell:
+        async with self._cell(self.config.limits, agent_id) as cell:
             session = Session(self, cell, agent_id)
             watch = anyio.CancelScope()
             self._watches.add(watch)
@@ -319,6 +325,16 @@ class SandboxManager:
                 self.config.session_idle_seconds, self.config.session_lifetime_seconds
             )
 
+    def pool_stats(self) -> PoolStats:
+        """Return how many cells are ready, how fast they are made, who waits.
+
+        Raises:
+            SandboxUnavailableError: The manager is not open.
+        """
+        _ = self._open_backend
+        assert self._pool is not None
+        return self._pool.stats(self._queue.waiting)
+
     @property
     def active_cells(self) -> int:
         """How many cells are in use by runs and sessions now."""
@@ -333,9 +349,12 @@ class SandboxManager:
         return self._backend
 
     @asynccontextmanager
-    async def _cell(self, limits: Limits) -> AsyncIterator[Cell]:
+    async def _cell(self, limits: Limits, agent_id: str | None) -> AsyncIterator[Cell]:
         """Take a cell in turn; destroy it afterwards, off the caller's path."""
-        async with self._turn():
+        _ = self._open_backend
+        queue = self._queue
+        entered = await queue.enter(agent_id)
+        try:
             pool = self._pool
             if pool is None:
                 raise SandboxUnavailableError("the manager was closed")
@@ -351,23 +370,5 @@ class SandboxManager:
                 await pool.discard(cell)
             finally:
                 self._active.discard(cell)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait, first come first served, until a cell may be taken."""
-        _ = self._open_backend
-        if self._admitted >= self.config.max_concurrency + self.config.max_queue:
-            raise SandboxUnavailableError(
-                f"{self.config.max_queue} runs wait already",
-                hint="raise max_concurrency or max_queue, or try again later",
-            )
-        borrower = object()
-        self._admitted += 1
-        try:
-            await self._room.acquire_on_behalf_of(borrower)
-            try:
-                yield
-            finally:
-                self._room.release_on_behalf_of(borrower)
         finally:
-            self._admitted -= 1
+            queue.leave(entered)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 
 import anyio
 import anyio.abc
+from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import SandboxError
 
@@ -13,8 +16,35 @@ from .cell_client import Backend, Cell
 from .config import Limits, SandboxConfig
 
 _RETRY_SECONDS = 1.0
+_HEALTH_SECONDS = 5.0
 # One cell is made while another gets ready.
 _FILLERS = 2
+_MEASURED_CELLS = 32
+
+
+class PoolStats(BaseModel):
+    """How a manager's pool of prepared cells stands."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    size: int
+    """How many never-used cells are to be ready: `SandboxConfig.pool`."""
+
+    ready: int
+    """How many are ready now."""
+
+    made: int
+    """How many cells were made ahead of need so far."""
+
+    discarded: int
+    """How many of these were thrown away unused, because they had ended."""
+
+    refill_per_second: float
+    """Cells made per second while the pool was being filled, over the last 32; 0
+    before the first."""
+
+    waiting: int
+    """How many runs and sessions wait for their turn now."""
 
 
 class Pool:
@@ -24,56 +54,80 @@ class Pool:
         backend: Makes the cells.
         config: Its `pool` and `limits`.
         tasks: Owns the background work; it outlives the pool.
+        clock: Seconds that only grow.
     """
 
     def __init__(
-        self, backend: Backend, config: SandboxConfig, tasks: anyio.abc.TaskGroup
+        self,
+        backend: Backend,
+        config: SandboxConfig,
+        tasks: anyio.abc.TaskGroup,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = backend
         self._config = config
         self._tasks = tasks
         self._ready: deque[Cell] = deque()
         self._coming = 0
-        self._fillers: list[anyio.CancelScope] = []
+        self._scope = anyio.CancelScope()
         self._wanted = anyio.Event()
         self._closed = False
+        self._made = 0
+        self._discarded = 0
+        self._rate = FillRate(clock)
 
     def start(self) -> None:
         """Begin to fill the pool, if it has a size."""
-        for _ in range(min(self._config.pool, _FILLERS)):
-            self._tasks.start_soon(self._fill)
+        if self._config.pool:
+            self._tasks.start_soon(self._work)
+
+    async def _work(self) -> None:
+        with self._scope:
+            async with anyio.create_task_group() as workers:
+                for _ in range(min(self._config.pool, _FILLERS)):
+                    workers.start_soon(self._fill)
+                while True:
+                    await anyio.sleep(_HEALTH_SECONDS)
+                    self.check()
 
     async def _fill(self) -> None:
-        with anyio.CancelScope() as scope:
-            self._fillers.append(scope)
-            while True:
-                while len(self._ready) + self._coming < self._config.pool:
-                    self._coming += 1
-                    try:
-                        await self._add_one()
-                    finally:
-                        self._coming -= 1
-                if self._wanted.is_set():
-                    self._wanted = anyio.Event()
-                await self._wanted.wait()
+        while True:
+            while len(self._ready) + self._coming < self._config.pool:
+                self._coming += 1
+                self._rate.begin()
+                try:
+                    made = await self._add_one()
+                finally:
+                    self._coming -= 1
+                    self._rate.end(self._coming)
+                if not made:
+                    await anyio.sleep(_RETRY_SECONDS)
+            if self._wanted.is_set():
+                self._wanted = anyio.Event()
+            await self._wanted.wait()
 
-    async def _add_one(self) -> None:
+    async def _add_one(self) -> bool:
+        """Make a cell and get it ready; tell whether that was possible."""
         try:
             cell = await self._backend.create_cell(self._config.limits)
         except SandboxError:
             # A run that finds the pool empty makes its own cell and hears why.
-            await anyio.sleep(_RETRY_SECONDS)
-            return
+            return False
         try:
             await cell.wait_ready()
         except SandboxError:
             await cell.kill()
-            await anyio.sleep(_RETRY_SECONDS)
+            return False
         except BaseException:
             await cell.kill()
             raise
-        else:
-            self._ready.append(cell)
+        if self._closed:
+            await cell.kill()
+            return False
+        self._made += 1
+        self._rate.count()
+        self._ready.append(cell)
+        return True
 
     async def take(self, limits: Limits) -> Cell:
         """Return a never-used cell: a ready one with these limits, else a new one.
@@ -98,13 +152,34 @@ class Pool:
                 self._wanted.set()
             if cell.alive():
                 return cell
+            self._discarded += 1
             await self.discard(cell)
         return await self._backend.create_cell(limits)
 
-    @property
-    def ready(self) -> int:
-        """How many cells are ready now."""
-        return len(self._ready)
+    def check(self) -> None:
+        """Replace ready cells that have ended, or said what nobody asked for."""
+        dead = [cell for cell in self._ready if not cell.alive()]
+        for cell in dead:
+            self._ready.remove(cell)
+            self._tasks.start_soon(cell.kill)
+        self._discarded += len(dead)
+        if dead:
+            self._wanted.set()
+
+    def stats(self, waiting: int) -> PoolStats:
+        """Return how the pool stands.
+
+        Args:
+            waiting: How many wait for a cell.
+        """
+        return PoolStats(
+            size=self._config.pool,
+            ready=len(self._ready),
+            made=self._made,
+            discarded=self._discarded,
+            refill_per_second=self._rate.per_second,
+            waiting=waiting,
+        )
 
     async def discard(self, cell: Cell) -> None:
         """Destroy a cell, in the background while the pool is open."""
@@ -117,7 +192,44 @@ class Pool:
     async def close(self) -> None:
         """Stop filling and destroy what is ready."""
         self._closed = True
-        for scope in self._fillers:
-            scope.cancel()
-        while self._ready:
-            await self.discard(self._ready.popleft())
+        self._scope.cancel()
+        async with anyio.create_task_group() as ends:
+            while self._ready:
+                ends.start_soon(self._ready.popleft().kill)
+
+
+class FillRate:
+    """Cells per second of the time in which some were being made."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._working_since: float | None = None
+        self._unclaimed = 0.0
+        self._seconds: deque[float] = deque(maxlen=_MEASURED_CELLS)
+
+    def begin(self) -> None:
+        """A cell is being made now, maybe beside others."""
+        if self._working_since is None:
+            self._working_since = self._clock()
+
+    def count(self) -> None:
+        """A cell was made; the time since the last one was spent on it."""
+        self._seconds.append(self._spent())
+        self._unclaimed = 0.0
+
+    def end(self, others: int) -> None:
+        """A cell is made, or was given up, while `others` still are in the making."""
+        if others == 0:
+            self._unclaimed = self._spent()
+            self._working_since = None
+
+    def _spent(self) -> float:
+        since, now = self._working_since, self._clock()
+        self._working_since = now
+        return self._unclaimed + (0.0 if since is None else now - since)
+
+    @property
+    def per_second(self) -> float:
+        """The rate over the last 32 cells; 0 before the first."""
+        total = sum(self._seconds)
+        return round(len(self._seconds) / total, 1) if total > 0 else 0.0

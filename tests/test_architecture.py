@@ -42,10 +42,10 @@ FACES = {
     """,
     "sandbox": """
         Artifact ArtifactMade Check CodePolicy Described Event ExceptionInfo
-        ExecutionResult FileInfo Finished HostCalls Isolation Limits
-        Mount Network Report SandboxConfig SandboxManager Session Status Stderr Stdout
-        Truncated Usage
-        build_image call_program clean examine image_names run
+        ExecutionResult FileInfo Finished HostCalls Isolation Limits Mount
+        Network PoolStats Report SandboxConfig SandboxManager Session Status
+        Stderr Stdout Truncated Usage build_image call_program clean examine
+        image_names run
     """,
     "guard": """
         ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals

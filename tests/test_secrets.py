@@ -138,7 +138,7 @@ async def test_the_next_run_of_the_same_cell_has_nothing(
             code, "python", None, None, branch=branch, streamed=False, secrets=given
         )
 
-    async with sandbox._cell(limits) as cell:
+    async with sandbox._cell(limits, None) as cell:
         values = []
         for each in (
             packed(ASK, {"KEY": SecretStr(canary)}),

@@ -1,0 +1,157 @@
+"""Turns for a limited number of places, fair between agents."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+
+from toolcell.core import SandboxUnavailableError
+
+# How much the latest turn counts in the mean length of turns.
+_WEIGHT = 0.2
+_UNKNOWN_SECONDS = 1.0
+
+
+class _Waiter:
+    __slots__ = ("called", "has_place", "refusal")
+
+    def __init__(self) -> None:
+        self.called = anyio.Event()
+        self.has_place = False
+        self.refusal: SandboxUnavailableError | None = None
+
+
+class FairQueue:
+    """Places that are taken in turn: one agent after the other, each in its order.
+
+    When nobody may wait any more, the last of the longest line gives way to an
+    agent whose own line is shorter by two or more; so no agent keeps others out by
+    asking more often.
+
+    Args:
+        places: How many turns there are at once.
+        max_waiting: How many may wait, of all agents together.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        places: int,
+        max_waiting: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._places = places
+        self._free = places
+        self._max_waiting = max_waiting
+        self._clock = clock
+        # In the order of the agents' turns.
+        self._lines: dict[str | None, deque[_Waiter]] = {}
+        self._turn_seconds: float | None = None
+        self._closed = False
+        self.waiting = 0
+        """How many wait now."""
+
+    async def enter(self, agent_id: str | None) -> float:
+        """Take a place, in turn; `leave` wants what this returns.
+
+        Raises:
+            SandboxUnavailableError: Too many wait (`details["reason"]` is
+                "queue_full", `details["retry_after"]` an estimate in seconds), or
+                the queue was closed.
+        """
+        if self._closed:
+            raise _closed_error()
+        if self._free:
+            self._free -= 1
+            return self._clock()
+        waiter = self._line_up(agent_id)
+        try:
+            await waiter.called.wait()
+        except BaseException:
+            if waiter.has_place:
+                self._pass_on()
+            elif waiter.refusal is None:
+                self._step_out(agent_id, waiter)
+            raise
+        if waiter.refusal is not None:
+            raise waiter.refusal
+        return self._clock()
+
+    def leave(self, entered: float) -> None:
+        """Give a place back; whoever is next has it at once."""
+        seconds = self._clock() - entered
+        mean = self._turn_seconds
+        self._turn_seconds = (
+            seconds if mean is None else mean + _WEIGHT * (seconds - mean)
+        )
+        self._pass_on()
+
+    def close(self) -> None:
+        """Refuse everybody who waits, or comes later."""
+        self._closed = True
+        for line in self._lines.values():
+            for waiter in line:
+                _refuse(waiter, _closed_error())
+        self._lines.clear()
+        self.waiting = 0
+
+    def _line_up(self, agent_id: str | None) -> _Waiter:
+        if self.waiting >= self._max_waiting:
+            self._make_room(agent_id)
+        waiter = _Waiter()
+        self._lines.setdefault(agent_id, deque()).append(waiter)
+        self.waiting += 1
+        return waiter
+
+    def _make_room(self, agent_id: str | None) -> None:
+        mine = len(self._lines.get(agent_id, ()))
+        longest = max(self._lines.values(), key=len, default=deque())
+        if len(longest) < mine + 2:
+            raise self._full_error()
+        _refuse(longest.pop(), self._full_error())
+        self.waiting -= 1
+
+    def _step_out(self, agent_id: str | None, waiter: _Waiter) -> None:
+        line = self._lines[agent_id]
+        line.remove(waiter)
+        if not line:
+            del self._lines[agent_id]
+        self.waiting -= 1
+
+    def _pass_on(self) -> None:
+        if not self._lines:
+            self._free += 1
+            return
+        agent_id = next(iter(self._lines))
+        line = self._lines.pop(agent_id)
+        waiter = line.popleft()
+        if line:
+            self._lines[agent_id] = line
+        self.waiting -= 1
+        waiter.has_place = True
+        waiter.called.set()
+
+    def _full_error(self) -> SandboxUnavailableError:
+        mean = _UNKNOWN_SECONDS if self._turn_seconds is None else self._turn_seconds
+        retry_after = round(mean * (self.waiting + 1) / self._places, 3)
+        return SandboxUnavailableError(
+            f"{self.waiting} runs wait already",
+            hint="raise max_concurrency or max_queue, or try again later",
+            details={
+                "reason": "queue_full",
+                "retry_after": retry_after,
+                "waiting": self.waiting,
+            },
+        )
+
+
+def _refuse(waiter: _Waiter, refusal: SandboxUnavailableError) -> None:
+    waiter.refusal = refusal
+    waiter.called.set()
+
+
+def _closed_error() -> SandboxUnavailableError:
+    return SandboxUnavailableError("the manager was closed")

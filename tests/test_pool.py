@@ -1,0 +1,434 @@
+"""Cells that are ready before they are asked for, and turns that are fair."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import ValidationError
+
+from toolcell.core import SandboxUnavailableError
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, examine
+from toolcell.sandbox import pool as pool_module
+from toolcell.sandbox.fair_queue import FairQueue
+from toolcell.sandbox.pool import FillRate
+
+from .conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Line:
+    """A queue with one place that is taken, and tasks that wait for it."""
+
+    def __init__(self, tasks: Any, max_waiting: int = 100) -> None:
+        self.queue = FairQueue(1, max_waiting)
+        self.order: list[str] = []
+        self.refused: list[tuple[str, SandboxUnavailableError]] = []
+        self._tasks = tasks
+
+    async def wait(self, name: str, agent: str | None = None) -> None:
+        """Have a task wait in the line of an agent: of the first letter."""
+        self._tasks.start_soon(self._one, name, agent or name[0])
+        await anyio.wait_all_tasks_blocked()
+
+    async def _one(self, name: str, agent: str) -> None:
+        try:
+            entered = await self.queue.enter(agent)
+        except SandboxUnavailableError as error:
+            self.refused.append((name, error))
+            return
+        self.order.append(name)
+        self.queue.leave(entered)
+
+
+async def test_agents_take_turns() -> None:
+    async with anyio.create_task_group() as tasks:
+        line = Line(tasks)
+        entered = await line.queue.enter("a")
+        for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
+            await line.wait(name)
+        assert (line.queue.waiting, line.order) == (7, [])
+        line.queue.leave(entered)
+
+    assert line.order == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+    assert line.queue.waiting == 0
+
+
+async def test_a_free_place_is_taken_without_waiting() -> None:
+    queue = FairQueue(2, 0)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        # Nothing here yields to the event loop, so nothing is cancelled.
+        first, second = await queue.enter(None), await queue.enter("a")
+    queue.leave(first)
+    queue.leave(second)
+    with pytest.raises(SandboxUnavailableError, match="0 runs wait"):
+        for _ in range(3):
+            await queue.enter(None)
+
+
+@pytest.mark.attack(60)
+async def test_a_flood_does_not_keep_others_out() -> None:
+    async with anyio.create_task_group() as tasks:
+        line = Line(tasks, max_waiting=4)
+        entered = await line.queue.enter("a")
+        for name in ("a1", "a2", "a3", "a4", "a5", "b1", "b2", "b3", "c1"):
+            await line.wait(name)
+        assert line.queue.waiting == 4
+        line.queue.leave(entered)
+
+    # The longest line gives way while it is longer by two: a4 to b1, a3 to b2,
+    # a2 to c1.
+    assert [name for name, _ in line.refused] == ["a5", "a4", "a3", "b3", "a2"]
+    assert line.order == ["a1", "b1", "c1", "b2"]
+
+
+@pytest.mark.attack(60)
+async def test_a_full_queue_says_when_to_come_again() -> None:
+    clock = Clock()
+    queue = FairQueue(2, 0, clock)
+    for seconds in (3.0, 3.0):
+        entered = await queue.enter("a")
+        clock.now += seconds
+        queue.leave(entered)
+    await queue.enter("a")
+    await queue.enter("a")
+
+    with pytest.raises(SandboxUnavailableError) as caught:
+        await queue.enter("b")
+    assert caught.value.retryable
+    assert caught.value.details == {
+        "reason": "queue_full",
+        "retry_after": 1.5,
+        "waiting": 0,
+    }
+
+
+async def test_who_gives_up_loses_no_place() -> None:
+    queue = FairQueue(1, 10)
+    entered = await queue.enter(None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(queue.enter, "a")
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert queue.waiting == 0
+    late = asyncio.create_task(queue.enter("a"))
+    await anyio.wait_all_tasks_blocked()
+    # Its turn comes, and it is cancelled before it can run.
+    queue.leave(entered)
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await late
+
+    with anyio.fail_after(1):
+        queue.leave(await queue.enter("b"))
+
+
+async def test_closing_refuses_who_waits_and_who_comes() -> None:
+    async with anyio.create_task_group() as tasks:
+        line = Line(tasks)
+        entered = await line.queue.enter("a")
+        await line.wait("a1")
+        await line.wait("b1")
+        line.queue.close()
+        await line.wait("c1")
+    line.queue.leave(entered)
+
+    assert [name for name, _ in line.refused] == ["a1", "b1", "c1"]
+    assert {error.message for _, error in line.refused} == {"the manager was closed"}
+    assert line.queue.waiting == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_places_are_neither_lost_nor_made(seed: int) -> None:
+    """Any order of coming, going, giving up and being refused."""
+    rolls = random.Random(seed)
+    places, queue = rolls.randint(1, 4), None
+    queue = FairQueue(places, rolls.randint(0, 6))
+    inside = 0
+
+    async def one(agent: str, patience: int, stay: int) -> None:
+        nonlocal inside
+        with anyio.CancelScope() as scope:
+            tasks.start_soon(give_up, scope, patience)
+            try:
+                entered = await queue.enter(agent)
+            except SandboxUnavailableError:
+                return
+            inside += 1
+            assert inside <= places
+            try:
+                for _ in range(stay):
+                    await anyio.lowlevel.checkpoint()
+            finally:
+                inside -= 1
+                queue.leave(entered)
+
+    async def give_up(scope: anyio.CancelScope, patience: int) -> None:
+        for _ in range(patience):
+            await anyio.lowlevel.checkpoint()
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(200):
+            await anyio.lowlevel.checkpoint()
+            agent, stay = rolls.choice("abc"), rolls.randint(0, 5)
+            tasks.start_soon(one, agent, rolls.randint(0, 12), stay)
+
+    assert (inside, queue.waiting) == (0, 0)
+    with anyio.fail_after(1):
+        for _ in range(places):
+            await queue.enter(None)
+
+
+@pytest.mark.attack(60)
+async def test_a_busy_agent_does_not_starve_another(backend: BackendRow) -> None:
+    order: list[str] = []
+    async with SandboxManager(backend.config(max_concurrency=1)) as manager:
+
+        async def one(agent: str) -> None:
+            await manager.run("1", agent_id=agent)
+            order.append(agent)
+
+        async with anyio.create_task_group() as tasks:
+            async with manager.session(agent_id="busy"):
+                for agent in ("busy", "busy", "busy", "busy", "quiet"):
+                    tasks.start_soon(one, agent)
+                    await anyio.wait_all_tasks_blocked()
+                assert manager.pool_stats().waiting == 5
+
+    assert order.index("quiet") == 1
+
+
+@pytest.mark.attack(60)
+async def test_one_too_many_hears_why_and_when() -> None:
+    config = SUBPROCESS.config(max_concurrency=1, max_queue=0)
+    async with SandboxManager(config) as manager, manager.session():
+        with pytest.raises(SandboxUnavailableError) as caught:
+            await manager.run("1", agent_id="b")
+
+    assert caught.value.details["reason"] == "queue_full"
+    assert caught.value.details["retry_after"] > 0
+
+
+async def test_who_waits_hears_that_the_manager_closes() -> None:
+    said: list[str] = []
+    opened = anyio.Event()
+
+    async def hold(manager: SandboxManager) -> None:
+        with pytest.raises(SandboxUnavailableError):
+            await manager.run("1")
+        said.append("told")
+
+    async with anyio.create_task_group() as tasks:
+        async with SandboxManager(SUBPROCESS.config(max_concurrency=1)) as manager:
+            session = manager.session()
+            await session.__aenter__()
+            tasks.start_soon(hold, manager)
+            await anyio.wait_all_tasks_blocked()
+            opened.set()
+        # The session is still open.
+        with anyio.fail_after(5):
+            while not said:
+                await anyio.lowlevel.checkpoint()
+        await session.__aexit__(None, None, None)
+
+    assert said == ["told"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(30):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+def full(manager: SandboxManager) -> bool:
+    stats = manager.pool_stats()
+    return stats.ready == stats.size
+
+
+async def test_the_pool_says_how_it_stands(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(pool=2)) as manager:
+        await until(lambda: full(manager))
+        before = manager.pool_stats()
+        for _ in range(3):
+            assert (await manager.run("1")).value == 1
+        await until(lambda: full(manager))
+        after = manager.pool_stats()
+
+    assert (before.size, before.made, before.discarded, before.waiting) == (2, 2, 0, 0)
+    assert before.refill_per_second > 0
+    assert (after.ready, after.discarded) == (2, 0)
+    assert after.made > before.made
+    with pytest.raises(ValidationError, match="frozen"):
+        after.size = 3
+    with pytest.raises(SandboxUnavailableError, match="not open"):
+        manager.pool_stats()
+
+
+async def test_no_pool_is_no_work() -> None:
+    async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
+        await manager.run("1")
+        stats = manager.pool_stats()
+
+    assert (stats.size, stats.ready, stats.made) == (0, 0, 0)
+    assert stats.refill_per_second == 0.0
+
+
+def test_the_rate_counts_only_the_time_of_making() -> None:
+    clock = Clock()
+    rate = FillRate(clock)
+    assert rate.per_second == 0.0
+    # Two beside each other take four seconds together.
+    rate.begin()
+    rate.begin()
+    clock.now += 3
+    rate.count()
+    rate.end(1)
+    clock.now += 1
+    rate.count()
+    rate.end(0)
+    assert rate.per_second == 0.5
+    # A rest, then one that fails after two seconds, and one that takes two.
+    clock.now += 1000
+    rate.begin()
+    clock.now += 2
+    rate.end(0)
+    clock.now += 1000
+    rate.begin()
+    clock.now += 2
+    rate.count()
+    rate.end(0)
+    assert rate.per_second == round(3 / 8, 1)
+
+
+def ready_cells(manager: SandboxManager) -> list[Any]:
+    assert manager._pool is not None
+    return list(manager._pool._ready)
+
+
+async def end_from_outside(cell: Any) -> None:
+    """Kill a cell as an operator or the kernel would, and wait until it shows."""
+    process = cell._process
+    if hasattr(process, "_pidfd"):
+        signal.pidfd_send_signal(process._pidfd, signal.SIGKILL)
+    else:
+        engine = process._backend._engine.api
+        await anyio.to_thread.run_sync(engine.kill, process._container_id)
+    await until(lambda: not cell.alive())
+
+
+@pytest.mark.attack(81)
+async def test_a_dead_cell_is_never_handed_out(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(pool=2)) as manager:
+        await until(lambda: full(manager))
+        for cell in ready_cells(manager):
+            await end_from_outside(cell)
+        result = await manager.run("6 * 7")
+        discarded = manager.pool_stats().discarded
+
+    assert (result.value, discarded) == (42, 2)
+
+
+async def test_a_dead_cell_is_replaced_before_it_is_asked_for(
+    backend: BackendRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "_HEALTH_SECONDS", 0.05)
+    async with SandboxManager(backend.config(pool=1)) as manager:
+        await until(lambda: full(manager))
+        [dead] = ready_cells(manager)
+        await end_from_outside(dead)
+        await until(lambda: manager.pool_stats().discarded == 1)
+        await until(lambda: full(manager))
+        [alive] = ready_cells(manager)
+        stats = manager.pool_stats()
+
+    assert alive is not dead
+    assert (stats.made, stats.discarded) == (2, 1)
+
+
+async def test_other_limits_do_not_take_a_ready_cell(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(pool=1)) as manager:
+        await until(lambda: full(manager))
+        [cell] = ready_cells(manager)
+        result = await manager.run("1", limits=Limits(memory_mb=128))
+        assert result.value == 1
+        assert ready_cells(manager) == [cell]
+
+
+async def test_closing_drains_the_pool(backend: BackendRow) -> None:
+    async with SandboxManager(backend.config(pool=3)) as manager:
+        await until(lambda: full(manager))
+        cells = ready_cells(manager)
+
+    assert len(cells) == 3
+    assert not any(cell.alive() for cell in cells)
+    assert all(cell._killed.is_set() for cell in cells)
+
+
+async def test_a_backend_that_cannot_fill_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0.01)
+    refusals = 5
+    async with SandboxManager(SUBPROCESS.config(pool=0)) as outer:
+        backend = outer._open_backend
+        create: Callable[[Limits], Awaitable[Any]] = backend.create_cell
+
+        async def refuse_first(limits: Limits) -> Any:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                raise SandboxUnavailableError("not now")
+            return await create(limits)
+
+        monkeypatch.setattr(backend, "create_cell", refuse_first)
+        async with anyio.create_task_group() as tasks:
+            pool = pool_module.Pool(backend, SUBPROCESS.config(pool=1), tasks)
+            pool.start()
+            await until(lambda: pool.stats(0).ready == 1)
+            await pool.close()
+
+    assert refusals == 0
+    assert pool.stats(0).made == 1
+
+
+async def test_the_doctor_times_a_cell_of_each_backend() -> None:
+    report = await examine(SandboxConfig(docker_host="tcp://127.0.0.1:1", pool=3))
+    checks = {check.name: check.detail for check in report.checks}
+
+    said = re.fullmatch(
+        r"a cell is ready in \d+ ms; pool=3 keeps 3 never-used cells and is full "
+        r"after \d+\.\d s",
+        checks["subprocess pool"],
+    )
+    assert said is not None
+    assert "docker pool" not in checks
+
+
+@pytest.mark.docker
+async def test_the_doctor_times_a_container() -> None:
+    if why := why_no_docker(None):
+        missing(why)
+    report = await examine(SandboxConfig(**{**DOCKER.options, "backend": "auto"}))
+    [pool] = [check for check in report.checks if check.name == "docker pool"]
+
+    assert pool.ok
+    assert "pool=8 would keep 8" in pool.detail, IMAGE
