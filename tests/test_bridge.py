@@ -180,3 +180,50 @@ async def test_a_session_calls_and_goes_on_after_an_interrupted_call(
     assert (first.value, last.value) == (21, 42)
     assert (stuck.status, stuck.state) == ("timeout", "kept")
     assert host.at_work == 0
+
+
+class Meeting(Host):
+    """`first` returns when `hang` hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = anyio.Event()
+
+    async def answer(
+        self, name: str, arguments: list[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        if name == "hang":
+            self.hangs.set()
+        if name == "first":
+            await self.hangs.wait()
+            return {"value": 1}
+        return await super().answer(name, arguments, options)
+
+
+@pytest.mark.attack(84)
+async def test_threads_of_one_run_share_the_bridge_and_of_another_do_not(
+    sandbox: SandboxManager,
+) -> None:
+    meeting = Meeting()
+    calls = HostCalls(names=(*NAMES, "first"), handler=meeting.answer)
+    leaves = """
+import threading
+old = tools
+thread = threading.Thread(target=tools.hang, daemon=True)
+thread.start()
+tools.first()
+"""
+    goes_on = """
+def gone(tool):
+    try: return tool(1)
+    except ToolError as error: return error.code
+[gone(old.add), *map(tools.add, range(5))]
+"""
+    async with sandbox.session() as session:
+        left = await session.run(leaves, calls=calls)
+        result = await session.run(goes_on, calls=calls)
+        last = await session.run("thread.join()\ngone(tools.add)")
+
+    assert left.value == 1, left.stderr
+    assert result.value == ["gone", *range(5)], result.stderr
+    assert (last.value, last.stderr) == ("gone", "")

@@ -439,6 +439,25 @@ async def test_calls_that_the_deadline_meets_are_told(sandbox: SandboxManager) -
     assert (record.tool_name, record.status) == ("meet", "cancelled")
 
 
+async def test_what_a_program_leaves_behind_is_cancelled_and_told(
+    sandbox: SandboxManager,
+) -> None:
+    gate = Gate(2)
+    code = CodeExecutor(sandbox, ToolRegistry([gate.tool, gate.first]), guard=None)
+    program = """
+import threading
+threading.Thread(target=tools.meet, daemon=True).start()
+tools.first()
+"""
+    result = await code.execute(program)
+
+    assert result.status == "ok", result.stderr
+    told = {each.call.name: each.result.status for each in result.calls}
+    assert told == {"meet": "cancelled", "first": "ok"}
+    [record] = code.executor.records.query(tool_name="meet")
+    assert record.status == "cancelled"
+
+
 class Gate:
     """A tool that returns when it is called so many times at once."""
 

@@ -35,26 +35,35 @@ class ToolError(Exception):
 class Tools:
     """The tools that the host offers, as functions."""
 
-    def __init__(self, names: list[str], fd: int) -> None:
-        bridge = Bridge(fd)
+    def __init__(self, names: list[str], bridge: Bridge) -> None:
         for name in names:
             setattr(self, name, Tool(bridge, name))
 
 
 class Bridge:
-    """The way to the host, shared by the tools of a program."""
+    """The way to the host, shared by the tools of a run.
+
+    One waiting thread reads for all; the others sleep until it has their answer, or
+    hands the reading over.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._sent = 0
+        self._over = False
+        self._reader = 0
+        self._turns: dict[int, Any] = {}
         self._answers: dict[int, Any] = {}
         self._writing = _thread.allocate_lock()
         self._reading = _thread.allocate_lock()
+        self._state = _thread.allocate_lock()
 
     def call(self, name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
         """Call a tool and wait. Raises ToolError."""
         wish = {"name": name, "args": arguments, "kwargs": options}
         with self._writing:
+            if self._over:
+                raise ToolError("the run of these tools is over", "gone")
             self._sent += 1
             number = self._sent
             text = json.dumps({**wish, "id": number}, allow_nan=False).encode()
@@ -63,26 +72,66 @@ class Bridge:
             _write_all(self._fd, b"%08x" % len(text) + text)
         return self._result(number)
 
-    def _result(self, number: int) -> Any:
-        while True:
-            with self._reading:
-                # Another thread may have read it for us.
-                if number not in self._answers:
-                    answer = self._read()
-                    self._answers[answer["id"]] = answer
-                if number not in self._answers:
-                    continue
-                answer = self._answers.pop(number)
-            if "error" in answer:
-                raise ToolError(answer["error"]["message"], answer["error"]["code"])
-            return answer["value"]
+    def close(self) -> None:
+        """End with the run: threads that it left take nothing from the next one."""
+        with self._writing, self._reading:
+            self._over = True
+        with self._state:
+            for number in self._turns:
+                self._wake(number)
 
-    def _read(self) -> Any:
+    def _check(self) -> None:
+        if self._over:
+            # A thread that the run left behind: it ends without a word.
+            raise SystemExit
+
+    def _result(self, number: int) -> Any:
+        turn = _thread.allocate_lock()
+        turn.acquire()
+        with self._state:
+            self._turns[number] = turn
+            self._reader = self._reader or number
+            sleeps = self._reader != number and number not in self._answers
+        answer = None
+        try:
+            if sleeps:
+                turn.acquire()
+            while number not in self._answers:
+                self._read()
+        finally:
+            answer = self._leave(number)
+        if "error" in answer:
+            raise ToolError(answer["error"]["message"], answer["error"]["code"])
+        return answer["value"]
+
+    def _leave(self, number: int) -> Any:
+        """Take the answer, if it came, and let another thread read."""
+        with self._state:
+            del self._turns[number]
+            if self._reader == number:
+                left = (each for each in self._turns if each not in self._answers)
+                self._reader = next(left, 0)
+                self._wake(self._reader)
+            return self._answers.pop(number, None)
+
+    def _wake(self, number: int) -> None:
+        turn = self._turns.get(number)
+        if turn is not None and turn.locked():
+            turn.release()
+
+    def _read(self) -> None:
+        self._check()
         # Ctrl-C may interrupt the waiting, but never half an answer.
         select.select([self._fd], [], [])
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return json.loads(read_answer(self._fd, _read_exactly(self._fd, 1)))
+            with self._reading:
+                self._check()
+                text = read_answer(self._fd, _read_exactly(self._fd, 1))
+            answer = json.loads(text)
+            with self._state:
+                self._answers[answer["id"]] = answer
+                self._wake(answer["id"])
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

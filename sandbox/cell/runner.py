@@ -165,10 +165,12 @@ def _serve(first: bytes) -> int:
     return _run_python(request)
 
 
-def _offer_tools(request: dict[str, Any], module: types.ModuleType) -> None:
+def _offer_tools(request: dict[str, Any], module: types.ModuleType) -> bridge.Bridge:
+    way = bridge.Bridge(REQUEST_FD)
     if request.get("tools"):
-        module.__dict__["tools"] = bridge.Tools(request["tools"], REQUEST_FD)
+        module.__dict__["tools"] = bridge.Tools(request["tools"], way)
         module.__dict__["ToolError"] = bridge.ToolError
+    return way
 
 
 def _live(request: dict[str, Any]) -> int:
@@ -178,12 +180,13 @@ def _live(request: dict[str, Any]) -> int:
     module = sys.modules["__main__"]
     while True:
         module.__dict__.update(request["inputs"])
-        _offer_tools(request, module)
+        way = _offer_tools(request, module)
         before = _lend(request.pop("secrets"))
         program = functools.partial(_execute, request["code"], module.__dict__)
         outcome = live.interruptible(functools.partial(_outcome, program))
         if outcome is None:
             outcome = Outcome(1, _bare_error(KeyboardInterrupt()))
+        way.close()
         _take_back(before)
         _flush()
         report = {**outcome.report, "exit_code": outcome.exit_code}
