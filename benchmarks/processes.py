@@ -73,7 +73,7 @@ def with_own_memory(pids: list[int]) -> list[int]:
 def _share_memory(one: int, other: int) -> bool:
     """kcmp(2), the number of x86-64."""
     vm = 1
-    return ctypes.CDLL(None).syscall(312, one, other, vm, 0, 0) == 0
+    return bool(ctypes.CDLL(None).syscall(312, one, other, vm, 0, 0) == 0)
 
 
 async def cells_settled(sandbox: SandboxManager, prepared: int) -> None:

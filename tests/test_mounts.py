@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -435,20 +436,20 @@ print(open(base + "/mine/x").read())
 """
 
 
-def test_mounts_of_an_ordinary_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_mounts_of_an_ordinary_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("the other tests are run by an ordinary user already")
-    base = Path("/var/tmp") / tmp_path_factory.mktemp("user").name / str(os.getpid())
-    base.mkdir(parents=True)
-    os.chown(base, ORDINARY_USER, ORDINARY_USER)
-    arguments = (str(ORDINARY_USER), SYSTEM_PYTHON, str(base))
-    done = subprocess.run(
-        [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    # Not a folder of pytest's: those are closed to other users.
+    with tempfile.TemporaryDirectory() as base:
+        os.chown(base, ORDINARY_USER, ORDINARY_USER)
+        arguments = (str(ORDINARY_USER), SYSTEM_PYTHON, base)
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
 
     result, _, written = done.stdout.partition("\n")
     assert done.returncode == 0, done.stderr
