@@ -34,8 +34,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-def _json_text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+# Kept: `json.dumps` would make a new one for each text.
+_json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _whole(text: str) -> str:

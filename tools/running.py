@@ -100,7 +100,7 @@ class Runner:
             limits = self._sandbox.config.limits
             cost["cpu_ms"] = math.ceil(seconds * 1000 * max(1.0, limits.cpus))
             cost["bytes"] = 2 * limits.output_bytes
-        return cost | dict(tool.cost)
+        return cost | dict(tool.cost) if tool.cost else cost
 
     async def run(
         self,
