@@ -1,0 +1,96 @@
+"""Writes docs/configuration.md from the models of the configuration.
+
+.venv/bin/python tests/config_reference.py
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import json
+import textwrap
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from toolcell.guard import AgentPolicy
+from toolcell.host import HostConfig
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+FIRST_HEADING = "## Top level"
+
+
+def render() -> str:
+    """Return the page: what people wrote above the first table, and the tables."""
+    introduction = PAGE.read_text().partition(FIRST_HEADING)[0]
+    return introduction + "\n".join(_section("", HostConfig)) + "\n"
+
+
+def _section(name: str, model: type[BaseModel]) -> list[str]:
+    """Return the part on a model and on the models in it."""
+    title = f"## {_header(name)}" if name else FIRST_HEADING
+    lines = [title, "", *_about(model), "| key | default | |", "|---|---|---|"]
+    inner: list[str] = []
+    docs = _docs_of(model)
+    for key, field in model.model_fields.items():
+        child = _model_of(field.annotation)
+        below = f"{name}.{key}" if name else key
+        if child is AgentPolicy:
+            default, about = "none", "`[[policies]]`, see [the guard](guard.md)."
+            lines.append(f"| `{key}` | {default} | {docs[key]} {about} |")
+        elif child is not None:
+            lines.append(
+                f"| `{key}` | {_default(field)} | {docs[key]} See `{_header(below)}`. |"
+            )
+            inner += ["", *_section(below, child)]
+        else:
+            lines.append(f"| `{key}` | {_default(field)} | {docs[key]} |")
+    return [*lines, *inner]
+
+
+def _header(name: str) -> str:
+    return f"[[{name}]]" if name == "sandbox.mounts" else f"[{name}]"
+
+
+def _about(model: type[BaseModel]) -> list[str]:
+    first = inspect.cleandoc(model.__doc__ or "").split("\n\n")[0]
+    return [first.replace("\n", " "), ""]
+
+
+def _default(field: Any) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, BaseModel) or value in ((), {}):
+        return "empty" if not isinstance(value, BaseModel) else "its defaults"
+    if value is None:
+        return "none"
+    return f"`{json.dumps(value)}`"
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the model in an annotation, if there is one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_of(each) for each in get_args(annotation))
+    return next((each for each in found if each is not None), None)
+
+
+def _docs_of(model: type[BaseModel]) -> dict[str, str]:
+    """Return the text that follows each field in the source."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(model)))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    docs = dict.fromkeys(model.model_fields, "")
+    for field, after in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+            if isinstance(after.value, ast.Constant):
+                text = inspect.cleandoc(str(after.value.value)).replace("\n", " ")
+                docs[ast.unparse(field.target)] = text.replace("|", "\\|")
+    return docs
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
