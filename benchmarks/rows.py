@@ -15,6 +15,7 @@ import baselines
 import peers
 import processes
 from baselines import HELLO, PYTHON
+from bridge_rows import BRIDGE_ROWS
 from guard_rows import GUARD_ROWS
 from measure import (
     SLOW_BURST,
@@ -276,6 +277,7 @@ ROWS: dict[str, RowMaker] = {
     "idle-memory": idle_memory,
     **SESSION_ROWS,
     **TOOL_ROWS,
+    **BRIDGE_ROWS,
     **GUARD_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }
