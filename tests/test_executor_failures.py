@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from toolcell.core import (
@@ -153,6 +154,44 @@ async def test_timeouts_end_async_work_gr_11() -> None:
     record = made.records.get_record("sleeper")
     assert record is not None
     assert record.duration_ms >= 10
+
+
+async def test_a_tool_deals_with_what_it_waits_for() -> None:
+    """What is thrown into its pauses arrives there, its own deadlines included."""
+
+    @tool
+    async def patient() -> list[str]:
+        seen = []
+        with anyio.move_on_after(0) as scope:
+            await anyio.sleep_forever()
+        seen.append(f"given up: {scope.cancelled_caught}")
+        failing = asyncio.get_running_loop().create_future()
+        failing.get_loop().call_soon(failing.set_exception, LookupError())
+        try:
+            await failing
+        except LookupError:
+            seen.append("failed")
+        await anyio.lowlevel.checkpoint()
+        return seen
+
+    result = await executor(patient).call(call("patient"))
+
+    assert result.content == ["given up: True", "failed"]
+
+
+async def test_a_tool_that_held_up_the_loop_is_stopped_at_its_pause() -> None:
+    """Its deadline went by while nothing else could run."""
+
+    @tool(timeout=0.01)
+    async def busy() -> None:
+        end = anyio.current_time() + 0.02
+        while anyio.current_time() < end:
+            pass
+        await anyio.sleep(PATIENCE)
+
+    result = await executor(busy).call(call("busy"))
+
+    assert result.status == "timeout"
 
 
 async def test_a_tools_own_timeout_error_is_its_own_rg_35() -> None:
