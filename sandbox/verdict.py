@@ -222,6 +222,9 @@ def _warnings(report: RunReport) -> tuple[str, ...]:
 
 
 def _ending(report: RunReport) -> tuple[int | None, int | None]:
+    if report.overdue:
+        # The backstop kills the whole cell.
+        return None, signal.SIGKILL
     if report.wait_status is None:
         # An interpreter that lives on has only its own word for it.
         code = (report.word or {}).get("exit_code")

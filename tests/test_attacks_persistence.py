@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from toolcell.core import SandboxError
@@ -275,7 +276,10 @@ async def test_cells_end_with_their_launcher(backend: BackendRow) -> None:
             await session.run("1", fresh=True)
             launcher = newest_launcher()
             below = descendants(launcher)
+            started = owner.start_time(launcher)
             os.kill(launcher, signal.SIGKILL)
+            while runs(launcher, started):
+                await anyio.sleep(0.01)
             with pytest.raises(SandboxError):
                 await session.run("2", fresh=True)
         assert (await manager.run("3")).value == 3

@@ -13,7 +13,6 @@ import stat
 import sys
 import time
 
-from . import linux
 from .descriptors import place
 
 TYPE_CHECKING = False
@@ -72,7 +71,7 @@ def fork(wish: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
     try:
         refuse_threads(wish["allow_threads"], word)
         here = fork_sibling()
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         os.write(fds[2], json.dumps({"error": str(error)}).encode() + b"\n")
         here = True
     if here:
@@ -99,6 +98,8 @@ def fork_sibling() -> bool:
     Raises:
         OSError: The kernel refused.
     """
+    from . import linux
+
     parent = os.getppid()
     pid = linux.clone(linux.CLONE_PARENT)
     if pid == 0 and os.getppid() != parent:
