@@ -56,9 +56,9 @@ def read_call(name: str, agent: str, arguments: str) -> ToolCall:
         return ToolCall.model_validate(
             {"id": call_id, "name": name, "arguments": text, "agent_id": agent}
         )
-    except ValueError:
+    except InvalidInputError as error:
         raise InvalidInputError(
-            "--args is not a JSON object", hint="""as in --args '{"a": 1}'"""
+            error.message, hint="""arguments are as in --args '{"a": 1}'"""
         ) from None
 
 
