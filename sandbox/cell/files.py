@@ -34,6 +34,7 @@ def acting_as(uid: int | None) -> Iterator[None]:
     if uid is None or uid == os.getuid():
         yield
         return
+    ties = _ties()
     os.setegid(uid)
     os.seteuid(uid)
     try:
@@ -41,6 +42,26 @@ def acting_as(uid: int | None) -> Iterator[None]:
     finally:
         os.seteuid(0)
         os.setegid(0)
+        _tie(ties)
+
+
+def _ties() -> int | None:
+    """Return what a change of user undoes: the signal of the launcher's death."""
+    try:
+        from . import linux
+
+        return linux.parent_death_signal()
+    except (ImportError, OSError):
+        return None
+
+
+def _tie(ties: int | None) -> None:
+    if ties is None:
+        return
+    from . import linux
+
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.prctl(linux.PR_SET_PDEATHSIG, ties)
 
 
 def serve(

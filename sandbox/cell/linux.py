@@ -21,7 +21,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24
 PR_SET_NO_NEW_PRIVS = 38
@@ -51,6 +51,13 @@ def prctl(option: int, argument: int = 0, extra: int = 0) -> None:
     long = ctypes.c_ulong
     result = _libc.prctl(option, long(argument), long(extra), long(0), long(0))
     _check(result, f"prctl {option}")
+
+
+def parent_death_signal() -> int:
+    """Return the signal that the death of the parent sends, or 0. Raises OSError."""
+    number = ctypes.c_int()
+    _check(_libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(number)), "prctl")
+    return number.value
 
 
 def unshare(flags: int) -> None:
