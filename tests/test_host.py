@@ -259,7 +259,7 @@ async def test_a_bad_url_of_redis_is_not_repeated() -> None:
             pass
 
     assert "canary" not in str(caught.value)
-    assert caught.value.__suppress_context__
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
 
 
 async def test_counters_in_redis_are_shared(tmp_path: Path) -> None:
