@@ -1,0 +1,18 @@
+"""The example of a plain agent loop behind the guard does what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_example_of_a_plain_loop_runs() -> None:
+    example = Path(__file__).parents[1] / "examples" / "guarded_loop.py"
+    done = subprocess.run(
+        [sys.executable, example], capture_output=True, text=True, check=True
+    )
+
+    said = [line.partition(":")[2].strip() for line in done.stdout.splitlines()]
+    assert said[:2] == ["3", "HELLO"]
+    assert [json.loads(line)["status"] for line in said[2:]] == ["denied"] * 2
