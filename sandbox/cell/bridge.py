@@ -22,6 +22,8 @@ ANSWER = b"a"
 """The first byte of an answer: none that came too late is taken for a request."""
 
 _DIGITS = 8
+# A thread that waits for an answer does not hear otherwise that its run is over.
+_LOOK_SECONDS = 0.2
 
 
 class ToolError(Exception):
@@ -122,7 +124,8 @@ class Bridge:
     def _read(self) -> None:
         self._check()
         # Ctrl-C may interrupt the waiting, but never half an answer.
-        select.select([self._fd], [], [])
+        while not select.select([self._fd], [], [], _LOOK_SECONDS)[0]:
+            self._check()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with self._reading:
