@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
+import anyio
 import pytest
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
+T = TypeVar("T")
 IN_CI = bool(os.environ.get("CI"))
 ENGINE_SOCKET = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")[7:]
 """The Unix socket of the engine under test."""
@@ -56,6 +59,17 @@ def missing(why: str) -> NoReturn:
     if IN_CI:
         pytest.fail(why)
     pytest.skip(why)
+
+
+def apart(function: Callable[..., T], *args: Any) -> T:
+    """Call in a thread of its own; the test's may hold the loop of shared fixtures."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function, *args).result()
+
+
+def run_apart(function: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+    """Run to the end in a loop of its own."""
+    return apart(lambda: anyio.run(function, *args, **options))
 
 
 @functools.cache

@@ -214,10 +214,10 @@ def said_by(error: ConfigError) -> list[str]:
         ({"pool": -1}, "pool"),
         ({"max_concurrency": 0}, "max_concurrency"),
         ({"max_queue": -1}, "max_queue"),
-        ({"network": {"mode": "all"}}, "mode"),
-        ({"code_policy": {"allow": ["os"]}}, "allow"),
-        ({"limits": {"memory": 64}}, "memory"),
-        ({"limits": {"memory_mb": -1}}, "memory_mb"),
+        ({"network": {"mode": "all"}}, "network.mode"),
+        ({"code_policy": {"allow": ["os"]}}, "code_policy.allow"),
+        ({"limits": {"memory": 64}}, "limits.memory"),
+        ({"limits": {"memory_mb": -1}}, "limits.memory_mb"),
     ],
 )
 def test_a_config_that_cannot_be_used_lc_15(

@@ -21,6 +21,7 @@ from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, SQLiteStore, Store
 from toolcell.guard.store import Charge, Reservation
 
+from .conftest import run_apart
 from .guard_stores import PATIENCE, StoreMaker, make_store
 from .guards import FREE, FakeClock, call, facts
 from .redis_server import RedisServer
@@ -128,8 +129,8 @@ def test_a_store_serves_both_kinds_of_loop(make_store: StoreMaker) -> None:
     guard = guard_on(store, budgets=[{"unit": "calls", "limit": 3}])
     won: list[str] = []
     for backend in ("asyncio", "trio", "asyncio", "trio"):
-        anyio.run(try_once, guard, won, backend=backend)
-    anyio.run(store.aclose)
+        run_apart(try_once, guard, won, backend=backend)
+    run_apart(store.aclose)
 
     assert won == ["admitted"] * 3 + ["budget_exceeded"]
 
@@ -142,7 +143,7 @@ def test_many_threads_spend_one_remaining_unit(make_store: StoreMaker) -> None:
 
     def thread() -> None:
         barrier.wait()
-        anyio.run(try_once, guard, won, facts(tokens=7))
+        run_apart(try_once, guard, won, facts(tokens=7))
 
     threads = [threading.Thread(target=thread) for _ in range(64)]
     with impatient_threads():
@@ -151,7 +152,7 @@ def test_many_threads_spend_one_remaining_unit(make_store: StoreMaker) -> None:
         for each in threads:
             each.join()
     assert sorted(won) == ["admitted"] + ["budget_exceeded"] * 63
-    told = anyio.run(guard.decide, call(), FREE)
+    told = run_apart(guard.decide, call(), FREE)
     assert told.remaining == {"a tokens/total": 0}
 
 
@@ -176,7 +177,7 @@ def test_threads_are_admitted_to_the_last_one(make_store: StoreMaker) -> None:
         for each in threads:
             each.join()
     assert (len(won), won.count("admitted")) == (320, 200)
-    told = anyio.run(guard.decide, call(), FREE)
+    told = run_apart(guard.decide, call(), FREE)
     assert told.remaining == {"a 10000 calls/86400 s": 9800, "a tokens/total": 0}
 
 

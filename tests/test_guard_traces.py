@@ -15,6 +15,7 @@ import pytest
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, MemoryStore
 
+from .conftest import run_apart
 from .corpora import corpus_file
 from .guards import NOON, FakeClock, call, facts
 
@@ -128,6 +129,6 @@ def test_tokens_charged_are_the_tokens_admitted_also_with_64_threads(name: str) 
         each.start()
     for each in threads:
         each.join()
-    told = anyio.run(guard.decide, call(), facts())
+    told = run_apart(guard.decide, call(), facts())
     assert told.remaining == {"a tokens/total": limit - sum(charged)}
     assert sum(charged) <= limit < sum(tokens for _, tokens in requests)

@@ -15,6 +15,7 @@ from toolcell.guard import AuditLog
 from toolcell.host import HostConfig, main
 
 from .cli import toolcell
+from .conftest import apart
 
 SUM = '{"expression": "6 * 7"}'
 LIST_FILES = '{"command": "ls"}'
@@ -49,7 +50,7 @@ def command(
     def run(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["toolcell", *arguments])
         with pytest.raises(SystemExit) as caught:
-            main()
+            apart(main)
         code = caught.value.code
         assert code is None or isinstance(code, int)
         captured = capsys.readouterr()
