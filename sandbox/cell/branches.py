@@ -31,10 +31,7 @@ class Branches:
 
     def living(self) -> set[int]:
         """Return the processes that runs of others must leave alone."""
-        found: set[int] = set()
-        for child in self._children.values():
-            found |= child.processes()
-        return found
+        return {child.pid for child in self._children.values()}
 
     def take(self, name: str | None) -> tuple[Child | None, str | None]:
         """Return a branch's process if it lives, else why it does not, if it did."""
@@ -85,7 +82,7 @@ class Branches:
         if "error" in word or word.get("pid") not in accounts.children():
             child.close()
             return {"error": str(word.get("error", "the fork did not answer"))}
-        child.pid, child.setup = word["pid"], {**(source.setup or {}), "keeper": 0}
+        child.pid, child.setup = word["pid"], source.setup
         child.folder = wanted["to"]
         self._children[wish["to"]] = child
         return {"warnings": word["warnings"], "folder": child.folder}

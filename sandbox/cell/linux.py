@@ -7,7 +7,6 @@ import errno
 import os
 import struct
 
-CLONE_VM = 0x00000100
 CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -28,8 +27,6 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 _SIGCHLD = 17
-_STACK_BYTES = 16_384
-_stack: ctypes.Array[ctypes.c_char] | None = None
 _MAX_CAPABILITIES = 64
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
@@ -84,23 +81,6 @@ def clone(flags: int) -> int:
         return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     return _check(pid, "clone")
-
-
-def hold_memory() -> int:
-    """Start a sleeping sibling that shares this process's memory; return its pid.
-
-    The kernel frees a process's memory before it tells the parent of its end. Held
-    by another, it is freed later, and the end is known at once.
-
-    Raises:
-        OSError: The kernel refused.
-    """
-    global _stack
-    _stack = ctypes.create_string_buffer(_STACK_BYTES)
-    top = (ctypes.addressof(_stack) + _STACK_BYTES) & ~15
-    asleep = ctypes.cast(_libc.pause, ctypes.c_void_p)
-    flags = CLONE_VM | CLONE_PARENT | _SIGCHLD
-    return _check(_libc.clone(asleep, ctypes.c_void_p(top), flags, None), "clone")
 
 
 def mount(

@@ -67,10 +67,6 @@ class Child:
         except (BlockingIOError, ValueError):
             return
 
-    def processes(self) -> set[int]:
-        """Return the process, and the one that holds its memory."""
-        return {self.pid, (self.setup or {}).get("keeper", 0)}
-
     def close(self) -> None:
         for fd in (self.request, self.stdout, self.stderr, self.result):
             os.close(fd)
@@ -281,10 +277,7 @@ class Run:
 
     def strays(self, living: set[int]) -> list[int]:
         """Return the children that belong neither to this run nor to `living`."""
-        self._drain(self._child.result)
-        own = {self._said()[0].get("keeper")}
-        if self.kept:
-            own.add(self._child.pid)
+        own = {self._child.pid} if self.kept else set()
         return [pid for pid in self._accounts.children() if pid not in living | own]
 
     def _said(self) -> tuple[dict[str, Any], bytes]:

@@ -90,11 +90,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             _rehearse()
             _set_stage()
             first = b""
-        setup = {
-            "layers": held,
-            "cpu": time.process_time(),
-            "keeper": _keeper(settings),
-        }
+        setup = {"layers": held, "cpu": time.process_time()}
         # The last word that is ours; it waits in the pipe until a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)
@@ -105,21 +101,6 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         _write_all(RESULT_FD, _line({"error": why}))
     finally:
         os._exit(code)
-
-
-def _keeper(settings: dict[str, Any]) -> int:
-    """Have this process's memory outlive it, where nothing sums up memory.
-
-    Returns the process that holds it, or 0.
-    """
-    if settings["address_space"]:
-        return 0
-    try:
-        from . import linux
-
-        return linux.hold_memory()
-    except (ImportError, OSError):
-        return 0
 
 
 def _settle_in(pipes: Pipes, settings: dict[str, Any]) -> None:

@@ -6,8 +6,7 @@ interpreter, already confined, that waits for a program. A run hands the program
 to that child, reads its output and result pipes, keeps the deadline and the
 caps, and reports what wait4 says. When the program ends, or must, every process
 but PID 1 is killed and reaped before the result leaves, so nothing survives a
-run; only a sleeper that holds the program's memory may still be ending then.
-The child cannot reach the channel (its descriptors are closed before it runs
+run. The child cannot reach the channel (its descriptors are closed before it runs
 anything), cannot signal PID 1 (another uid, or the kernel's protection of a
 namespace's first process) and cannot trace it (not dumpable).
 
@@ -284,7 +283,7 @@ class Supervisor:
         """Return the processes that outlive a run."""
         known = self._branches.living()
         if self._child is not None:
-            known |= self._child.processes()
+            known.add(self._child.pid)
         return known
 
     def _kill_all(self, child: Child, run: Run) -> None:
