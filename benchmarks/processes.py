@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
@@ -59,21 +58,6 @@ def pss_mb(pid: int) -> float:
         return 0.0
     [kilobytes] = [line.split()[1] for line in text.splitlines() if line[:4] == "Pss:"]
     return int(kilobytes) / 1024
-
-
-def with_own_memory(pids: list[int]) -> list[int]:
-    """Leave out the processes that only share the memory of one before them."""
-    kept: list[int] = []
-    for pid in pids:
-        if not any(_share_memory(pid, other) for other in kept):
-            kept.append(pid)
-    return kept
-
-
-def _share_memory(one: int, other: int) -> bool:
-    """kcmp(2), the number of x86-64."""
-    vm = 1
-    return bool(ctypes.CDLL(None).syscall(312, one, other, vm, 0, 0) == 0)
 
 
 async def cells_settled(sandbox: SandboxManager, prepared: int) -> None:

@@ -233,8 +233,7 @@ async def idle_memory(options: Options) -> list[Row]:
     async with SandboxManager(_subprocess_config(_POOL)) as sandbox:
         await processes.cells_settled(sandbox, _POOL)
         for cell in processes.children(processes.launcher()):
-            below = processes.with_own_memory(processes.descendants(cell))
-            inside = [processes.pss_mb(pid) for pid in below]
+            inside = [processes.pss_mb(pid) for pid in processes.descendants(cell)]
             if not inside:
                 # Namespaces made ahead, where no cell has started yet.
                 continue

@@ -106,10 +106,8 @@ async def idle_sessions(options: Options) -> list[Row]:
             session = await stack.enter_async_context(sandbox.session())
             await session.run("x = 1")
         await anyio.sleep(0.5)
-        total = 0.0
-        for cell in processes.children(processes.launcher()):
-            below = processes.with_own_memory(processes.descendants(cell))
-            total += sum(processes.pss_mb(pid) for pid in [cell, *below])
+        everyone = processes.descendants(processes.launcher())
+        total = sum(processes.pss_mb(pid) for pid in everyone)
     each = Sample(name="PSS of each session", unit="MB", values=[total / count])
     work = f"{count} idle sessions"
     return [Row(work=work, ours=each, compare="absolute", gate=6)]

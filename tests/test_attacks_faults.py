@@ -289,11 +289,13 @@ async def test_cancelling_stops_the_program_and_has_one_outcome(
             tasks.start_soon(run)
             with anyio.fail_after(30):
                 await begun.wait()
+            during = living(backend)
             tasks.cancel_scope.cancel()
         after = living(backend)
         assert (await manager.run("1")).value == 1
 
     assert outcomes == []
+    assert during - after
     # The launcher may have another cell ahead than it had.
     assert len(after) <= len(before)
 

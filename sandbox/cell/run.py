@@ -59,14 +59,6 @@ class Child:
         self.setup: dict[str, Any] | None = None
         self.folder = ""
 
-    def take_setup(self) -> None:
-        """Take the line that this process wrote before any program, if it is there."""
-        try:
-            line = os.read(self.result, _READ_BYTES)
-            self.setup = json.loads(line)
-        except (BlockingIOError, ValueError):
-            return
-
     def close(self) -> None:
         for fd in (self.request, self.stdout, self.stderr, self.result):
             os.close(fd)

@@ -232,7 +232,6 @@ class Supervisor:
             self._run_nobody()
         # Until the child is done, or the host cannot wait.
         select.select([child.result, self._channel.read_fd], [], [])
-        child.take_setup()
 
     def _run_nobody(self) -> None:
         header = {
