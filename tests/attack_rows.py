@@ -29,9 +29,12 @@ def known_rows() -> dict[int, str]:
 
 
 def required_rows() -> set[int]:
-    """Return the rows of kernel, container, fallback, host, results and logs."""
+    """Return the rows of all layers but artifacts and MCP, taken for themselves."""
     return {
-        row for row, layer in known_rows().items() if re.search(r"\b[KCFHRL]\b", layer)
+        row
+        for row, layer in known_rows().items()
+        if re.search(r"\b[KCFHRL]\b", layer)
+        or (re.search(r"\b[GT]\b", layer) and "M" not in layer)
     }
 
 

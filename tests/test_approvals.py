@@ -400,7 +400,7 @@ async def test_what_cannot_be_recorded_does_not_happen(
     assert await approvals.use(answer)
 
 
-async def test_an_auto_approval_is_named_and_logged_lc_35(
+async def test_an_auto_approval_is_named_and_logged_lc_35_a_18(
     store: ApprovalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for profile in ({}, {"profile": "production"}):

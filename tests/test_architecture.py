@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -309,6 +311,20 @@ def test_the_public_face_is_small_and_known_lc_01(room: str) -> None:
     shown = vars(importlib.import_module(f"toolcell.{room}")).get("__all__", [])
 
     assert set(shown) == set(FACES[room].split())
+
+
+def test_no_public_name_is_a_dead_declaration_rl_22() -> None:
+    """A test names it, or code beyond its definition, whose tests then need it."""
+    own = Path(__file__)
+    tests = [path for path in own.parent.glob("*.py") if path != own]
+    modules = [path for path in modules_of(*ROOMS) if path.name != "__init__.py"]
+    tested, spoken = (
+        Counter(word for path in paths for word in re.findall(r"\w+", path.read_text()))
+        for paths in (tests, modules)
+    )
+    names = " ".join(FACES.values()).split()
+
+    assert [name for name in names if not tested[name] and spoken[name] < 2] == []
 
 
 @pytest.mark.parametrize("room", BUILT)

@@ -133,7 +133,7 @@ async def test_what_cannot_be_done_is_told(
 
 
 @pytest.mark.attack(94, 96, 97)
-async def test_paths_stay_in_the_workspace_ro_08(desk: Desk) -> None:
+async def test_paths_stay_in_the_workspace_ro_08_rl_26_ra_08(desk: Desk) -> None:
     """And what lies outside is the cell's own, never the host's."""
     await desk(
         "run_shell",

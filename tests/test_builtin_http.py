@@ -255,7 +255,7 @@ async def test_no_hosts_is_no_host_ro_08() -> None:
 
 
 @pytest.mark.attack(68)
-async def test_a_name_that_changes_its_address_is_looked_up_once(
+async def test_a_name_that_changes_its_address_is_looked_up_once_rl_26(
     site: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rebinding: the second look-up would lead to the site; there is none."""

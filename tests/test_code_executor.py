@@ -335,7 +335,7 @@ async def test_programs_inside_programs_have_one_budget_and_an_end_gr_19(
 
 
 @pytest.mark.attack(88)
-async def test_an_approved_call_is_not_approved_again_by_a_replay(
+async def test_an_approved_call_is_not_approved_again_by_a_replay_rl_14(
     sandbox: SandboxManager,
 ) -> None:
     paid: list[int] = []

@@ -49,7 +49,7 @@ def gates() -> Gates:
 
 
 @BOTH
-async def test_results_are_in_input_order_lt_32_36_44(kind: type[Any]) -> None:
+async def test_results_are_in_input_order_lt_32_36_44_gr_08(kind: type[Any]) -> None:
     made = kind(ToolRegistry([echo, add]), guard=None)
     results = await made.execute([*calls("echo", 20), call("add", a=1, b=2)])
 
@@ -59,7 +59,9 @@ async def test_results_are_in_input_order_lt_32_36_44(kind: type[Any]) -> None:
 
 
 @BOTH
-async def test_each_index_comes_once_in_a_stream_lt_33_34_39(kind: type[Any]) -> None:
+async def test_each_index_comes_once_in_a_stream_lt_33_34_39_40(
+    kind: type[Any],
+) -> None:
     made = kind(ToolRegistry([echo, crash]), guard=None)
     batch = [*calls("echo", 7), call("crash"), call("unknown")]
     async with made.execute_streaming(batch) as results:
@@ -73,7 +75,7 @@ async def test_an_empty_stream_ends_at_once_lt_42() -> None:
         assert [each async for each in results] == []
 
 
-async def test_a_stream_is_in_order_of_completion_lt_37(gates: Gates) -> None:
+async def test_a_stream_is_in_order_of_completion_lt_37_rl_27(gates: Gates) -> None:
     order = [3, 0, 2, 1]
     async with executor(gates.tool).execute_streaming(calls("wait", 4)) as results:
         await blocked()
@@ -86,7 +88,7 @@ async def test_a_stream_is_in_order_of_completion_lt_37(gates: Gates) -> None:
     assert seen == [(number, number) for number in order]
 
 
-async def test_concurrency_is_bounded_over_batches_lt_36_43(gates: Gates) -> None:
+async def test_concurrency_is_bounded_over_batches_lt_36_43_or_19(gates: Gates) -> None:
     made = executor(gates.tool, max_concurrency=3)
     batches = calls("wait", 10)[:5], calls("wait", 10)[5:]
     async with anyio.create_task_group() as tasks:
@@ -152,7 +154,7 @@ async def test_a_cancelled_batch_frees_its_slots(gates: Gates) -> None:
     assert statuses(results) == ["ok"] * 5
 
 
-async def test_a_sequential_stream_stops_early_lt_44() -> None:
+async def test_a_sequential_stream_stops_early_lt_44_a_14() -> None:
     ran = []
 
     @tool

@@ -110,7 +110,7 @@ async def test_what_is_not_allowed_does_not_run_rg_39_rg_40(counted: Counted) ->
     ]
 
 
-async def test_the_guard_sees_validated_arguments_only() -> None:
+async def test_the_guard_sees_validated_arguments_only_lt_08() -> None:
     """Row 89: what was judged is what runs; an unknown key does not reach it."""
     ran = []
 
@@ -368,7 +368,7 @@ async def test_records_tell_what_it_cost_gr_14() -> None:
     assert record.duration_ms > 0
 
 
-async def test_a_cancelled_call_is_settled_and_recorded(gates: Gates) -> None:
+async def test_a_cancelled_call_is_settled_and_recorded_rg_52(gates: Gates) -> None:
     policy = guard(
         allow=["wait"],
         max_concurrency=1,

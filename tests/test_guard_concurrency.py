@@ -190,7 +190,7 @@ def test_threads_are_admitted_to_the_last_one(make_store: StoreMaker) -> None:
         {"budgets": [{"unit": "tokens", "limit": 30, "per": "agent_tool"}]},
     ],
 )
-async def test_tasks_are_admitted_to_the_last_one_rg_37(
+async def test_tasks_are_admitted_to_the_last_one_rg_37_rg_51(
     make_store: StoreMaker, fields: dict[str, Any]
 ) -> None:
     store = make_store(FakeClock())

@@ -340,7 +340,7 @@ def cells(sandbox: SandboxManager) -> ConcurrentExecutor:
     return ConcurrentExecutor(registry, guard=None, sandbox=sandbox)
 
 
-async def test_sandboxed_tools_run_in_cells_on_every_backend(
+async def test_sandboxed_tools_run_in_cells_on_every_backend_rl_01(
     cells: ConcurrentExecutor, backend: BackendRow
 ) -> None:
     result = await cells.call(call("whoami", user="ada"))

@@ -220,8 +220,10 @@ async def mine(path: Path) -> AsyncIterator[SQLiteIdempotency]:
     keys.close()
 
 
-async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(path: Path) -> None:
-    """RG-31, A-17: durable across kill -9, and honest about what it broke off."""
+async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(
+    path: Path,
+) -> None:
+    """RG-31, A-17, LT-06: durable across kill -9, honest about what it broke off."""
     with python(HOLDER, path) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"

@@ -98,7 +98,7 @@ def test_results_in_both_shapes_lc_13() -> None:
         (1.5, "1.5"),
     ],
 )
-def test_values_are_read_as_json_ro_02(content: Any, text: str) -> None:
+def test_values_are_read_as_json_ro_02_lt_13_rl_03(content: Any, text: str) -> None:
     assert ToolResult(call_id="1", name="f", content=content).to_text() == text
 
 

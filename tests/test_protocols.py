@@ -190,7 +190,7 @@ async def test_a_broken_tool_is_found_lc_05(broken: dict[str, Any]) -> None:
         await check_tool(subject, {"a": 1}, {"a": "1"}, CONTEXT)
 
 
-async def test_a_checkpointer_conforms() -> None:
+async def test_a_checkpointer_conforms_rl_20() -> None:
     """LC-06, LC-07, LC-08, LC-09, A-19."""
     await check_checkpointer(Shelf())
 

@@ -139,7 +139,7 @@ def compare(shown: list[str], printed: str) -> None:
 
 
 @pytest.mark.parametrize("block", blocks_of("python"))
-def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
+def test_python_blocks_run_rg_01(block: Block, tmp_path: Path) -> None:
     script = tmp_path / "block.py"
     script.write_text("\n".join(block.lines))
     done = subprocess.run(

@@ -2,17 +2,15 @@
 
 The rows are numbered by the reference inventory: GR and RG grampus, GA and RA gaia,
 OR and RO orbiter and exo, LC, LT and RL locus, A admitted limits, X contradictions.
-A test names its rows in its own name; `LATER` says which rows wait, and for what.
+A test names its rows in its own name; tests/rows.py says which there are.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -34,77 +32,12 @@ from toolcell.sandbox import (
     SandboxManager,
 )
 
+from .attack_rows import ROOT
 from .conftest import IMAGE, BackendRow
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).resolve().parent.parent
 NO_ENGINE = "tcp://127.0.0.1:9"
-LATER = {
-    "LC-19": "retrieval is out of scope for good",
-    "OR-21": "agent loops are out of scope for good",
-}
-"""Rows that have no test yet, and why."""
-
-SYSTEMS = {"GR": 30, "RG": 52, "RA": 10, "RO": 12, "RL": 27, "LC": 48, "LT": 53}
-SYSTEMS |= {"GA": 24, "OR": 23, "A": 21, "X": 12}
-"""The highest row of each prefix."""
-
-
-WANTED = {
-    f"{prefix}-{number:02}"
-    for prefix, ranges in {
-        "A": "1-13 19-20",
-        "GA": "1-24",
-        "GR": "1-6 17-23 26-30",
-        "LC": "1-20 28-29 31-32 34-35",
-        "LT": "1-4 7-7 9-10 12-12 14-30 45-52",
-        "OR": "1-3 5-15 21-23",
-        "RA": "1-4 6-7 9-9",
-        "RG": "2-19 30-30 42-42 50-50",
-        "RL": "4-9 23-23",
-        "RO": "3-3 5-12",
-        "X": "1-2 5-11",
-    }.items()
-    for first, last in (each.split("-") for each in ranges.split())
-    for number in range(int(first), int(last) + 1)
-}
-"""The rows that this part of the project has to answer."""
-
-
-def rows_named_by_tests() -> dict[str, set[str]]:
-    """Return each row named by a test function or its docstring, with the tests."""
-    found: dict[str, set[str]] = {}
-    in_name = re.compile(rf"_({'|'.join(SYSTEMS)})_(\d\d)(?=_|$)", re.I)
-    in_text = re.compile(rf"\b({'|'.join(SYSTEMS)})-(\d\d)\b")
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                if node.name.startswith("test_"):
-                    said = in_name.findall(node.name)
-                    said += in_text.findall(ast.get_docstring(node) or "")
-                    for system, number in said:
-                        row = f"{system.upper()}-{number}"
-                        found.setdefault(row, set()).add(f"{path.name}::{node.name}")
-    return found
-
-
-def test_every_row_has_a_test_or_a_reason() -> None:
-    named = set(rows_named_by_tests())
-
-    assert WANTED - named - set(LATER) == set(), "neither tested nor put off"
-    assert named & set(LATER) == set(), "tested, so no longer for later"
-    assert set(LATER) <= WANTED, "put off, but never asked for"
-    assert all(LATER.values())
-
-
-def test_every_row_named_by_a_test_exists() -> None:
-    unknown = {
-        row: tests
-        for row, tests in rows_named_by_tests().items()
-        if not 1 <= int(row[-2:]) <= SYSTEMS[row[:-3]]
-    }
-    assert unknown == {}
 
 
 # --- choosing a backend ------------------------------------------------------

@@ -219,7 +219,7 @@ def ids() -> list[str]:
 
 
 @pytest.mark.parametrize(("annotation", "schema", "good", "bad"), MATRIX, ids=ids())
-def test_annotations_are_lossless(
+def test_annotations_are_lossless_ra_10(
     annotation: Any, schema: dict[str, Any], good: list[Any], bad: list[Any]
 ) -> None:
     """LT-45, GA-06, GA-07, GA-20, GA-21, GA-23, OR-06..OR-10, A-07, A-20, X-01.
