@@ -42,10 +42,9 @@ def budget(
 async def _left(path: Path, agent: str | None, run_id: str | None) -> Left:
     from toolcell.core import InvalidInputError
     from toolcell.guard import CallFacts
-    from toolcell.sandbox import SandboxManager
 
     from .config import HostConfig
-    from .parts import make_registry, open_guard
+    from .parts import list_registry, open_guard
 
     config = HostConfig.from_file(path)
     agents = [each.agent_id for each in config.all_policies()]
@@ -54,7 +53,7 @@ async def _left(path: Path, agent: str | None, run_id: str | None) -> Left:
     left: Left = {each: {} for each in agents if agent in (None, each)}
     async with AsyncExitStack() as stack:
         guard = open_guard(config, os.environ, stack).guard
-        registry = make_registry(config, guard, SandboxManager(config.sandbox))
+        registry = list_registry(config, guard)
         for name, limits in left.items():
             for tool in registry.snapshot().for_agent(name):
                 # Limits by run and turn: what a new one would have.

@@ -24,7 +24,7 @@ from toolcell.sandbox import SandboxConfig
 from .config_file import read_source
 from .secret import SecretReference
 
-Group = Literal["arithmetic", "clock", "code", "database", "http"]
+Group = Literal["arithmetic", "clock", "code", "database", "files", "http"]
 _Seconds = Annotated[float, Field(gt=0, le=86_400 * 30, allow_inf_nan=False)]
 _Count = Annotated[int, Field(ge=1, le=1_000_000)]
 _IMPORT = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
@@ -93,7 +93,8 @@ class ToolsConfig(_Model):
     builtin: tuple[Group, ...] = ()
     """Groups that come with toolcell: `arithmetic` (calculate), `clock`
     (get_today_date), `code` (run_python, run_shell), `database` (query_sqlite),
-    `http` (http_get)."""
+    `files` (read_file, write_file, edit_file, list_files, search_files, in the work dir
+    of the session's programs), `http` (http_get)."""
 
     python: tuple[Annotated[str, Field(pattern=_IMPORT)], ...] = ()
     """Tools of your own as `package.module:name`; the name is a tool, a function, or
@@ -115,6 +116,11 @@ class ToolsConfig(_Model):
 
     max_concurrency: _Count = 10
     """Calls at once. When it is reached others wait their turn."""
+
+    max_sessions: Annotated[int, Field(ge=1, le=4095)] = 8
+    """Sessions of code and files open at once, of all agents. When it is reached the
+    agent that has most loses the one that has been idle longest; if all are at work, a
+    new one is refused. Idle ones end after `sandbox.session_idle_seconds`."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -203,6 +209,16 @@ class HostConfig(_Model):
 
     approvals: ApprovalsConfig = ApprovalsConfig()
     """How people are asked."""
+
+    @model_validator(mode="after")
+    def _room_for_sessions(self) -> Self:
+        most, cells = self.tools.max_sessions, self.sandbox.max_concurrency
+        if most >= cells and {"code", "files"}.intersection(self.tools.builtin):
+            raise ValueError(
+                f"tools.max_sessions ({most}) has to be below "
+                f"sandbox.max_concurrency ({cells})"
+            )
+        return self
 
     @model_validator(mode="after")
     def _safe_in_production(self) -> Self:

@@ -12,7 +12,13 @@ from typing import Any, Self
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.guard import ActionGuard, Approvals, AuditLog
 from toolcell.sandbox import SandboxManager
-from toolcell.tools import ConcurrentExecutor, RunContext, Tool, ToolRegistry
+from toolcell.tools import (
+    CodeSessions,
+    ConcurrentExecutor,
+    RunContext,
+    Tool,
+    ToolRegistry,
+)
 
 from .config import HostConfig
 from .parts import Parts, open_parts
@@ -90,7 +96,9 @@ class Host:
             agent_id: Who calls; the guard goes by it, so it is never a model's word.
             call_id: The same id in the same run is the same call, and is made once.
                 Default: a new one.
-            run: The agent's run: its id, the turn, how long to wait for a person.
+            run: The agent's run: its id, the turn, the session whose variables and
+                files it goes on with, how long to wait for a person, where artifacts
+                go.
 
         Raises:
             InvalidInputError: The host is not open, or a value cannot be in a call.
@@ -145,3 +153,8 @@ class Host:
     def sandbox(self) -> SandboxManager | None:
         """Where untrusted code runs; None: no tool needs it."""
         return self._parts.sandbox
+
+    @property
+    def sessions(self) -> CodeSessions | None:
+        """The open sessions of code; None: no tool has them."""
+        return self._parts.sessions

@@ -30,7 +30,7 @@ memory_mb = 256
 
 # Which tools there are. Who may call them is said below.
 [tools]
-builtin = ["arithmetic", "clock", "code"]   # also: http, database
+builtin = ["arithmetic", "clock", "code"]  # also: database, files, http
 # python = ["my_package.my_tools:tools"]
 # [tools.http]
 # hosts = ["example.com"]

@@ -26,6 +26,8 @@ from toolcell.guard import (
 )
 from toolcell.sandbox import SandboxManager
 from toolcell.tools import (
+    CodeExecutor,
+    CodeSessions,
     ConcurrentExecutor,
     MemoryIdempotency,
     MemoryRecords,
@@ -40,6 +42,7 @@ from toolcell.tools.builtin import (
     get_today_date,
     http_get_tool,
     query_sqlite_tool,
+    workspace_tools,
 )
 
 from .config import Group, HostConfig
@@ -66,6 +69,7 @@ class Parts:
     registry: ToolRegistry
     executor: ConcurrentExecutor
     sandbox: SandboxManager | None
+    sessions: CodeSessions | None
 
 
 async def open_parts(
@@ -77,13 +81,37 @@ async def open_parts(
         ToolcellError: One of them cannot be opened.
     """
     guarded = open_guard(config, environ, stack)
-    manager = SandboxManager(config.sandbox)
-    registry = make_registry(config, guarded.guard, manager)
-    sandbox = None
+    registry = make_registry(config, guarded.guard)
+    sandbox = sessions = None
     if needs_sandbox(config, registry):
+        manager = SandboxManager(config.sandbox)
         sandbox = await stack.enter_async_context(manager)
     executor = make_executor(config, registry, guarded, sandbox, stack)
-    return Parts(guarded=guarded, registry=registry, executor=executor, sandbox=sandbox)
+    if sandbox is not None and needs_sessions(config):
+        sessions = make_sessions(config, sandbox)
+        await stack.enter_async_context(sessions)
+        add_code(config, executor, sandbox, sessions)
+    return Parts(
+        guarded=guarded,
+        registry=registry,
+        executor=executor,
+        sandbox=sandbox,
+        sessions=sessions,
+    )
+
+
+def list_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
+    """Return the tools to be looked at; nothing is opened.
+
+    Raises:
+        ToolcellError: As `make_registry`.
+    """
+    registry = make_registry(config, guard)
+    if needs_sessions(config):
+        sandbox = SandboxManager(config.sandbox)
+        executor = ConcurrentExecutor(registry, guard=guard)
+        add_code(config, executor, sandbox, make_sessions(config, sandbox))
+    return registry
 
 
 def open_guard(
@@ -187,10 +215,10 @@ def open_store(
     return store
 
 
-def make_registry(
-    config: HostConfig, guard: ActionGuard, sandbox: SandboxManager
-) -> ToolRegistry:
+def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
     """Return the tools, each shown to agents that some call of it is open to.
+
+    Those that run in sessions of code come with `add_code`.
 
     Raises:
         ConfigError: A tool cannot be imported or made.
@@ -203,7 +231,7 @@ def make_registry(
 
     registry = ToolRegistry(visible=visible)
     for group in config.tools.builtin:
-        registry.register_many(_builtin(group, config, sandbox))
+        registry.register_many(_builtin(group, config))
     for folder in map(str, config.tools.folders):
         if folder not in sys.path:
             # Last, so that nothing in it stands in for a known module.
@@ -213,15 +241,15 @@ def make_registry(
     return registry
 
 
-def _builtin(group: Group, config: HostConfig, sandbox: SandboxManager) -> list[Tool]:
+def _builtin(group: Group, config: HostConfig) -> list[Tool]:
     settings = config.tools
     match group:
         case "arithmetic":
             return [calculate]
         case "clock":
             return [get_today_date]
-        case "code":
-            return code_tools(sandbox)
+        case "code" | "files":
+            return []
         case "http":
             return [http_get_tool(**settings.http.model_dump())]
         case "database":
@@ -247,7 +275,36 @@ def _imported(path: str) -> list[Any]:
 def needs_sandbox(config: HostConfig, registry: ToolRegistry) -> bool:
     """Return whether any tool runs in cells."""
     sandboxed = any(tool.sandboxed for tool in registry.snapshot())
-    return sandboxed or "code" in config.tools.builtin
+    return sandboxed or needs_sessions(config)
+
+
+def needs_sessions(config: HostConfig) -> bool:
+    """Return whether any tool runs in sessions of code."""
+    return not {"code", "files"}.isdisjoint(config.tools.builtin)
+
+
+def make_sessions(config: HostConfig, sandbox: SandboxManager) -> CodeSessions:
+    """Return the sessions of code. Raises ConfigError."""
+    return CodeSessions(sandbox, max_sessions=config.tools.max_sessions)
+
+
+def add_code(
+    config: HostConfig,
+    executor: ConcurrentExecutor,
+    sandbox: SandboxManager,
+    sessions: CodeSessions,
+) -> None:
+    """Add the tools that run in sessions of code; programs call tools by `executor`.
+
+    Raises:
+        DuplicateToolError: Two have one name.
+    """
+    registry = executor.registry
+    if "code" in config.tools.builtin:
+        code = CodeExecutor(sandbox, registry, executor=executor)
+        registry.register_many(code_tools(sandbox, executor=code, sessions=sessions))
+    if "files" in config.tools.builtin:
+        registry.register_many(workspace_tools(sessions))
 
 
 def make_executor(

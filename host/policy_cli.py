@@ -78,15 +78,14 @@ def explain(
 
 async def _explain(path: Path, asked: ToolCall, run_id: str | None) -> Decision:
     from toolcell.guard import CallFacts
-    from toolcell.sandbox import SandboxManager
 
     from .config import HostConfig
-    from .parts import make_registry, open_guard
+    from .parts import list_registry, open_guard
 
     config = HostConfig.from_file(path)
     async with AsyncExitStack() as stack:
         guard = open_guard(config, os.environ, stack).guard
-        registry = make_registry(config, guard, SandboxManager(config.sandbox))
+        registry = list_registry(config, guard)
         tool = registry.snapshot().get(asked.name)
         if tool is None:
             return await guard.decide(asked, CallFacts(run_id=run_id))

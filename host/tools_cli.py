@@ -86,15 +86,13 @@ def schema(
 def _snapshot(path: Path, agent: str | None) -> Snapshot:
     """Return the tools; nothing is opened and nothing runs."""
     from toolcell.guard import ActionGuard
-    from toolcell.sandbox import SandboxManager
 
     from .config import HostConfig
-    from .parts import make_registry
+    from .parts import list_registry
 
     config = HostConfig.from_file(path)
     guard = ActionGuard(config.all_policies())
-    registry = make_registry(config, guard, SandboxManager(config.sandbox))
-    snapshot = registry.snapshot()
+    snapshot = list_registry(config, guard).snapshot()
     return snapshot if agent is None else snapshot.for_agent(agent)
 
 

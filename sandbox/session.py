@@ -72,6 +72,11 @@ class Session:
         """The limits of its runs."""
         return self._manager.config.limits
 
+    @property
+    def alive(self) -> bool:
+        """Whether the next run finds its cell; looked at while no run is on."""
+        return not self._trunk.over and self._trunk.cell.alive()
+
     async def run(
         self,
         code: str,

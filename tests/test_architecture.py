@@ -58,7 +58,7 @@ FACES = {
     """,
     "tools": """
         Arguments ArtifactSink CacheHook CircuitBreaker CodeExecutor CodeResult
-        ConcurrentExecutor
+        CodeSession CodeSessions ConcurrentExecutor
         FolderResultStore FunctionTool Hook Idempotency Invocation JSONSchemaTool
         LoggingHook MadeCall MemoryIdempotency MemoryRecords Proceed Progress Records
         RedactionHook Reload ResultSizeHook RetryPolicy RunContext SQLiteIdempotency

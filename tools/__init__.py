@@ -4,6 +4,7 @@ from .attempt import RunContext
 from .circuit_breaker import CircuitBreaker
 from .code_calls import MadeCall
 from .code_executor import CodeExecutor, CodeResult
+from .code_sessions import CodeSession, CodeSessions
 from .context import ArtifactSink, Progress, ToolContext
 from .executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor
 from .exporters import to_anthropic, to_mcp, to_openai
@@ -31,6 +32,8 @@ __all__ = [
     "CircuitBreaker",
     "CodeExecutor",
     "CodeResult",
+    "CodeSession",
+    "CodeSessions",
     "ConcurrentExecutor",
     "FolderResultStore",
     "FunctionTool",

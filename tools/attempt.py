@@ -32,6 +32,10 @@ class RunContext:
     turn: str | None = None
     """The model's turn within the run."""
 
+    session: str | None = None
+    """The client's session: programs and files of one agent and session stay from call
+    to call. None: each program has a cell of its own, and there are no files."""
+
     approval_seconds: float | None = None
     """How long a call may wait for a person; 0 asks nobody. When it is reached the
     call is denied. None: as the guard's approvals say."""

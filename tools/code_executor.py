@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import EllipsisType
 from typing import Any, overload
 
@@ -124,6 +124,7 @@ class CodeExecutor:
         session: Session | None = None,
         call_id: str | None = None,
         run: RunContext = _ASKS_NOBODY,
+        on_output: Callable[[str, bytes], None] | None = None,
     ) -> CodeResult:
         """Run a Python program; what it leaves unfinished is cancelled with it.
 
@@ -138,6 +139,7 @@ class CodeExecutor:
                 None makes an id.
             run: What tools and the guard may know of the agent's run; by default
                 calls that need a person's approval are denied at once.
+            on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
             InvalidInputError: The arguments cannot be used, or the session is
@@ -165,7 +167,9 @@ class CodeExecutor:
         )
         place = self._sandbox if session is None else session
         inputs = _inputs(extra_namespace)
-        result = await place.run(code, inputs=inputs, limits=limits, calls=calls)
+        result = await place.run(
+            code, inputs=inputs, limits=limits, calls=calls, on_output=on_output
+        )
         account(result)
         return CodeResult.model_construct(
             **dict(result),

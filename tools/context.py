@@ -42,7 +42,10 @@ class ArtifactSink(Protocol):
     """Keeps what a tool makes besides its result."""
 
     def save(self, name: str, data: bytes, media_type: str) -> str:
-        """Keep the data, and return how to refer to it."""
+        """Keep the data, and return how to refer to it.
+
+        The name may be an untrusted program's: never a path to write to as it is.
+        """
         ...
 
 
@@ -65,6 +68,15 @@ class ToolContext:
 
     parent_id: str | None = None
     """The call inside which this one was made."""
+
+    run_id: str | None = None
+    """The agent's run, as the guard counts it."""
+
+    turn: str | None = None
+    """The model's turn within the run."""
+
+    session: str | None = None
+    """The client's session, as `RunContext` says."""
 
     idempotency_key: str = ""
     """The same for every attempt of one call: hand it to services that take one."""

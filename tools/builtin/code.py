@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Literal
 
 from pydantic import JsonValue
 
-from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
+from toolcell.sandbox import (
+    Artifact,
+    Described,
+    ExecutionResult,
+    SandboxManager,
+    Session,
+)
 
+from ..attempt import RunContext
+from ..code_calls import around
+from ..code_executor import CodeExecutor, CodeResult
+from ..code_sessions import CodeSession, CodeSessions
+from ..context import ToolContext
 from ..running import account
 from ..tool import Tool, tool
 
 _EXTRA_SECONDS = 10.0
+_PROGRESS_SECONDS = 0.25
+_CALLS = """ In it `tools.<name>(...)` calls your other tools, with `-` and `.` of
+names written as `_`; a call that fails raises ToolError."""
+_STAYS = " Variables and files stay for the next program of the session."
 
 
-def code_tools(place: SandboxManager | Session) -> list[Tool]:
+def code_tools(
+    place: SandboxManager | Session,
+    *,
+    executor: CodeExecutor | None = None,
+    sessions: CodeSessions | None = None,
+) -> list[Tool]:
     """Return `run_python` and `run_shell`.
 
     A program that fails is no failed call: the model reads how it ended, and what it
-    printed. Limits are those of the sandbox.
+    printed. Limits are those of the sandbox. What a program leaves in `./artifacts`
+    goes to the artifact sink of the call, if it has one.
 
     Args:
         place: A manager runs each program in a cell of its own; in a session
             programs see the files of those before them.
+        executor: Lets programs of `run_python` call tools, as the agent that runs
+            them; None: they call none.
+        sessions: Where a call names a session (`RunContext.session`), its programs run
+            there, and variables and files stay.
     """
     limits = place.limits if isinstance(place, Session) else place.config.limits
     wall_ms = round(limits.wall_seconds * 1000)
@@ -32,38 +60,133 @@ def code_tools(place: SandboxManager | Session) -> list[Tool]:
     }
     # The cell's deadline is the one that kills; waiting for a cell comes on top.
     seconds = limits.wall_seconds + _EXTRA_SECONDS
+    desk = _Desk(place, executor, sessions)
+    about = "Run a Python program in a sandbox."
+    about += _CALLS if executor else ""
+    about += _STAYS if sessions else ""
 
-    @tool(tags={"code"}, cost=most, timeout=seconds)
-    async def run_python(code: str) -> dict[str, JsonValue]:
-        """Run a Python program in a sandbox without network.
+    @tool(tags={"code"}, cost=most, timeout=seconds, description=about)
+    async def run_python(code: str, context: ToolContext) -> dict[str, JsonValue]:
+        """Run a Python program in a sandbox.
 
         Args:
             code: The whole program. Print what you want to see; the value of its last
-                expression is returned too.
+                expression is returned too, and files in ./artifacts are handed on.
         """
-        return _told(await _run(place, code, "python"))
+        return await desk.run(code, "python", context)
 
     @tool(tags={"code"}, cost=most, timeout=seconds)
-    async def run_shell(command: str) -> dict[str, JsonValue]:
-        """Run a bash script in a sandbox without network.
+    async def run_shell(command: str, context: ToolContext) -> dict[str, JsonValue]:
+        """Run a bash script in a sandbox.
 
         Args:
             command: The whole script.
         """
-        return _told(await _run(place, command, "bash"))
+        return await desk.run(command, "bash", context)
 
     return [run_python, run_shell]
 
 
-async def _run(
-    place: SandboxManager | Session, code: str, language: Literal["python", "bash"]
-) -> ExecutionResult:
-    if isinstance(place, Session):
-        result = await place.run(code, language=language, fresh=True)
-    else:
-        result = await place.run(code, language=language)
-    account(result)
-    return result
+class _Desk:
+    """Runs programs where they belong, and tells a model what came of them."""
+
+    def __init__(
+        self,
+        place: SandboxManager | Session,
+        executor: CodeExecutor | None,
+        sessions: CodeSessions | None,
+    ) -> None:
+        self._place = place
+        self._executor = executor
+        self._sessions = sessions
+
+    async def run(
+        self, code: str, language: Literal["python", "bash"], context: ToolContext
+    ) -> dict[str, JsonValue]:
+        async with self._session(context) as kept:
+            session = None if kept is None else kept.session
+            new = kept is not None and kept.programs == 0
+            if kept is not None and language == "python":
+                kept.programs += 1
+            if language == "python" and self._executor is not None:
+                result: ExecutionResult = await self._executor.execute(
+                    code,
+                    agent_id=context.agent_id,
+                    session=session,
+                    call_id=context.call_id,
+                    run=_run_of(context),
+                    on_output=_progress(context),
+                )
+            else:
+                result = await self._plain(code, language, session, context)
+            told = _told(result)
+            if kept is not None and language == "python":
+                told["variables"] = "new" if new else result.state or "kept"
+            _hand_out(result, context, kept, told)
+            return told
+
+    @asynccontextmanager
+    async def _session(self, context: ToolContext) -> AsyncIterator[CodeSession | None]:
+        # The session is at work while one of its programs calls this.
+        inside = around.get() is not None
+        if self._sessions is None or context.session is None or inside:
+            yield None
+            return
+        async with self._sessions.use(context.agent_id, context.session) as kept:
+            yield kept
+
+    async def _plain(
+        self,
+        code: str,
+        language: Literal["python", "bash"],
+        session: Session | None,
+        context: ToolContext,
+    ) -> ExecutionResult:
+        progress = _progress(context)
+        place = self._place if session is None else session
+        if isinstance(place, Session):
+            fresh = session is None
+            result = await place.run(
+                code, language=language, fresh=fresh, on_output=progress
+            )
+        else:
+            result = await place.run(
+                code,
+                language=language,
+                agent_id=context.agent_id,
+                on_output=progress,
+            )
+        account(result)
+        return result
+
+
+def _run_of(context: ToolContext) -> RunContext:
+    """Return the agent's run for the calls of its program; nobody is asked."""
+    return RunContext(
+        run_id=context.run_id,
+        turn=context.turn,
+        session=context.session,
+        approval_seconds=0,
+        messages=context.messages,
+        confidence=context.confidence,
+        metadata=context.metadata,
+        artifacts=context.artifacts,
+    )
+
+
+def _progress(context: ToolContext) -> Callable[[str, bytes], None]:
+    """Return what reports output as progress, in bytes, now and then."""
+    seen, told = 0, time.monotonic()
+
+    def report(stream: str, data: bytes) -> None:
+        nonlocal seen, told
+        seen += len(data)
+        now = time.monotonic()
+        if data and now - told >= _PROGRESS_SECONDS:
+            told = now
+            context.report_progress(seen, message=f"{seen} bytes of output")
+
+    return report
 
 
 def _told(result: ExecutionResult) -> dict[str, JsonValue]:
@@ -84,4 +207,39 @@ def _told(result: ExecutionResult) -> dict[str, JsonValue]:
         told["traceback"] = result.exception.traceback
     if result.reasons:
         told["reasons"] = list(result.reasons)
+    if isinstance(result, CodeResult) and result.calls:
+        told["calls"] = [
+            {"id": made.call.id, "name": made.call.name, "status": made.result.status}
+            for made in result.calls
+        ]
     return told
+
+
+def _hand_out(
+    result: ExecutionResult,
+    context: ToolContext,
+    kept: CodeSession | None,
+    told: dict[str, JsonValue],
+) -> None:
+    """Give new artifacts to the sink of the call, and name them in the result."""
+    handed_out = set() if kept is None else kept.handed_out
+    new = [each for each in result.artifacts if _key(each) not in handed_out]
+    handed_out.update(map(_key, new))
+    shown: list[JsonValue] = []
+    for artifact in new:
+        facts: dict[str, JsonValue] = {
+            "name": artifact.name,
+            "mime": artifact.mime,
+            "bytes": artifact.size,
+        }
+        if context.artifacts is not None:
+            facts["reference"] = context.save_artifact(
+                artifact.name, artifact.data, artifact.mime
+            )
+        shown.append(facts)
+    if shown:
+        told["artifacts"] = shown
+
+
+def _key(artifact: Artifact) -> tuple[str, str]:
+    return artifact.name, artifact.sha256

@@ -7,6 +7,8 @@ the host's if it were not.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,9 @@ from pydantic import Field, JsonValue
 from toolcell.core import ToolError, ToolExecutionError
 from toolcell.sandbox import Session
 
+from ..code_calls import around
+from ..code_sessions import CodeSessions
+from ..context import ToolContext
 from ..running import account
 from ..tool import Tool, tool
 
@@ -30,14 +35,15 @@ _Line = Annotated[int, Field(ge=1)]
 _Count = Annotated[int, Field(ge=1, le=MAX_LINES)]
 
 
-def workspace_tools(session: Session) -> list[Tool]:
+def workspace_tools(place: Session | CodeSessions) -> list[Tool]:
     """Return `read_file`, `write_file`, `edit_file`, `list_files`, `search_files`.
 
     Args:
-        session: Its work dir is the workspace; what programs of the session write
-            there is seen here, and the other way round.
+        place: The work dir of a session is the workspace; what programs of the session
+            write there is seen here, and the other way round. Of several sessions it
+            is that of the agent and session of the call (`RunContext.session`).
     """
-    files = _Workspace(session)
+    files = _Workspace(place)
     return [
         files.read_file,
         files.write_file,
@@ -50,12 +56,29 @@ def workspace_tools(session: Session) -> list[Tool]:
 class _Workspace:
     """The work dir of a session, and what can be done in it."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, place: Session | CodeSessions) -> None:
+        self._place = place
 
-    async def _ask(self, action: str, **inputs: JsonValue) -> Any:
+    @asynccontextmanager
+    async def _session(self, context: ToolContext) -> AsyncIterator[Session]:
+        if isinstance(self._place, Session):
+            yield self._place
+            return
+        if context.session is None:
+            raise ToolError(
+                "this call is of no session, and files are in one",
+                hint="name a session in the call's RunContext",
+            )
+        if around.get() is not None:
+            raise ToolError("a program opens the files of its session by itself")
+        async with self._place.use(context.agent_id, context.session) as kept:
+            assert kept.session is not None
+            yield kept.session
+
+    async def _ask(self, context: ToolContext, action: str, **inputs: JsonValue) -> Any:
         asked: dict[str, JsonValue] = {"action": action, "inputs": inputs}
-        result = await self._session.run(_PROGRAM, inputs=asked, fresh=True)
+        async with self._session(context) as session:
+            result = await session.run(_PROGRAM, inputs=asked, fresh=True)
         account(result)
         if result.status != "ok" or not isinstance(result.value, dict):
             raise ToolExecutionError(f"{action} did not end well ({result.status})")
@@ -65,7 +88,11 @@ class _Workspace:
 
     @tool(tags={"files"})
     async def read_file(
-        self, path: str, first_line: _Line = 1, lines: _Count = MAX_LINES
+        self,
+        path: str,
+        context: ToolContext,
+        first_line: _Line = 1,
+        lines: _Count = MAX_LINES,
     ) -> dict[str, JsonValue]:
         """Return lines of a text file of the workspace.
 
@@ -75,21 +102,27 @@ class _Workspace:
             lines: How many at most.
         """
         return dict(
-            await self._ask("read_file", path=path, first_line=first_line, lines=lines)
+            await self._ask(
+                context, "read_file", path=path, first_line=first_line, lines=lines
+            )
         )
 
     @tool(tags={"files"})
-    async def write_file(self, path: str, text: str) -> dict[str, JsonValue]:
+    async def write_file(
+        self, path: str, text: str, context: ToolContext
+    ) -> dict[str, JsonValue]:
         """Write a text file of the workspace, new or in place of an old one.
 
         Args:
             path: Relative to the workspace; missing folders are made.
             text: The whole content.
         """
-        return dict(await self._ask("write_file", path=path, text=text))
+        return dict(await self._ask(context, "write_file", path=path, text=text))
 
     @tool(tags={"files"})
-    async def edit_file(self, path: str, old: str, new: str) -> dict[str, JsonValue]:
+    async def edit_file(
+        self, path: str, old: str, new: str, context: ToolContext
+    ) -> dict[str, JsonValue]:
         """Replace a piece of a text file of the workspace.
 
         Args:
@@ -97,19 +130,23 @@ class _Workspace:
             old: What stands there now; it must occur exactly once.
             new: What shall stand there.
         """
-        return dict(await self._ask("edit_file", path=path, old=old, new=new))
+        return dict(await self._ask(context, "edit_file", path=path, old=old, new=new))
 
     @tool(tags={"files"})
-    async def list_files(self, path: str = ".") -> dict[str, JsonValue]:
+    async def list_files(
+        self, context: ToolContext, path: str = "."
+    ) -> dict[str, JsonValue]:
         """List the files of the workspace beneath a folder, with their sizes in bytes.
 
         Args:
             path: A folder, relative to the workspace.
         """
-        return dict(await self._ask("list_files", path=path, most=MAX_ENTRIES))
+        return dict(await self._ask(context, "list_files", path=path, most=MAX_ENTRIES))
 
     @tool(tags={"files"})
-    async def search_files(self, pattern: str, path: str = ".") -> dict[str, JsonValue]:
+    async def search_files(
+        self, pattern: str, context: ToolContext, path: str = "."
+    ) -> dict[str, JsonValue]:
         """Find lines of text files of the workspace.
 
         Args:
@@ -118,6 +155,6 @@ class _Workspace:
         """
         return dict(
             await self._ask(
-                "search_files", pattern=pattern, path=path, most=MAX_ENTRIES
+                context, "search_files", pattern=pattern, path=path, most=MAX_ENTRIES
             )
         )

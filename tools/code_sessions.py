@@ -1,0 +1,174 @@
+"""Sessions of code, kept open between the calls of one client."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import anyio
+import anyio.abc
+
+from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
+from toolcell.sandbox import SandboxManager, Session
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class CodeSession:
+    """One session of code, while it is open."""
+
+    agent_id: str | None
+    key: str
+    session: Session | None = None
+    error: ToolcellError | None = None
+    users: int = 0
+    used: float = field(default_factory=anyio.current_time)
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    over: anyio.Event = field(default_factory=anyio.Event)
+    closed: anyio.Event = field(default_factory=anyio.Event)
+    programs: int = 0
+    """Python programs that were begun in it."""
+
+    handed_out: set[tuple[str, str]] = field(default_factory=set)
+    """Name and hash of each artifact that was handed out."""
+
+
+class CodeSessions:
+    """Cells that keep variables and files, one for each agent and session key.
+
+    A session is opened when it is first used, and closed when it was not used for
+    `SandboxConfig.session_idle_seconds`, or open for `session_lifetime_seconds`; the
+    next use opens a new one. Use this as an async context manager; leaving it closes
+    all of them.
+
+    Args:
+        sandbox: Where the cells are; open, and closed by its owner after this.
+        max_sessions: Sessions open at once. When it is reached the agent that has
+            most of them loses the one that has been idle longest; if all of them are
+            at work, a new one is refused.
+
+    Raises:
+        ConfigError: The sandbox would have no cell left for anything else.
+    """
+
+    _tasks: anyio.abc.TaskGroup
+
+    def __init__(self, sandbox: SandboxManager, *, max_sessions: int = 8) -> None:
+        if not 1 <= max_sessions < sandbox.config.max_concurrency:
+            raise ConfigError(
+                "max_sessions is at least 1, and below the sandbox's max_concurrency"
+            )
+        self._sandbox = sandbox
+        self._max_sessions = max_sessions
+        self._idle_seconds = sandbox.config.session_idle_seconds
+        self._open: dict[tuple[str | None, str], CodeSession] = {}
+
+    async def __aenter__(self) -> CodeSessions:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def use(self, agent_id: str | None, key: str) -> AsyncIterator[CodeSession]:
+        """Hold the session of an agent and a key; it is opened if there is none.
+
+        Runs of one session follow each other, whoever holds it.
+
+        Args:
+            agent_id: Whose it is; nobody else gets it.
+            key: The client's session.
+
+        Raises:
+            SandboxUnavailableError: There is no cell to be had, or all sessions that
+                there may be are at work (`details["reason"]` is "sessions_full").
+        """
+        found = self._open.get((agent_id, key))
+        if found is None or _is_gone(found):
+            found = self._begin(agent_id, key, found)
+        found.users += 1
+        try:
+            await found.ready.wait()
+            if found.error is not None:
+                raise found.error
+            yield found
+        finally:
+            found.users -= 1
+            found.used = anyio.current_time()
+
+    async def close(self, agent_id: str | None, key: str) -> None:
+        """Close a session, if it is open; its variables and files are gone."""
+        found = self._open.get((agent_id, key))
+        if found is not None:
+            self._forget(found)
+            await found.closed.wait()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def _begin(
+        self, agent_id: str | None, key: str, before: CodeSession | None
+    ) -> CodeSession:
+        if before is not None:
+            self._forget(before)
+        while len(self._open) >= self._max_sessions:
+            self._forget(self._least_needed())
+        made = CodeSession(agent_id=agent_id, key=key)
+        self._open[agent_id, key] = made
+        self._tasks.start_soon(self._keep, made)
+        return made
+
+    def _least_needed(self) -> CodeSession:
+        idle = [each for each in self._open.values() if not each.users]
+        if not idle:
+            raise SandboxUnavailableError(
+                f"{len(self._open)} sessions of code are at work already",
+                hint="try again later, or raise max_sessions",
+                details={"reason": "sessions_full", "retry_after": 1.0},
+            )
+        owned = Counter(agent_id for agent_id, _ in self._open)
+        return max(idle, key=lambda each: (owned[each.agent_id], -each.used))
+
+    def _forget(self, gone: CodeSession) -> None:
+        gone.over.set()
+        if self._open.get((gone.agent_id, gone.key)) is gone:
+            del self._open[gone.agent_id, gone.key]
+
+    async def _keep(self, kept: CodeSession) -> None:
+        """Own the cell of a session from its first use to its end."""
+        try:
+            async with self._sandbox.session(agent_id=kept.agent_id) as session:
+                kept.session = session
+                kept.ready.set()
+                await self._until_idle(kept)
+                # Who comes now gets a new one, not one that is being closed.
+                self._forget(kept)
+        except ToolcellError as error:
+            kept.error = error
+        finally:
+            self._forget(kept)
+            kept.ready.set()
+            kept.closed.set()
+
+    async def _until_idle(self, kept: CodeSession) -> None:
+        until = kept.used + self._idle_seconds
+        while kept.users or anyio.current_time() < until:
+            with anyio.move_on_after(max(until - anyio.current_time(), 0.1)):
+                await kept.over.wait()
+                return
+            until = kept.used + self._idle_seconds
+
+
+def _is_gone(kept: CodeSession) -> bool:
+    """Tell whether the cell of a session that nobody uses has ended."""
+    session = kept.session
+    return not kept.users and session is not None and not session.alive
