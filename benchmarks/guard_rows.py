@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,17 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
-from measure import Contender, Missing, Row, Sample, WrongResult, against, take_turns
+from measure import (
+    CALLS,
+    Contender,
+    Missing,
+    Row,
+    Sample,
+    WrongResult,
+    against,
+    repeated,
+    take_turns,
+)
 
 from toolcell.core import GuardDeniedError, ToolCall
 from toolcell.guard import (
@@ -32,9 +41,6 @@ from toolcell.guard import (
 
 if TYPE_CHECKING:
     from rows import Options
-
-_CALLS = 50
-"""Calls in one run: a single one is too short for a clock and its neighbours."""
 
 _CALL = ToolCall(id="1", name="add", arguments={"a": 1}, agent_id="a")
 _FACTS = CallFacts(cost={"usd": "0.000001"})
@@ -70,21 +76,11 @@ async def _refused(guard: ActionGuard) -> None:
         pass
 
 
-def _contender(name: str, work: Callable[[], Awaitable[object]]) -> Contender:
-    async def run() -> float:
-        started = time.perf_counter()
-        for _ in range(_CALLS):
-            await work()
-        return (time.perf_counter() - started) * 1_000
-
-    return Contender(name=name, run=run)
-
-
 def _plain(name: str, work: Callable[[], object]) -> Contender:
     async def called() -> None:
         work()
 
-    return _contender(name, called)
+    return repeated(name, called)
 
 
 async def _measured(options: Options, *contenders: Contender) -> list[Sample]:
@@ -94,19 +90,19 @@ async def _measured(options: Options, *contenders: Contender) -> list[Sample]:
 
 def _single(work: str, sample: Sample, gate: float | None) -> Row:
     """Return the row of one call of a run."""
-    values = [value * 1_000 / _CALLS for value in sample.values]
+    values = [value * 1_000 / CALLS for value in sample.values]
     one = Sample(name=sample.name, unit="µs", values=values)
     return Row(work=work, ours=one, compare="absolute", gate=gate)
 
 
 async def memory(options: Options) -> list[Row]:
     """Decide, reserve in a rate and two budgets, settle."""
-    ours = _contender("guard.admit", partial(_guarded, _guard(MemoryStore())))
-    no = _contender("guard.admit", partial(_refused, _guard(allow=("sub",))))
+    ours = repeated("guard.admit", partial(_guarded, _guard(MemoryStore())))
+    no = repeated("guard.admit", partial(_refused, _guard(allow=("sub",))))
     floor = _plain("set lookup", partial({"add"}.__contains__, "add"))
     guarded, refused, lookup = await _measured(options, ours, no, floor)
     return [
-        *against(f"{_CALLS} guarded calls, memory", [guarded, lookup], [None], "share"),
+        *against(f"{CALLS} guarded calls, memory", [guarded, lookup], [None], "share"),
         _single("one guarded call, memory", guarded, 10),
         _single("one refused call", refused, 10),
     ]
@@ -121,11 +117,11 @@ async def sqlite(options: Options) -> list[Row]:
             await anyio.to_thread.run_sync(int)
             await anyio.to_thread.run_sync(int)
 
-        ours = _contender("guard.admit", partial(_guarded, _guard(store)))
-        samples = await _measured(options, ours, _contender("two thread hops", hops))
+        ours = repeated("guard.admit", partial(_guarded, _guard(store)))
+        samples = await _measured(options, ours, repeated("two thread hops", hops))
         await store.aclose()
     return [
-        *against(f"{_CALLS} guarded calls, SQLite", samples, [None], "share"),
+        *against(f"{CALLS} guarded calls, SQLite", samples, [None], "share"),
         _single("one guarded call, SQLite", samples[0], None),
     ]
 
@@ -157,12 +153,12 @@ async def _on_redis(options: Options, url: str) -> list[Row]:
         await anyio.to_thread.run_sync(client.ping)
         await anyio.to_thread.run_sync(client.ping)
 
-    ours = _contender("guard.admit", partial(_guarded, _guard(store)))
-    samples = await _measured(options, ours, _contender("two PINGs, awaited", pings))
+    ours = repeated("guard.admit", partial(_guarded, _guard(store)))
+    samples = await _measured(options, ours, repeated("two PINGs, awaited", pings))
     client.close()
     await store.aclose()
     return [
-        *against(f"{_CALLS} guarded calls, Redis", samples, [None], "share"),
+        *against(f"{CALLS} guarded calls, Redis", samples, [None], "share"),
         _single("one guarded call, Redis", samples[0], None),
     ]
 
@@ -174,13 +170,13 @@ async def rules(options: Options) -> list[Row]:
 
     def with_rules(kind: list[str], count: int) -> Contender:
         guard = _guard(allow=(*kind[: count - 1], "add"))
-        return _contender(f"{count} rules", partial(guard.decide, _CALL, _FACTS))
+        return repeated(f"{count} rules", partial(guard.decide, _CALL, _FACTS))
 
     made = [with_rules(kind, count) for kind in (names, globs) for count in (1_000, 10)]
     samples = await _measured(options, *made)
     return [
-        *against(f"{_CALLS} decisions, exact names", samples[:2], [2], "share"),
-        *against(f"{_CALLS} decisions, globs", samples[2:], [None], "share"),
+        *against(f"{CALLS} decisions, exact names", samples[:2], [2], "share"),
+        *against(f"{CALLS} decisions, globs", samples[2:], [None], "share"),
     ]
 
 
@@ -237,9 +233,9 @@ def _cedar() -> Contender:
 
 def _peer(make: Callable[[], Contender]) -> Callable[[Options], Awaitable[list[Row]]]:
     async def row(options: Options) -> list[Row]:
-        ours = _contender("guard.admit", partial(_guarded, _guard(MemoryStore())))
+        ours = repeated("guard.admit", partial(_guarded, _guard(MemoryStore())))
         samples = await _measured(options, ours, make())
-        return against(f"{_CALLS} guarded calls, memory", samples, [None], "share")
+        return against(f"{CALLS} guarded calls, memory", samples, [None], "share")
 
     return row
 

@@ -14,16 +14,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from measure import Contender, Missing, Row, Sample, WrongResult, against, take_turns
+from measure import (
+    CALLS,
+    Contender,
+    Missing,
+    Row,
+    Sample,
+    WrongResult,
+    against,
+    repeated,
+    take_turns,
+)
 
 from toolcell.core import ToolCall
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 if TYPE_CHECKING:
     from rows import Options
-
-_CALLS = 50
-"""Calls in one run: a single one is too short for a clock and its neighbours."""
 
 _BATCH = 1_000
 _numbers = itertools.count()
@@ -54,7 +61,7 @@ def _ours(seen: list[float] | None = None) -> Contender:
 
     async def run() -> float:
         # What a model sent is there already: reading it is not the executor's work.
-        calls = _calls(_CALLS)
+        calls = _calls(CALLS)
         total = 0.0
         for call in calls:
             started = time.perf_counter()
@@ -69,20 +76,10 @@ def _ours(seen: list[float] | None = None) -> Contender:
     return Contender(name="executor.call", run=run)
 
 
-def _theirs(name: str, call: Callable[[], Awaitable[object]]) -> Contender:
-    async def run() -> float:
-        started = time.perf_counter()
-        for _ in range(_CALLS):
-            await call()
-        return (time.perf_counter() - started) * 1_000
-
-    return Contender(name=name, run=run)
-
-
 async def tool_call(options: Options) -> list[Row]:
     """Look up, validate, call, record."""
     seen: list[float] = []
-    contenders = [_ours(seen), _theirs("the bare function", partial(_add, 2, 3))]
+    contenders = [_ours(seen), repeated("the bare function", partial(_add, 2, 3))]
     samples = [
         each.by_own_clock() for each in await take_turns(contenders, options.runs)
     ]
@@ -90,7 +87,7 @@ async def tool_call(options: Options) -> list[Row]:
     late = [sorted(seen)[len(seen) * 99 // 100]]
     slowest = Sample(name="executor.call", unit="µs", values=late)
     return [
-        *against(f"{_CALLS} tool calls", samples, [None], "share"),
+        *against(f"{CALLS} tool calls", samples, [None], "share"),
         Row(work="one tool call", ours=single, compare="absolute", gate=25),
         Row(work="one tool call, p99", ours=slowest, compare="absolute", gate=100),
     ]
@@ -139,20 +136,20 @@ def _load(module: str, package: str) -> Any:
 def _mcp() -> Contender:
     server = _load("mcp.server.mcpserver", "mcp").MCPServer("peer")
     server.tool(name="add")(_add)
-    return _theirs("mcp call_tool", partial(server.call_tool, "add", {"a": 2, "b": 3}))
+    return repeated("mcp call_tool", partial(server.call_tool, "add", {"a": 2, "b": 3}))
 
 
 def _fastmcp() -> Contender:
     server = _load("fastmcp", "fastmcp").FastMCP("peer")
     server.tool(_add, name="add")
     call = partial(server.call_tool, "add", {"a": 2, "b": 3})
-    return _theirs("fastmcp call_tool", call)
+    return repeated("fastmcp call_tool", call)
 
 
 def _langchain() -> Contender:
     make = _load("langchain_core.tools", "langchain-core").StructuredTool
     made = make.from_function(coroutine=_add, name="add", description="Adds.")
-    return _theirs("langchain ainvoke", partial(made.ainvoke, {"a": 2, "b": 3}))
+    return repeated("langchain ainvoke", partial(made.ainvoke, {"a": 2, "b": 3}))
 
 
 async def _against_peer(
@@ -160,7 +157,7 @@ async def _against_peer(
 ) -> list[Row]:
     samples = await take_turns([_ours(), make()], options.runs)
     own = [each.by_own_clock() for each in samples]
-    work = f"{_CALLS} tool calls"
+    work = f"{CALLS} tool calls"
     if faster is None:
         return against(work, own, [1.25], "share")
     return against(work, own, [faster])

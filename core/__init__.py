@@ -24,6 +24,7 @@ from .errors import (
     ToolValidationError,
 )
 from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
+from .model import FrozenModel
 from .protocols import (
     CallProtocol,
     CheckpointerCapabilities,
@@ -47,6 +48,7 @@ __all__ = [
     "ConfigError",
     "DuplicateToolError",
     "ErrorInfo",
+    "FrozenModel",
     "GuardDeniedError",
     "GuardError",
     "InvalidInputError",

@@ -9,16 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
-    ValidationError,
     model_validator,
 )
 
-from .errors import InvalidInputError, ToolcellError
+from .errors import ToolcellError
+from .model import FrozenModel
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
 """How a call ended: it returned, it failed, the guard refused it, it was stopped
@@ -105,28 +104,11 @@ def _tellable(details: dict[str, Any]) -> dict[str, Any]:
         return {_readable(str(key)): _readable(repr(details[key])) for key in details}
 
 
-class _Record(BaseModel):
-    """Frozen, unknown keys refused; a bad value is an InvalidInputError."""
+class _Record(FrozenModel):
+    """What is said, once and for all."""
 
     # Built at first use: not every command speaks to a model.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _input_error(type(self).__name__, error) from None
-
-
-def _input_error(name: str, error: ValidationError) -> InvalidInputError:
-    problems = [
-        {"field": ".".join(map(str, item["loc"])) or name, "reason": item["msg"]}
-        for item in error.errors(include_input=False, include_url=False)
-    ]
-    text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
-    return InvalidInputError(
-        f"{name} is not valid: {text}", details={"problems": problems}
-    )
+    model_config = ConfigDict(defer_build=True)
 
 
 class ToolCall(_Record):

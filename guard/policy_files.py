@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import PolicyError
 
@@ -53,7 +53,7 @@ def load_policies(path: str | os.PathLike[str]) -> list[AgentPolicy]:
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"{path} cannot be read: {error}") from error
     try:
-        return list(PolicyFile.model_validate(document).policies)
+        return list(TypeAdapter(PolicyFile).validate_python(document).policies)
     except ValidationError as error:
         raise _with_places(path, error, places) from None
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     model_validator,
 )
 
-from toolcell.core import ConfigError
+from toolcell.core import ConfigError, FrozenModel
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
 
@@ -38,29 +37,10 @@ FilePath = Annotated[Path, AfterValidator(_beside_the_file)]
 """A path; a relative one starts at the folder of the configuration file."""
 
 
-class _Model(BaseModel):
+class _Model(FrozenModel):
     """Frozen, unknown keys refused; a bad value is a ConfigError."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _config_error(type(self).__name__, error) from None
-
-    # Marks the above as no more than BaseModel's, so that a model inside another is
-    # validated in place and its errors keep their path.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-
-def _config_error(name: str, error: ValidationError) -> ConfigError:
-    problems = [
-        {"field": ".".join(map(str, item["loc"])) or name, "reason": item["msg"]}
-        for item in error.errors(include_input=False, include_url=False)
-    ]
-    text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
-    return ConfigError(f"{name} is not valid: {text}", details={"problems": problems})
+    refusal = ConfigError
 
 
 class HttpConfig(_Model):
@@ -254,7 +234,7 @@ class HostConfig(_Model):
         source = read_source(Path(path), os.environ if environ is None else environ)
         context = {"folder": source.path.absolute().parent}
         try:
-            return cls.model_validate(source.document, context=context)
+            return TypeAdapter(cls).validate_python(source.document, context=context)
         except ValidationError as error:
             raise source.error(error) from None
 

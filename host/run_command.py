@@ -11,7 +11,12 @@ from typing import Any, TextIO
 import anyio
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager
+from toolcell.sandbox import (
+    ExecutionResult,
+    SandboxConfig,
+    SandboxManager,
+    save_artifact,
+)
 
 from .safe_text import safe
 
@@ -40,7 +45,8 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
         make_folder(options.out)
     result, notices = anyio.run(_run, config, options)
     if options.out is not None:
-        save_artifacts(result, options.out)
+        for line in save_artifacts(result, options.out):
+            print(f"toolcell: {safe(line)}", file=sys.stderr)
     if options.as_json:
         print(json.dumps(result.to_json()))
     else:
@@ -79,15 +85,15 @@ def make_folder(path: Path) -> None:
         ) from None
 
 
-def save_artifacts(result: ExecutionResult, folder: Path) -> None:
-    """Write the artifacts below a folder of our own; their names are the program's."""
+def save_artifacts(result: ExecutionResult, folder: Path) -> list[str]:
+    """Write the artifacts below a folder; return why some are not there."""
+    left_out = []
     for artifact in result.artifacts:
-        parts = artifact.name.split("/")
-        if any(part in ("", ".", "..") for part in parts):
-            continue
-        place = folder.joinpath(*parts)
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.write_bytes(artifact.data)
+        try:
+            save_artifact(artifact, folder)
+        except InvalidInputError as error:
+            left_out.append(f"an artifact was not saved: {error.message}")
+    return left_out
 
 
 class LiveView:

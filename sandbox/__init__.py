@@ -4,7 +4,7 @@ from .cell_client import HostCalls
 from .config import CodePolicy, Limits, Mount, Network, SandboxConfig
 from .doctor import Check, Report, examine
 from .events import ArtifactMade, Event, Finished, Stderr, Stdout
-from .files import FileInfo
+from .files import FileInfo, save_artifact
 from .function_source import call_program
 from .images import build_image, image_names
 from .janitor import clean
@@ -55,4 +55,5 @@ __all__ = [
     "examine",
     "image_names",
     "run",
+    "save_artifact",
 ]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from os.path import realpath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from toolcell.core import ConfigError, InvalidInputError
+from toolcell.core import ConfigError, FrozenModel, InvalidInputError
 
 from . import mounts
 
@@ -32,40 +29,11 @@ Name = Annotated[str, Field(pattern=_NAME, max_length=256)]
 _Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
-class _Model(BaseModel):
+class _Model(FrozenModel):
     """Frozen, unknown keys refused; a bad value is a ConfigError."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _config_error(type(self).__name__, error) from None
-
-    # Marks the above as no more than BaseModel's, so that a model inside another is
-    # validated in place and its errors keep their path.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    @classmethod
-    def model_validate(cls, obj: Any, **options: Any) -> Self:
-        try:
-            return super().model_validate(obj, **options)
-        except ValidationError as error:
-            raise _config_error(cls.__name__, error) from None
-
-
-def _config_error(name: str, error: ValidationError) -> ConfigError:
-    problems = [
-        {"field": ".".join(map(str, item["loc"])) or name, "reason": item["msg"]}
-        for item in error.errors(include_input=False, include_url=False)
-    ]
-    text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
-    return ConfigError(
-        f"{name} is not valid: {text}",
-        hint="see the docstring of the class for fields, units and ranges",
-        details={"problems": problems},
-    )
+    refusal = ConfigError
+    refusal_hint = "see the docstring of the class for fields, units and ranges"
 
 
 class Limits(_Model):

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from toolcell.core import CellLostError, InvalidInputError
 
 from .cell_client import Cell
+from .result import Artifact
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _MAX_FILES = 10_000
@@ -190,6 +191,25 @@ class WorkDir:
         if "error" in answer:
             raise InvalidInputError(f"{wish['path'] or '.'}: {answer['error']}")
         return answer, data
+
+
+def save_artifact(artifact: Artifact, folder: Path) -> Path:
+    """Write an artifact below a folder of the host, and return where.
+
+    Args:
+        artifact: Of a run; its name is the program's word.
+        folder: Made if it is missing. Only the host should be able to write there.
+
+    Raises:
+        InvalidInputError: The name leads elsewhere, or the file cannot be written; a
+            file that stands there is not replaced.
+    """
+    place = Path(folder, checked_path(artifact.name))
+    try:
+        _write_local(place, artifact.data)
+    except OSError as error:
+        raise InvalidInputError(f"cannot write {place}: {error.strerror}") from None
+    return place
 
 
 def _local_files(folder: Path) -> Iterator[str]:

@@ -36,8 +36,8 @@ FACES = {
         CheckpointerCapabilities CheckpointerProtocol ModelChunk ModelProtocol
         ModelResponse ToolProtocol
         CheckpointNotFoundError CheckpointSerializationError ConfigError
-        DuplicateToolError ErrorInfo GuardDeniedError GuardError InvalidInputError
-        Message PolicyError Role SandboxError SandboxUnavailableError
+        DuplicateToolError ErrorInfo FrozenModel GuardDeniedError GuardError
+        InvalidInputError Message PolicyError Role SandboxError SandboxUnavailableError
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
         ToolValidationError ToolcellError
@@ -47,7 +47,7 @@ FACES = {
         ExecutionResult FileInfo Finished HostCalls Isolation Limits Mount
         Network PoolStats Report SandboxConfig SandboxManager Session Status
         Stderr Stdout Truncated Usage build_image call_program clean examine
-        image_names run
+        image_names run save_artifact
     """,
     "guard": """
         ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals

@@ -14,18 +14,36 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
+    Artifact,
     ArtifactMade,
     Finished,
     Limits,
     SandboxManager,
     Stderr,
     Stdout,
+    save_artifact,
 )
 
 from .conftest import BackendRow
 from .corpora import records
 
 pytestmark = pytest.mark.anyio
+
+
+def _artifact(name: str) -> Artifact:
+    return Artifact(name=name, mime="text/plain", data=b"of it", size=5, sha256="")
+
+
+@pytest.mark.attack(96)
+def test_an_artifact_is_saved_below_its_folder_or_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+
+    assert save_artifact(_artifact("./a//b"), folder) == folder / "a" / "b"
+    assert (folder / "a" / "b").read_bytes() == b"of it"
+    for name in ("../x", "/x", "", "a/../../x", "a\0b", "x" * 300, "a/b", "a/b/c"):
+        with pytest.raises(InvalidInputError):
+            save_artifact(_artifact(name), folder)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "out"]
 
 
 async def test_files_go_in_and_out(sandbox: SandboxManager) -> None:

@@ -293,3 +293,12 @@ def test_a_bad_message_is_one_typed_error_rg_29() -> None:
     assert not isinstance(caught.value, ConfigError)
     fields = [problem["field"] for problem in caught.value.details["problems"]]
     assert fields == ["id", "name"]
+
+
+def test_an_error_inside_a_message_keeps_its_path_rg_29() -> None:
+    calls: Any = [{"id": "1", "name": "f"}, {"id": "", "name": "f"}]
+    with pytest.raises(InvalidInputError) as raised:
+        Message(role=Role.ASSISTANT, tool_calls=calls)
+
+    [problem] = raised.value.details["problems"]
+    assert problem["field"] == "tool_calls.1.id"

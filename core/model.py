@@ -1,0 +1,71 @@
+"""The base of values that are checked once and never change."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .errors import InvalidInputError, ToolcellError
+
+
+class FrozenModel(BaseModel):
+    """Frozen, unknown keys refused; a bad value is one of our errors.
+
+    A subclass says which error that is, and what its hint is.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    refusal: ClassVar[type[ToolcellError]] = InvalidInputError
+    refusal_hint: ClassVar[str | None] = None
+
+    def __init__(self, **values: Any) -> None:
+        """Check the values.
+
+        Raises:
+            ToolcellError: They are not valid; of the class in `refusal`.
+        """
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise self.refused(error) from None
+
+    # Marks the above as no more than BaseModel's, so that a model inside another is
+    # validated in place and its errors keep their path.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Check values that came as an object. Raises as `__init__` does."""
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise cls.refused(error) from None
+
+    @classmethod
+    def model_validate_json(
+        cls, json_data: str | bytes | bytearray, **options: Any
+    ) -> Self:
+        """Check values that came as JSON. Raises as `__init__` does."""
+        try:
+            return super().model_validate_json(json_data, **options)
+        except ValidationError as error:
+            raise cls.refused(error) from None
+
+    @classmethod
+    def refused(cls, error: ValidationError) -> ToolcellError:
+        """Return the error of values that do not validate, with each problem."""
+        problems = [
+            {
+                "field": ".".join(map(str, item["loc"])) or cls.__name__,
+                "reason": item["msg"],
+            }
+            for item in error.errors(include_input=False, include_url=False)
+        ]
+        text = "; ".join(f"{item['field']}: {item['reason']}" for item in problems)
+        return cls.refusal(
+            f"{cls.__name__} is not valid: {text}",
+            hint=cls.refusal_hint,
+            details={"problems": problems},
+        )
