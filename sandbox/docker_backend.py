@@ -115,8 +115,7 @@ class DockerBackend:
             raise
 
     def _where(self) -> str:
-        named = self._config.docker_host or os.environ.get("DOCKER_HOST")
-        return named or _DEFAULT_HOST
+        return _address(self._config.docker_host)
 
     @property
     def _engine(self) -> docker.DockerClient:
@@ -237,10 +236,12 @@ def connect(docker_host: str | None) -> docker.DockerClient:
 
     Raises:
         docker.errors.DockerException: Nothing answers there.
+        OSError: The same, of a Unix socket.
     """
     import docker
     import docker.utils
 
+    _knock(_address(docker_host))
     where = docker.utils.kwargs_from_env()
     if docker_host is not None:
         where = {"base_url": docker_host}
@@ -251,14 +252,23 @@ def connect(docker_host: str | None) -> docker.DockerClient:
     return client
 
 
-def _knock_first(where: str, function: Callable[[], T]) -> T:
-    """Call the engine; not if its Unix socket is dead.
+def _address(docker_host: str | None) -> str:
+    return docker_host or os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
+
+
+def _knock(where: str) -> None:
+    """Raise OSError if the engine's Unix socket is dead.
 
     The SDK forgets to close a socket that could not connect.
     """
     if where.startswith(_UNIX):
         with socket.socket(socket.AF_UNIX) as door:
             door.connect(where.removeprefix(_UNIX))
+
+
+def _knock_first(where: str, function: Callable[[], T]) -> T:
+    """Call an engine that has been connected to before; it may have gone."""
+    _knock(where)
     return function()
 
 

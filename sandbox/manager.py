@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +16,7 @@ from toolcell.core import CallFailedError, SandboxUnavailableError
 from . import code_policy
 from .cell_client import Backend, Cell, HostCalls, Language, OnOutput, Program
 from .config import ENFORCERS, LEVELS, Limits, SandboxConfig
-from .events import Event
+from .events import Event, Finished
 from .fair_queue import FairQueue
 from .files import WorkDir
 from .function_source import call_program
@@ -166,9 +165,8 @@ class SandboxManager:
             CellLostError: The cell went away during the run.
         """
         program = self._program(
-            code, language, inputs, limits, final=True, secrets=secrets
+            code, language, inputs, limits, final=True, secrets=secrets, calls=calls
         )
-        program = replace(program, calls=calls)
         refusal = self.refusal(program)
         if refusal is not None:
             return refusal
@@ -188,6 +186,7 @@ class SandboxManager:
         branch: str | None = None,
         streamed: bool = False,
         secrets: Mapping[str, SecretStr] | None = None,
+        calls: HostCalls | None = None,
     ) -> Program:
         own = self.config.limits
         restricted = self._open_backend.traits.level == "process"
@@ -201,6 +200,7 @@ class SandboxManager:
             branch=branch,
             streamed=streamed,
             secrets=secrets,
+            calls=calls,
         )
 
     def session_program(
@@ -213,6 +213,7 @@ class SandboxManager:
         branch: str | None,
         streamed: bool,
         secrets: Mapping[str, SecretStr] | None = None,
+        calls: HostCalls | None = None,
     ) -> Program:
         """Check and pack a program for a session's cell."""
         return self._program(
@@ -224,6 +225,7 @@ class SandboxManager:
             branch=branch,
             streamed=streamed,
             secrets=secrets,
+            calls=calls,
         )
 
     async def stream(
@@ -256,9 +258,12 @@ class SandboxManager:
             secrets=secrets,
         )
         refusal = self.refusal(program)
+        if refusal is not None:
+            yield Finished(refusal)
+            return
         async with self._cell(program.limits, agent_id) as cell:
             await _put_files(cell, files)
-            async for event in stream_run(cell, program, refusal):
+            async for event in stream_run(cell, program):
                 yield event
 
     def refusal(self, program: Program) -> ExecutionResult | None:

@@ -14,7 +14,7 @@ from toolcell.core import InvalidInputError
 
 from .cell.frames import FrameError
 from .cell.runner import SECRETS
-from .cell_client import Language, Program, encode_inputs
+from .cell_client import HostCalls, Language, Program, encode_inputs
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
 from .config import Limits
 
@@ -34,6 +34,7 @@ def make_program(
     branch: str | None = None,
     streamed: bool = False,
     secrets: Mapping[str, SecretStr] | None = None,
+    calls: HostCalls | None = None,
 ) -> Program:
     """Return a program that a cell can run.
 
@@ -78,6 +79,7 @@ def make_program(
         final=final,
         branch=branch,
         streamed=streamed,
+        calls=calls,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from toolcell.core import CellLostError, InvalidInputError
 
 from .cell_client import Cell, HostCalls, Language, OnOutput, Program
 from .config import Limits
-from .events import Event
+from .events import Event, Finished
 from .files import MAX_READ_BYTES, FileInfo, WorkDir
 from .result import ExecutionResult
 from .streaming import stream_run
@@ -112,8 +111,7 @@ class Session:
             InvalidInputError: The arguments cannot be used.
             CellLostError: The cell went away; the session cannot be used again.
         """
-        program = self._program(code, fresh, language, inputs, limits, secrets)
-        program = replace(program, calls=calls)
+        program = self._program(code, fresh, language, inputs, limits, secrets, calls)
         refusal = self._manager.refusal(program)
         if refusal is not None:
             return refusal
@@ -136,8 +134,11 @@ class Session:
         """
         program = self._program(code, fresh, language, inputs, limits, streamed=True)
         refusal = self._manager.refusal(program)
+        if refusal is not None:
+            yield Finished(refusal)
+            return
         async with self._my_turn() as cell:
-            async for event in stream_run(cell, program, refusal):
+            async for event in stream_run(cell, program):
                 yield event
 
     def _program(
@@ -148,6 +149,7 @@ class Session:
         inputs: Mapping[str, Any] | None,
         limits: Limits | None,
         secrets: Mapping[str, SecretStr] | None = None,
+        calls: HostCalls | None = None,
         *,
         streamed: bool = False,
     ) -> Program:
@@ -164,6 +166,7 @@ class Session:
             secrets=secrets,
             branch=branch,
             streamed=streamed,
+            calls=calls,
         )
 
     @asynccontextmanager

@@ -8,21 +8,15 @@ import anyio
 
 from .cell_client import Cell, Program, Stream
 from .events import ArtifactMade, Event, Finished, Stderr, Stdout
-from .result import ExecutionResult
 
 
-async def stream_run(
-    cell: Cell, program: Program, refusal: ExecutionResult | None
-) -> AsyncGenerator[Event, None]:
+async def stream_run(cell: Cell, program: Program) -> AsyncGenerator[Event, None]:
     """Run a program and yield what happens. Nothing is read ahead of the reader.
 
     Raises:
         CellLostError: The cell went away.
         SandboxUnavailableError: The program could not be confined.
     """
-    if refusal is not None:
-        yield Finished(refusal)
-        return
     pieces: list[Event] = []
 
     def keep(stream: Stream, data: bytes) -> None:

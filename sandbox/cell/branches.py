@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import _socket
 import json
 import os
 import select
-import sys
+import socket
 
 from . import live, runner
+from .descriptors import send_fds
 from .run import Child
 
 TYPE_CHECKING = False
@@ -85,12 +85,12 @@ class Branches:
         child.pid, child.setup = word["pid"], source.setup
         child.folder = wanted["to"]
         self._children[wish["to"]] = child
-        return {"warnings": word["warnings"], "folder": child.folder}
+        return {"warnings": word["warnings"]}
 
 
 def open_pipes() -> tuple[Child, runner.Pipes]:
     """Return both ends of what leads to a process that is yet to be made."""
-    request = [end.detach() for end in _socket.socketpair()]
+    request = [end.detach() for end in socket.socketpair()]
     stdout_r, stdout_w = os.pipe()
     stderr_r, stderr_w = os.pipe()
     result_r, result_w = os.pipe()
@@ -109,12 +109,10 @@ def _has_ended(pid: int) -> bool:
 
 def _ask(request_fd: int, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
     os.write(request_fd, live.FORK)
-    fds = (pipes.stdout, pipes.stderr, pipes.result, pipes.request)
-    packed = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
-    sock = _socket.socket(fileno=request_fd)
+    fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
+    sock = socket.socket(fileno=request_fd)
     try:
-        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)]
-        sock.sendmsg([json.dumps(wanted).encode()], rights)
+        send_fds(sock, json.dumps(wanted).encode(), fds)
     finally:
         sock.detach()
 

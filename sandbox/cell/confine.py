@@ -109,8 +109,9 @@ def _prefer_for_oom_kill() -> None:
     except (OSError, ImportError):
         pass
     try:
-        with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
-            file.write("1000")
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(fd, b"1000")
+        os.close(fd)
     except OSError:
         pass
 

@@ -6,7 +6,6 @@ import array
 import fcntl
 import os
 import socket
-import struct
 
 
 def send_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
@@ -16,13 +15,15 @@ def send_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
     sock.sendmsg([data], rights)
 
 
-def receive_fd(sock: socket.socket, size: int) -> tuple[bytes, int]:
-    """Receive bytes and the descriptor that came along, or -1. Raises OSError."""
-    data, ancillary, _, _ = sock.recvmsg(size, socket.CMSG_SPACE(4))
+def receive_fds(sock: socket.socket, size: int, count: int) -> tuple[bytes, list[int]]:
+    """Receive bytes and the descriptors that came along. Raises OSError."""
+    fds = array.array("i")
+    room = socket.CMSG_SPACE(count * fds.itemsize)
+    data, ancillary, _, _ = sock.recvmsg(size, room)
     for level, kind, packed in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            return data, struct.unpack("i", packed[:4])[0]
-    return data, -1
+            fds.frombytes(packed[: len(packed) - len(packed) % fds.itemsize])
+    return data, fds.tolist()
 
 
 def place(sources: list[int], inherited: int) -> None:

@@ -74,8 +74,7 @@ def serve(
     except FileProblem as problem:
         return {"error": str(problem)}, b""
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
-        return {"error": os.strerror(error.errno or 0), "missing": missing}, b""
+        return {"error": os.strerror(error.errno or 0)}, b""
 
 
 def artifacts(

@@ -24,7 +24,7 @@ import sys
 
 from . import linux, root, supervisor
 from .cgroups import CellGroup, GroupMaker
-from .descriptors import place, receive_fd, send_fds
+from .descriptors import place, receive_fds, send_fds
 from .frames import encode
 from .host_channel import Channel
 
@@ -143,9 +143,10 @@ class Launcher:
         self._shut_down()
 
     def _handle_request(self) -> bool:
-        message, channel = receive_fd(self._control, _MAX_REQUEST)
+        message, channels = receive_fds(self._control, _MAX_REQUEST, 1)
         if not message:
             return False
+        [channel] = channels
         request = json.loads(message)
         answer = {"id": request["id"]}
         try:
@@ -238,9 +239,10 @@ class Launcher:
             boss = supervisor.Supervisor(accounts)
             if not why:
                 boss.prepare(kind["settings"])
-            message, channel = receive_fd(start, 1)
+            message, channels = receive_fds(start, 1, 1)
             if not message:
                 os._exit(70)
+            [channel] = channels
             start.close()
             place([channel, channel], inherited=2)
             os.close(channel)
@@ -317,5 +319,5 @@ def _warm_up() -> None:
     sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]
     site.setquit()
     site.sethelper()
-    seccomp.bpf_program(os.uname().machine)
+    seccomp.prepared()
     runner.value_report([1])

@@ -5,15 +5,15 @@ Runs in the program's process, so all of it is the program's word.
 
 from __future__ import annotations
 
-import _socket
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import time
 
-from .descriptors import place
+from .descriptors import place, receive_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ FORK = b"f"
 BRANCHES = "/tmp/.branches"
 _FIRST_FILE = 5
 _MAX_COPIED = 4096
-_INTS = 4
 
 
 def interruptible(function: Callable[[], Any]) -> Any:
@@ -43,18 +42,11 @@ def interruptible(function: Callable[[], Any]) -> Any:
 
 def receive_fork(request_fd: int) -> tuple[dict[str, Any], list[int]]:
     """Read what to fork into: the wish, and stdin's four followers."""
-    sock = _socket.socket(fileno=request_fd)
+    sock = socket.socket(fileno=request_fd)
     try:
-        space = _socket.CMSG_SPACE(4 * _INTS)
-        data, ancillary, _, _ = sock.recvmsg(64 * 1024, space)
+        data, fds = receive_fds(sock, 64 * 1024, 4)
     finally:
         sock.detach()
-    fds: list[int] = []
-    for _, _, packed in ancillary:
-        fds += [
-            int.from_bytes(packed[i : i + _INTS], sys.byteorder)
-            for i in range(0, len(packed), _INTS)
-        ]
     wish: dict[str, Any] = json.loads(data)
     return wish, fds
 

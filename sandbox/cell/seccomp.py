@@ -17,6 +17,8 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ctypes
+
     Instruction = tuple[int, int, int, int]
 
 # name, number on x86_64, number on aarch64 ("-": that machine has no such call)
@@ -172,14 +174,26 @@ def install() -> None:
 
     from .linux import prctl
 
+    header, _ = prepared()
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+
+
+@functools.lru_cache(maxsize=None)
+def prepared() -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
+    """Return the `struct sock_fprog` of this machine, and what it points to.
+
+    Raises:
+        OSError: There is none for this machine.
+    """
+    import ctypes
+
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(f"no system call list for {machine}")
     program = bpf_program(machine)
     code = ctypes.create_string_buffer(program, len(program))
     fields = struct.pack("@HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
-    header = ctypes.create_string_buffer(fields, len(fields))
-    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+    return ctypes.create_string_buffer(fields, len(fields)), code
 
 
 def _errno(number: int) -> Instruction:

@@ -114,6 +114,7 @@ class Supervisor:
         self._protect()
         self._settings = {**settings, "held": self._held}
         _narrow_affinity(self._settings["affinity"])
+        runner.get_ready(self._settings)
         gc.collect()
         gc.freeze()
         self._fork()
@@ -301,9 +302,7 @@ class Supervisor:
                         os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-            if run.reap() or (
-                (run.kept or run.ended) and not run.strays(self._known())
-            ):
+            if run.reap() or (run.is_over and not run.strays(self._known())):
                 return
             self._wait_for_an_end()
 
