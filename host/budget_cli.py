@@ -6,14 +6,15 @@ import json
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, RunId
 from .show import print_table
 
-Left = dict[str, dict[str, int | str]]
+if TYPE_CHECKING:
+    from .limits_left import Left
 
 
 def budget(
@@ -41,27 +42,16 @@ def budget(
 
 async def _left(path: Path, agent: str | None, run_id: str | None) -> Left:
     from toolcell.core import InvalidInputError
-    from toolcell.guard import CallFacts
 
     from .config import HostConfig
+    from .limits_left import limits_left
     from .parts import list_registry, open_guard
 
     config = HostConfig.from_file(path)
     agents = [each.agent_id for each in config.all_policies()]
     if agent is not None and agent not in agents:
         raise InvalidInputError(f"agent {agent!r} has no policy")
-    left: Left = {each: {} for each in agents if agent in (None, each)}
+    wanted = [each for each in agents if agent in (None, each)]
     async with AsyncExitStack() as stack:
         guard = open_guard(config, os.environ, stack).guard
-        registry = list_registry(config, guard)
-        for name, limits in left.items():
-            for tool in registry.snapshot().for_agent(name):
-                # Limits by run and turn: what a new one would have.
-                facts = CallFacts(
-                    version=tool.version,
-                    tags=frozenset(tool.tags),
-                    run_id=run_id or "a new run",
-                    turn="a new turn",
-                )
-                limits.update(await guard.remaining(name, tool.name, facts))
-    return left
+        return await limits_left(guard, list_registry(config, guard), wanted, run_id)

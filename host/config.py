@@ -163,6 +163,32 @@ class ApprovalsConfig(_Model):
     `development` only. None: people are asked."""
 
 
+class LoggingConfig(_Model):
+    """What toolcell logs, one line each: calls with their ids, and faults. Arguments
+    and results are never logged, known secrets and usual forms of them are hidden."""
+
+    format: Literal["none", "text", "json"] = "none"
+    """`none` leaves the logger `toolcell` to the program around the host."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least that is logged. Calls that fail are warnings."""
+
+    path: FilePath | None = None
+    """The file, opened anew when it was moved away. None: standard error."""
+
+
+class TelemetryConfig(_Model):
+    """OpenTelemetry. Without an SDK in the process all of it is silent."""
+
+    exporter: Literal["none", "otlp"] = "none"
+    """`otlp` sends traces and metrics as the variables `OTEL_*` say; it needs the
+    extra `telemetry`. `none` leaves it to the program around the host."""
+
+    budget_seconds: _Seconds = 15.0
+    """Seconds between two looks at what limits leave, while metrics are read. When it
+    is reached it is looked again."""
+
+
 class HostConfig(_Model):
     """All that a host needs to know."""
 
@@ -189,6 +215,12 @@ class HostConfig(_Model):
 
     approvals: ApprovalsConfig = ApprovalsConfig()
     """How people are asked."""
+
+    logging: LoggingConfig = LoggingConfig()
+    """What is logged."""
+
+    telemetry: TelemetryConfig = TelemetryConfig()
+    """What is measured."""
 
     @model_validator(mode="after")
     def _room_for_sessions(self) -> Self:

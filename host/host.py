@@ -22,6 +22,7 @@ from toolcell.tools import (
 
 from .config import HostConfig
 from .parts import Parts, open_parts
+from .telemetry import open_telemetry
 
 
 class Host:
@@ -65,7 +66,9 @@ class Host:
         if self._stack is not None:
             raise InvalidInputError("this host is open already")
         async with AsyncExitStack() as stack:
-            self._open = await open_parts(self.config, self._environ, stack)
+            parts = await open_parts(self.config, self._environ, stack)
+            await open_telemetry(self.config, parts, stack)
+            self._open = parts
             self._stack = stack.pop_all()
         return self
 

@@ -31,6 +31,7 @@ from toolcell.tools import (
     ConcurrentExecutor,
     MemoryIdempotency,
     MemoryRecords,
+    ObservedRecords,
     SQLiteIdempotency,
     SQLiteRecords,
     Tool,
@@ -46,6 +47,7 @@ from toolcell.tools.builtin import (
 )
 
 from .config import Group, HostConfig
+from .logs import open_logging
 from .secret import read_secret
 
 APPROVALS_FILE = "approvals.db"
@@ -81,6 +83,7 @@ async def open_parts(
         ToolcellError: One of them cannot be opened.
     """
     guarded = open_guard(config, environ, stack)
+    open_logging(config.logging, guarded.redactor, stack)
     registry = make_registry(config, guarded.guard)
     sandbox = sessions = None
     if needs_sandbox(config, registry):
@@ -327,7 +330,7 @@ def make_executor(
         registry,
         guard=guarded.guard,
         sandbox=sandbox,
-        records=records,
+        records=ObservedRecords(records),
         idempotency=keys,
         redactor=guarded.redactor,
         timeout_seconds=config.tools.timeout_seconds,

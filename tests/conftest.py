@@ -12,6 +12,12 @@ from typing import Any, NoReturn, TypeVar
 
 import anyio
 import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
@@ -120,3 +126,28 @@ async def sandbox(backend: BackendRow) -> AsyncIterator[SandboxManager]:
     limits = Limits(wall_seconds=20)
     async with SandboxManager(backend.config(limits=limits)) as manager:
         yield manager
+
+
+@pytest.fixture(scope="session")
+def span_exporter() -> InMemorySpanExporter:
+    """Takes the spans of the one provider that a process can have."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans(span_exporter: InMemorySpanExporter) -> InMemorySpanExporter:
+    """The spans of this test."""
+    span_exporter.clear()
+    return span_exporter
+
+
+@pytest.fixture(scope="session")
+def metric_reader() -> InMemoryMetricReader:
+    """Reads the metrics of the one provider that a process can have."""
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider(metric_readers=[reader]))
+    return reader

@@ -60,10 +60,11 @@ FACES = {
         Arguments ArtifactSink CacheHook CircuitBreaker CodeExecutor CodeResult
         CodeSession CodeSessions ConcurrentExecutor
         FolderResultStore FunctionTool Hook Idempotency Invocation JSONSchemaTool
-        LoggingHook MadeCall MemoryIdempotency MemoryRecords Proceed Progress Records
-        RedactionHook Reload ResultSizeHook RetryPolicy RunContext SQLiteIdempotency
-        SQLiteRecords SequentialExecutor Snapshot Tool ToolContext ToolExecutionRecord
-        ToolExecutor ToolOptions ToolRegistry to_anthropic to_mcp to_openai tool
+        LoggingHook MadeCall MemoryIdempotency MemoryRecords ObservedRecords Proceed
+        Progress Records RedactionHook Reload ResultSizeHook RetryPolicy RunContext
+        SQLiteIdempotency SQLiteRecords SequentialExecutor Snapshot Tool ToolContext
+        ToolExecutionRecord ToolExecutor ToolOptions ToolRegistry to_anthropic to_mcp
+        to_openai tool
     """,
     "host": "Host HostConfig main",
     "images": "",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import JsonValue
 
@@ -249,22 +247,6 @@ async def test_logs_are_lines_without_secrets(caplog: pytest.LogCaptureFixture) 
     ]
     assert CANARY not in "".join(lines)
     assert all(line.isascii() and line.isprintable() for line in lines)
-
-
-@pytest.fixture(scope="module")
-def exporter() -> InMemorySpanExporter:
-    """The one provider that a process can have."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
-
-
-@pytest.fixture
-def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
-    exporter.clear()
-    yield exporter
 
 
 def told(span: ReadableSpan) -> dict[str, Any]:

@@ -306,6 +306,13 @@ async def test_a_session_is_closed_at_will_and_with_its_host() -> None:
     assert (len(sessions), sandbox.active_cells) == (0, 0)
 
 
+async def test_an_error_inside_a_host_is_raised_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with opened() as desk:
+            await desk("run_python", code="x = 1")
+            raise ZeroDivisionError
+
+
 async def test_what_cannot_be_opened_is_an_error_of_the_call() -> None:
     never_opened = SandboxManager(SandboxConfig(backend="subprocess"))
     async with CodeSessions(never_opened) as sessions:

@@ -15,6 +15,7 @@ from .hook_result_size import FolderResultStore, ResultSizeHook
 from .hooks import Hook, Invocation, Proceed
 from .idempotency import Idempotency, MemoryIdempotency
 from .json_schema_tool import JSONSchemaTool
+from .observed_records import ObservedRecords
 from .options import ToolOptions
 from .records import MemoryRecords, Records, ToolExecutionRecord
 from .registry import Reload, ToolRegistry
@@ -45,6 +46,7 @@ __all__ = [
     "MadeCall",
     "MemoryIdempotency",
     "MemoryRecords",
+    "ObservedRecords",
     "Proceed",
     "Progress",
     "Records",

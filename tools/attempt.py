@@ -107,6 +107,7 @@ class Attempt:
             duration_ms=(time.perf_counter() - self.began) * 1000,
             result=redactor(result.content),
             error_kind=None if error is None else error.kind,
+            reason=self._reason(error),
             error_detail=None if error is None else _story(error, redactor),
             usage=dict(self.running.usage),
             backend=self.running.backend,
@@ -115,6 +116,11 @@ class Attempt:
             replayed=self.replayed,
             still_running=self.running.still_running,
         )
+
+    def _reason(self, error: ToolcellError | None) -> str | None:
+        if error is None or self.verdict != "denied":
+            return None
+        return str(error.details.get("reason") or error.kind)
 
 
 def _story(error: ToolcellError, redactor: Redactor) -> str:

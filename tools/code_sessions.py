@@ -76,7 +76,8 @@ class CodeSessions:
         trace: TracebackType | None,
     ) -> None:
         self._tasks.cancel_scope.cancel()
-        await self._tasks.__aexit__(kind, error, trace)
+        # The caller's error is not the group's: it goes on as it is.
+        await self._tasks.__aexit__(None, None, None)
 
     @asynccontextmanager
     async def use(self, agent_id: str | None, key: str) -> AsyncIterator[CodeSession]:

@@ -45,6 +45,9 @@ class ToolExecutionRecord(NamedTuple):
     error_kind: str | None = None
     """`ToolcellError.kind` of what ended it; None if the status is `ok`."""
 
+    reason: str | None = None
+    """Why the guard refused, as `Decision.reason`; None if it did not."""
+
     error_detail: str | None = None
     """The whole story of the error, for people; a model never sees it."""
 

@@ -1,0 +1,167 @@
+"""OpenTelemetry of a host: what its cells and limits look like now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from toolcell.core import ConfigError, StoreUnavailableError
+
+from .config import HostConfig
+from .limits_left import Left, limits_left
+from .parts import Parts
+
+_log = logging.getLogger(__name__)
+_open: list[HostWatch] = []
+
+
+class HostWatch:
+    """One open host, as metrics see it."""
+
+    def __init__(self, config: HostConfig, parts: Parts) -> None:
+        self._parts = parts
+        self._agents = [each.agent_id for each in config.all_policies()]
+        self._seconds = config.telemetry.budget_seconds
+        self._asked = False
+        self._left: Left = {}
+
+    def cells(self) -> int:
+        """Cells in use."""
+        sandbox = self._parts.sandbox
+        return 0 if sandbox is None else sandbox.active_cells
+
+    def queue(self) -> int:
+        """Runs and sessions that wait for a cell."""
+        sandbox = self._parts.sandbox
+        return 0 if sandbox is None else sandbox.pool_stats().waiting
+
+    def pool(self) -> int:
+        """Cells that are ready."""
+        sandbox = self._parts.sandbox
+        return 0 if sandbox is None else sandbox.pool_stats().ready
+
+    def sessions(self) -> int:
+        """Sessions of code that are open."""
+        return 0 if self._parts.sessions is None else len(self._parts.sessions)
+
+    def left(self) -> Iterator[Observation]:
+        """What limits left when it was last looked."""
+        self._asked = True
+        for agent, limits in self._left.items():
+            for limit, amount in limits.items():
+                labels = {"gen_ai.agent.id": agent, "toolcell.limit": limit}
+                yield Observation(float(amount), labels)
+
+    async def look(self) -> None:
+        """Ask what limits leave, as long as somebody reads it."""
+        guard, registry = self._parts.guarded.guard, self._parts.registry
+        while True:
+            if self._asked:
+                self._asked = False
+                try:
+                    self._left = await limits_left(guard, registry, self._agents)
+                except StoreUnavailableError as error:
+                    _log.warning("what limits leave is not known: %s", error)
+            await anyio.sleep(self._seconds)
+
+
+def _sum(amount: Callable[[HostWatch], int]) -> Any:
+    def observe(options: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(sum(map(amount, list(_open))))]
+
+    return [observe]
+
+
+def _limits(options: CallbackOptions) -> Iterable[Observation]:
+    return [each for watch in list(_open) for each in watch.left()]
+
+
+_meter = metrics.get_meter("toolcell.host")
+_meter.create_observable_gauge(
+    "toolcell.cells.active",
+    _sum(HostWatch.cells),
+    unit="{cell}",
+    description="Cells in use by runs and sessions.",
+)
+_meter.create_observable_gauge(
+    "toolcell.queue.length",
+    _sum(HostWatch.queue),
+    unit="{run}",
+    description="Runs and sessions that wait for a cell.",
+)
+_meter.create_observable_gauge(
+    "toolcell.pool.ready",
+    _sum(HostWatch.pool),
+    unit="{cell}",
+    description="Never-used cells that are ready.",
+)
+_meter.create_observable_gauge(
+    "toolcell.sessions.open",
+    _sum(HostWatch.sessions),
+    unit="{session}",
+    description="Sessions of code that are open.",
+)
+_meter.create_observable_gauge(
+    "toolcell.budget.left",
+    [_limits],
+    description="What a rate or budget leaves an agent, in the limit's unit.",
+)
+
+
+async def open_telemetry(
+    config: HostConfig, parts: Parts, stack: AsyncExitStack
+) -> None:
+    """Show a host in metrics until the stack is left.
+
+    Raises:
+        ConfigError: The SDK is wanted and not installed.
+    """
+    if config.telemetry.exporter == "otlp":
+        _export(stack)
+    watch = HostWatch(config, parts)
+    tasks = await anyio.create_task_group().__aenter__()
+    stack.push_async_callback(tasks.__aexit__, None, None, None)
+    stack.callback(tasks.cancel_scope.cancel)
+    tasks.start_soon(watch.look)
+    _open.append(watch)
+    stack.callback(_open.remove, watch)
+
+
+def _export(stack: AsyncExitStack) -> None:
+    """Send traces and metrics over OTLP; the SDK reads the OTEL_* variables."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
+            OTLPMetricExporter,
+        )
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter,
+        )
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise ConfigError(
+            "telemetry.exporter needs the OpenTelemetry SDK",
+            hint="pip install 'toolcell[telemetry]'",
+        ) from None
+    spans = TracerProvider()
+    spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(spans)
+    stack.push_async_callback(_end, spans.shutdown)
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    counters = MeterProvider(metric_readers=[reader])
+    metrics.set_meter_provider(counters)
+    stack.push_async_callback(_end, counters.shutdown)
+
+
+async def _end(shutdown: Callable[[], None]) -> None:
+    # It sends what is left, and waits for the network.
+    await anyio.to_thread.run_sync(shutdown)

@@ -1,0 +1,84 @@
+"""Counts and logs what becomes a record: calls, refusals, times."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+
+from opentelemetry import metrics
+
+from .records import Records, ToolExecutionRecord
+
+_meter = metrics.get_meter("toolcell.tools")
+_calls = _meter.create_counter(
+    "toolcell.calls", unit="{call}", description="Calls that ended, by status."
+)
+_denials = _meter.create_counter(
+    "toolcell.denials", unit="{call}", description="Calls that the guard refused."
+)
+_seconds = _meter.create_histogram(
+    "toolcell.call.duration", unit="s", description="Time of attempts at calls."
+)
+_log = logging.getLogger("toolcell.calls")
+_NOT_FOUND = "unknown"
+
+
+class ObservedRecords(Records):
+    """Records that are counted in OpenTelemetry metrics, and logged.
+
+    Metrics are silent without an SDK. The log line of an attempt has its ids, never
+    its arguments or its result: extra fields are in `record.toolcell`.
+
+    Args:
+        records: Where they are kept.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    def add(self, record: ToolExecutionRecord) -> None:
+        self._records.add(record)
+        _count(record)
+        level = logging.INFO if record.error_kind is None else logging.WARNING
+        if _log.isEnabledFor(level):
+            said = ("call of %s: %s", record.tool_name, record.status)
+            _log.log(level, *said, extra={"toolcell": _fields(record)})
+
+    def _newest(
+        self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
+    ) -> list[ToolExecutionRecord]:
+        return self._records._newest(wanted, since, limit)
+
+
+def _count(record: ToolExecutionRecord) -> None:
+    # Names that nobody registered are the model's: they would be series without end.
+    known = record.tool_version is not None
+    labels = {
+        "gen_ai.tool.name": record.tool_name if known else _NOT_FOUND,
+        "gen_ai.agent.id": (record.agent_id or "") if known else _NOT_FOUND,
+    }
+    ended = {**labels, "toolcell.status": record.status}
+    _seconds.record(record.duration_ms / 1000, ended)
+    if record.final:
+        _calls.add(1, ended)
+    if record.status == "denied":
+        _denials.add(1, {**labels, "toolcell.reason": record.reason or "unknown"})
+
+
+def _fields(record: ToolExecutionRecord) -> dict[str, object]:
+    fields = {
+        "call_id": record.call_id,
+        "parent_id": record.parent_id,
+        "agent_id": record.agent_id,
+        "tool": record.tool_name,
+        "version": record.tool_version,
+        "status": record.status,
+        "verdict": record.verdict,
+        "reason": record.reason,
+        "error_kind": record.error_kind,
+        "attempt": record.attempt,
+        "duration_ms": round(record.duration_ms, 3),
+        "backend": record.backend,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
