@@ -7,7 +7,6 @@ to the result pipe from then on is the program's own word.
 from __future__ import annotations
 
 import _ast
-import _signal
 import atexit
 import builtins
 import fcntl
@@ -115,9 +114,8 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
 
 
 def _settle_in(pipes: Pipes) -> None:
-    _signal.set_wakeup_fd(-1)
-    # Not by way of `signal`, whose enums cost a tenth of a run.
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     place([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request], RESULT_FD)
