@@ -26,6 +26,8 @@ from .images_cli import images
 from .init_cli import init
 from .policy_cli import policy
 from .safe_text import safe
+from .serve_cli import serve
+from .tokens_cli import tokens
 from .tools_cli import tools
 
 EXIT_BAD_INPUT = 2
@@ -59,12 +61,14 @@ app = typer.Typer(
 )
 app.command()(init)
 app.command()(call)
+app.command()(serve)
 app.command()(budget)
 app.add_typer(tools, name="tools")
 app.add_typer(policy, name="policy")
 app.add_typer(approvals, name="approvals")
 app.add_typer(audit, name="audit")
 app.add_typer(images, name="images")
+app.add_typer(tokens, name="tokens")
 
 
 def main() -> None:

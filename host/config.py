@@ -7,67 +7,44 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from toolcell.core import ConfigError, FrozenModel
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
 
 from .config_file import read_source
+from .config_model import IMPORT_PATH, Count, FilePath, Model, Seconds
 from .secret import SecretReference
+from .server_config import AuthConfig, ServerConfig
 
 Group = Literal["arithmetic", "clock", "code", "database", "files", "http"]
-_Seconds = Annotated[float, Field(gt=0, le=86_400 * 30, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=1, le=1_000_000)]
-_IMPORT = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$"
 
 
-def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
-    return Path((info.context or {}).get("folder", ""), path)
-
-
-FilePath = Annotated[Path, AfterValidator(_beside_the_file)]
-"""A path; a relative one starts at the folder of the configuration file."""
-
-
-class _Model(FrozenModel):
-    """Frozen, unknown keys refused; a bad value is a ConfigError."""
-
-    refusal = ConfigError
-
-
-class HttpConfig(_Model):
+class HttpConfig(Model):
     """What `http_get` may fetch."""
 
     hosts: tuple[str, ...] = ()
     """Names such as `example.com`; `*.example.com` for all below it; `*` for every
     public host. Empty: none."""
 
-    max_bytes: _Count = 1_000_000
+    max_bytes: Count = 1_000_000
     """Bytes of a body. When it is reached the rest is not read."""
 
-    timeout_seconds: _Seconds = 20.0
+    timeout_seconds: Seconds = 20.0
     """Seconds of a call. When it is reached the call ends as `timeout`."""
 
 
-class DatabaseConfig(_Model):
+class DatabaseConfig(Model):
     """The database that `query_sqlite` reads."""
 
     path: FilePath
     """An SQLite file."""
 
-    max_rows: _Count = 1_000
+    max_rows: Count = 1_000
     """Rows of an answer. When it is reached the rest is left out."""
 
 
-class ToolsConfig(_Model):
+class ToolsConfig(Model):
     """Which tools there are. An agent sees and calls those that its policy allows."""
 
     builtin: tuple[Group, ...] = ()
@@ -76,7 +53,7 @@ class ToolsConfig(_Model):
     `files` (read_file, write_file, edit_file, list_files, search_files, in the work dir
     of the session's programs), `http` (http_get)."""
 
-    python: tuple[Annotated[str, Field(pattern=_IMPORT)], ...] = ()
+    python: tuple[Annotated[str, Field(pattern=IMPORT_PATH)], ...] = ()
     """Tools of your own as `package.module:name`; the name is a tool, a function, or
     a list of them. They are imported when a host starts, and run unconfined unless
     they are made with `sandboxed=True`."""
@@ -90,11 +67,11 @@ class ToolsConfig(_Model):
     database: DatabaseConfig | None = None
     """For the group `database`, which needs it."""
 
-    timeout_seconds: _Seconds = 30.0
+    timeout_seconds: Seconds = 30.0
     """Seconds of a call to a tool that names no timeout. When it is reached the call
     ends as `timeout`."""
 
-    max_concurrency: _Count = 10
+    max_concurrency: Count = 10
     """Calls at once. When it is reached others wait their turn."""
 
     max_sessions: Annotated[int, Field(ge=1, le=4095)] = 8
@@ -109,7 +86,7 @@ class ToolsConfig(_Model):
         return self
 
 
-class StateConfig(_Model):
+class StateConfig(Model):
     """Where counters, approvals, records and idempotency keys are kept."""
 
     folder: FilePath | None = None
@@ -129,7 +106,7 @@ class StateConfig(_Model):
     lets each agent make 20 calls, `open` lets pass what rules allow, uncounted."""
 
 
-class AuditConfig(_Model):
+class AuditConfig(Model):
     """Where decisions and outcomes are recorded."""
 
     path: FilePath | None = None
@@ -143,18 +120,18 @@ class AuditConfig(_Model):
     """Records of one run. When it is reached further calls of the run are refused."""
 
 
-class ApprovalsConfig(_Model):
+class ApprovalsConfig(Model):
     """How people are asked. `toolcell approvals` answers."""
 
     wait_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     """Seconds that a call waits for an answer. When it is reached the call is refused;
     the same call finds a later answer."""
 
-    expiry_seconds: _Seconds = 3_600.0
+    expiry_seconds: Seconds = 3_600.0
     """Seconds that a request may be answered and its approval used. When it is reached
     the call has to be asked for again."""
 
-    max_pending: _Count = 100
+    max_pending: Count = 100
     """Open requests of one agent. When it is reached further calls that need approval
     are refused."""
 
@@ -163,7 +140,7 @@ class ApprovalsConfig(_Model):
     `development` only. None: people are asked."""
 
 
-class LoggingConfig(_Model):
+class LoggingConfig(Model):
     """What toolcell logs, one line each: calls with their ids, and faults. Arguments
     and results are never logged, known secrets and usual forms of them are hidden."""
 
@@ -177,23 +154,24 @@ class LoggingConfig(_Model):
     """The file, opened anew when it was moved away. None: standard error."""
 
 
-class TelemetryConfig(_Model):
+class TelemetryConfig(Model):
     """OpenTelemetry. Without an SDK in the process all of it is silent."""
 
     exporter: Literal["none", "otlp"] = "none"
     """`otlp` sends traces and metrics as the variables `OTEL_*` say; it needs the
     extra `telemetry`. `none` leaves it to the program around the host."""
 
-    budget_seconds: _Seconds = 15.0
+    budget_seconds: Seconds = 15.0
     """Seconds between two looks at what limits leave, while metrics are read. When it
     is reached it is looked again."""
 
 
-class HostConfig(_Model):
+class HostConfig(Model):
     """All that a host needs to know."""
 
     profile: Literal["production", "development"] = "production"
-    """`production` refuses `process` isolation, `auto_approve`, and `open` failure."""
+    """`production` refuses `process` isolation, `auto_approve`, `open` failure, and
+    `unauthenticated` HTTP."""
 
     sandbox: SandboxConfig = SandboxConfig()
     """Where untrusted code runs."""
@@ -222,6 +200,12 @@ class HostConfig(_Model):
     telemetry: TelemetryConfig = TelemetryConfig()
     """What is measured."""
 
+    server: ServerConfig = ServerConfig()
+    """How `toolcell serve` serves MCP clients."""
+
+    auth: AuthConfig = AuthConfig()
+    """Who may connect over HTTP."""
+
     @model_validator(mode="after")
     def _room_for_sessions(self) -> Self:
         most, cells = self.tools.max_sessions, self.sandbox.max_concurrency
@@ -241,6 +225,7 @@ class HostConfig(_Model):
             == "process",
             "approvals.auto_approve": self.approvals.auto_approve is not None,
             'state.on_failure = "open"': self.state.on_failure == "open",
+            "auth.unauthenticated": self.auth.unauthenticated,
         }
         if any(refused.values()):
             names = ", ".join(name for name, met in refused.items() if met)

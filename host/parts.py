@@ -46,6 +46,7 @@ from toolcell.tools.builtin import (
     workspace_tools,
 )
 
+from .asking import ask_the_caller
 from .config import Group, HostConfig
 from .logs import open_logging
 from .secret import read_secret
@@ -187,7 +188,7 @@ def open_approvals(
     name = settings.auto_approve
     return Approvals(
         stack.enter_context(store),
-        handler=None if name is None else AutoApprove(by=name),
+        handler=ask_the_caller if name is None else AutoApprove(by=name),
         answered_elsewhere=folder is not None,
         wait_seconds=settings.wait_seconds,
         expiry_seconds=settings.expiry_seconds,

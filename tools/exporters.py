@@ -47,12 +47,31 @@ def to_anthropic(tool: Tool) -> dict[str, Any]:
 
 
 def to_mcp(tool: Tool) -> dict[str, Any]:
-    """Return an entry of the result of MCP's `tools/list`."""
-    return {
+    """Return an entry of the result of MCP's `tools/list`.
+
+    A result that is no object is shown, and has to be sent, as `{"result": ...}`.
+    """
+    shown: dict[str, Any] = {
         "name": tool.name,
         "description": tool.description,
         "inputSchema": _with_examples(tool),
         "annotations": {"idempotentHint": tool.idempotent},
+    }
+    if tool.returns is not None:
+        shown["outputSchema"] = _as_object(tool.returns)
+    return shown
+
+
+def _as_object(schema: dict[str, Any]) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(schema))
+    if copy.get("type") == "object":
+        return copy
+    definitions = {"$defs": copy.pop("$defs")} if "$defs" in copy else {}
+    return {
+        "type": "object",
+        "properties": {"result": copy},
+        "required": ["result"],
+        **definitions,
     }
 
 

@@ -56,6 +56,7 @@ class ToolRegistry:
     ) -> None:
         settled = {name: dict(values) for name, values in (config or {}).items()}
         self._lock = threading.Lock()
+        self._watchers: dict[object, Callable[[], object]] = {}
         self._put(State(visible, settled), 0)
         self._runs = Runs()
         self.register_many(tools, versions=True)
@@ -70,10 +71,27 @@ class ToolRegistry:
             state = self._snapshot.state.copy()
             yield state
             self._put(state, self._snapshot.revision + 1)
+            watchers = list(self._watchers.values())
+        for tell in watchers:
+            tell()
 
     def snapshot(self) -> Snapshot:
         """Return all tools as they are now. Take one for a whole batch."""
         return self._snapshot
+
+    def watch(self, changed: Callable[[], object]) -> Callable[[], None]:
+        """Call a function after each change, and return what ends that.
+
+        Args:
+            changed: Called in the thread that made the change. It must not raise.
+        """
+        key = object()
+        self._watchers[key] = changed
+
+        def end() -> None:
+            self._watchers.pop(key, None)
+
+        return end
 
     def register(
         self,

@@ -20,6 +20,7 @@ from .context import ToolContext
 from .docstrings import description_of, read_call, read_docstring
 from .json_schema import WrittenSchema
 from .options import Options, ToolOptions, check_options
+from .returns import result_schema
 from .schema import FunctionSchema
 from .signature import docstring_of, local_names, name_of, plain_function
 from .travel import check_travels
@@ -131,6 +132,11 @@ class Tool(ABC):
             ConfigError: An annotation cannot be resolved, or has no JSON Schema.
         """
         return self._schema.parameters
+
+    @cached_property
+    def returns(self) -> dict[str, Any] | None:
+        """The JSON Schema of the result, draft 2020-12; None: it is not told."""
+        return result_schema(self._body, self._names)
 
     @cached_property
     def definition_hash(self) -> str:
@@ -325,7 +331,12 @@ class FunctionTool(Tool, Generic[P, R]):
             return self
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, function=bound, __wrapped__=bound)
-        for made_of_signature in ("_schema", "_written_examples", "definition_hash"):
+        for made_of_signature in (
+            "_schema",
+            "_written_examples",
+            "returns",
+            "definition_hash",
+        ):
             made.__dict__.pop(made_of_signature, None)
         return made
 

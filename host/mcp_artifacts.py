@@ -1,0 +1,122 @@
+"""What a call makes besides its result, on its way to an MCP client.
+
+The type of an artifact comes from its bytes. What a tool or a program says of it is
+a claim: a page that is called an image is served as bytes that nobody opens.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import mcp_types as types
+
+from toolcell.core import ToolExecutionError
+
+MAX_ARTIFACTS = 32
+"""Artifacts of one call. When it is reached a tool cannot save more, and what further
+programs leave is left out."""
+
+MAX_BYTES = 8_388_608
+"""Bytes of all artifacts of one call. When it is reached likewise."""
+
+PLAIN = "application/octet-stream"
+_MAGIC = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF87a", "image/gif"),
+    (0, b"GIF89a", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (8, b"WAVE", "audio/wav"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"fLaC", "audio/flac"),
+    (0, b"ID3", "audio/mpeg"),
+)
+_TEXTS = frozenset({"text/plain", "text/csv", "text/markdown", "application/json"})
+
+
+@dataclass(frozen=True, slots=True)
+class SavedArtifact:
+    """Something that a call saved."""
+
+    name: str
+    data: bytes
+    media_type: str
+    """As it was declared."""
+
+
+class Artifacts:
+    """Keeps the artifacts of one call until its result goes out."""
+
+    def __init__(self) -> None:
+        self.saved: list[SavedArtifact] = []
+
+    def save(self, name: str, data: bytes, media_type: str) -> str:
+        """Keep an artifact, and return the URI that the client sees.
+
+        Raises:
+            ToolExecutionError: There are too many, they are too large, or the name
+                is not one below a folder.
+        """
+        if any(part in ("", ".", "..") for part in name.split("/")):
+            raise ToolExecutionError(f"{name!r} is no name of an artifact")
+        size = sum(len(each.data) for each in self.saved) + len(data)
+        if len(self.saved) >= MAX_ARTIFACTS or size > MAX_BYTES:
+            raise ToolExecutionError(
+                f"a call saves at most {MAX_ARTIFACTS} artifacts of "
+                f"{MAX_BYTES} bytes together"
+            )
+        self.saved.append(SavedArtifact(name, bytes(data), media_type))
+        return _uri(name)
+
+
+def _uri(name: str) -> str:
+    return f"artifact:///{quote(name)}"
+
+
+def media_type_of(artifact: SavedArtifact) -> str:
+    """Return what the bytes are: an image, a sound, text, or bytes."""
+    data = artifact.data
+    for start, magic, media_type in _MAGIC:
+        if data[start : start + len(magic)] == magic:
+            return media_type
+    declared = artifact.media_type.partition(";")[0].strip().lower()
+    if not _is_text(data):
+        return PLAIN
+    if declared in _TEXTS:
+        return declared
+    return "text/plain" if declared.startswith("text/") else PLAIN
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def to_block(artifact: SavedArtifact) -> types.ContentBlock:
+    """Return an artifact as content: an image, a sound, or an embedded file."""
+    media_type = media_type_of(artifact)
+    kind = media_type.partition("/")[0]
+    if kind == "image":
+        return types.ImageContent(data=_base64(artifact.data), mime_type=media_type)
+    if kind == "audio":
+        return types.AudioContent(data=_base64(artifact.data), mime_type=media_type)
+    uri = _uri(artifact.name)
+    if media_type == PLAIN:
+        return types.EmbeddedResource(
+            resource=types.BlobResourceContents(
+                uri=uri, mime_type=PLAIN, blob=_base64(artifact.data)
+            )
+        )
+    return types.EmbeddedResource(
+        resource=types.TextResourceContents(
+            uri=uri, mime_type=media_type, text=artifact.data.decode()
+        )
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,214 @@
+"""Serves MCP clients over streamable HTTP."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+import uvicorn
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
+from mcp.server.auth.middleware.bearer_auth import (
+    BearerAuthBackend,
+    RequireAuthMiddleware,
+)
+from mcp.server.auth.provider import TokenVerifier
+from mcp.server.auth.routes import (
+    build_resource_metadata_url,
+    create_protected_resource_routes,
+)
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from toolcell.core import ConfigError
+
+from .host import Host
+from .mcp_auth import OwnTokens, Verified, caller_of, load_verifier
+from .mcp_doors import Addresses, Bodies
+from .mcp_server import McpServer
+from .mcp_stdio import stop_on_signal
+from .server_config import AuthConfig
+from .tokens_cli import open_tokens
+
+PATH = "/mcp"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_CLOSE_SECONDS = 3
+_log = logging.getLogger(__name__)
+
+
+class HttpServer:
+    """The tools of a host over HTTP, at an address of its own.
+
+    `/healthz` tells whether the process lives, `/readyz` whether a call would be
+    taken; they need no token and tell nothing else.
+
+    Args:
+        host: The host; open.
+        address: `HOST:PORT`; port 0 is any that is free.
+
+    Raises:
+        ConfigError: The address cannot be used, or everybody would be let in.
+    """
+
+    def __init__(self, host: Host, address: str) -> None:
+        self._host = host
+        self._settings = host.config.server
+        self._socket = _listen(address)
+        self.server = McpServer(host, lambda ctx: caller_of(ctx, self._settings))
+        """What answers."""
+
+        self._stop = anyio.Event()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        name, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{name}]' if ':' in name else name}:{port}{PATH}"
+
+    def stop(self) -> None:
+        """Let `serve` end; calls that run are cancelled, unless they were drained."""
+        self._stop.set()
+
+    async def serve(self) -> None:
+        """Serve until `stop`."""
+        with self._socket, self._verifier() as verifier:
+            manager = StreamableHTTPSessionManager(
+                self.server.lowlevel,
+                session_idle_timeout=self._settings.idle_seconds,
+                max_request_body_size=self._settings.max_body_bytes,
+                max_sessions=self._settings.max_clients,
+            )
+            bodies = Bodies(
+                manager.asgi_app,
+                max_bytes=self._settings.max_body_bytes,
+                max_requests=self._settings.max_requests,
+            )
+            uvicorn_server = _uvicorn(
+                self._app(bodies, verifier), self._settings.max_connections
+            )
+            async with anyio.create_task_group() as tasks:
+                async with manager.run():
+                    tasks.start_soon(uvicorn_server._serve, [self._socket])
+                    await self._stop.wait()
+                    bodies.closed = True
+                uvicorn_server.should_exit = True
+
+    @contextmanager
+    def _verifier(self) -> Iterator[TokenVerifier | None]:
+        auth = self._host.config.auth
+        if auth.unauthenticated:
+            name = self._socket.getsockname()[0]
+            if not ipaddress.ip_address(name).is_loopback:
+                raise ConfigError("auth.unauthenticated is for the loopback address")
+            if self._settings.agent_id is None:
+                raise ConfigError("auth.unauthenticated needs server.agent_id")
+            yield None
+        elif auth.verifier is not None:
+            yield Verified(load_verifier(auth.verifier))
+        else:
+            with open_tokens(self._host.config) as store:
+                yield Verified(OwnTokens(store))
+
+    def _app(self, bodies: Bodies, verifier: TokenVerifier | None) -> ASGIApp:
+        auth = self._host.config.auth
+        endpoint: ASGIApp = bodies
+        middleware: list[Middleware] = []
+        routes: list[BaseRoute] = [
+            Route("/healthz", _healthy),
+            Route("/readyz", self._ready),
+        ]
+        if verifier is not None:
+            resource = AnyHttpUrl(auth.resource) if auth.resource else None
+            metadata = build_resource_metadata_url(resource) if resource else None
+            endpoint = RequireAuthMiddleware(endpoint, list(auth.scopes), metadata)
+            backend = BearerAuthBackend(verifier, resource_server_url=resource)
+            middleware = [
+                Middleware(AuthenticationMiddleware, backend=backend),
+                Middleware(AuthContextMiddleware),
+            ]
+            routes += _metadata_routes(auth, resource)
+        routes.append(Route(PATH, endpoint))
+        app = Starlette(routes=routes, middleware=middleware)
+        port = self._socket.getsockname()[1]
+        names = [f"{name}:{port}" for name in _LOOPBACK]
+        hosts = {*names, *self._settings.allowed_hosts}
+        origins = {f"http://{name}" for name in names}
+        return Addresses(
+            app,
+            frozenset(map(str.lower, hosts)),
+            frozenset(map(str.lower, {*origins, *self._settings.allowed_origins})),
+        )
+
+    async def _ready(self, request: Request) -> JSONResponse:
+        if self.server.calls.ready:
+            return JSONResponse({"status": "ready"})
+        busy = "stopping" if self.server.calls.draining else "busy"
+        return JSONResponse({"status": busy}, status_code=503)
+
+
+async def _healthy(request: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+def _metadata_routes(auth: AuthConfig, resource: AnyHttpUrl | None) -> list[Route]:
+    if resource is None or auth.issuer is None:
+        return []
+    return create_protected_resource_routes(
+        resource_url=resource,
+        authorization_servers=[AnyHttpUrl(auth.issuer)],
+        scopes_supported=list(auth.scopes) or None,
+    )
+
+
+def _uvicorn(app: ASGIApp, max_connections: int) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=max_connections,
+        timeout_graceful_shutdown=_CLOSE_SECONDS,
+    )
+    return uvicorn.Server(config)
+
+
+def _listen(address: str) -> socket.socket:
+    name, colon, port = address.rpartition(":")
+    name = name.removeprefix("[").removesuffix("]")
+    if not colon or not name or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(
+            f"{address!r} is no address", hint="write it as 127.0.0.1:8931"
+        )
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    try:
+        return socket.create_server((name, int(port)), family=family, backlog=512)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
+
+
+async def serve_http(host: Host, address: str, told: Callable[[str], None]) -> None:
+    """Serve clients over HTTP until SIGTERM or SIGINT, and then the calls that run.
+
+    Args:
+        host: The host; open.
+        address: `HOST:PORT`.
+        told: Called with the URL when clients can connect.
+    """
+    server = HttpServer(host, address)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_on_signal, server.server, server.stop)
+        told(server.url)
+        await server.serve()
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,138 @@
+"""Tools and results of tools in the shapes of MCP."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import mcp_types as types
+from jsonschema import Draft202012Validator
+
+from toolcell.core import ErrorInfo, ToolExecutionError, ToolResult
+from toolcell.tools import Tool, to_mcp
+
+from .mcp_artifacts import SavedArtifact, to_block
+
+CALL_META = "toolcell/call"
+"""Where a result says of which call of which tool it is data."""
+
+_HINTS = {
+    "read_only_hint": "read_only",
+    "destructive_hint": "destructive",
+    "open_world_hint": "open_world",
+}
+
+
+class Definitions:
+    """Tools as `tools/list` shows them, each made once."""
+
+    def __init__(self) -> None:
+        self._made: WeakKeyDictionary[Tool, types.Tool] = WeakKeyDictionary()
+        self._validators: WeakKeyDictionary[Tool, Draft202012Validator] = (
+            WeakKeyDictionary()
+        )
+
+    def of(self, tool: Tool) -> types.Tool:
+        """Return the definition of a tool.
+
+        Its annotations come from `idempotent` and from the tags `read_only`,
+        `destructive` and `open_world`.
+        """
+        made = self._made.get(tool)
+        if made is None:
+            made = self._made[tool] = _definition(tool)
+        return made
+
+    def structured(self, tool: Tool | None, content: Any) -> dict[str, Any]:
+        """Return what a tool returned as the object that its definition promises.
+
+        Args:
+            tool: The tool; None: one that came when the call was on its way.
+            content: What it returned.
+
+        Raises:
+            ToolExecutionError: It is another.
+        """
+        if tool is None or tool.returns is None:
+            return content if isinstance(content, dict) else {"result": content}
+        is_object = tool.returns.get("type") == "object"
+        value: Any = content if is_object else {"result": content}
+        if not self._validator(tool).is_valid(value):
+            raise ToolExecutionError(f"{tool.name} returned what it does not declare")
+        return dict(value)
+
+    def _validator(self, tool: Tool) -> Draft202012Validator:
+        validator = self._validators.get(tool)
+        if validator is None:
+            schema = self.of(tool).output_schema or {}
+            validator = self._validators[tool] = Draft202012Validator(schema)
+        return validator
+
+
+def _definition(tool: Tool) -> types.Tool:
+    shown = to_mcp(tool)
+    tags = {tag.lower().replace("-", "_") for tag in tool.tags}
+    hints: dict[str, Any] = {hint: True for hint in _HINTS if _HINTS[hint] in tags}
+    return types.Tool(
+        name=tool.name,
+        description=tool.description,
+        input_schema=shown["inputSchema"],
+        output_schema=shown.get("outputSchema"),
+        annotations=types.ToolAnnotations(idempotent_hint=tool.idempotent, **hints),
+    )
+
+
+def success(
+    result: ToolResult,
+    structured: dict[str, Any],
+    artifacts: Sequence[SavedArtifact] = (),
+) -> types.CallToolResult:
+    """Return what a tool returned, and what its call saved."""
+    blocks: list[types.ContentBlock] = [to_block(each) for each in artifacts]
+    if result.content is not None or not blocks:
+        blocks.insert(0, types.TextContent(text=result.to_text()))
+    return types.CallToolResult(
+        content=blocks, structured_content=structured, _meta=_label(result)
+    )
+
+
+def failure(
+    envelope: Mapping[str, Any], result: ToolResult | None = None
+) -> types.CallToolResult:
+    """Return an error that the model can read."""
+    text = json.dumps(envelope, ensure_ascii=False)
+    return types.CallToolResult(
+        content=[types.TextContent(text=text)],
+        structured_content=dict(envelope),
+        is_error=True,
+        _meta=None if result is None else _label(result),
+    )
+
+
+def _label(result: ToolResult) -> dict[str, Any]:
+    call = {"id": result.call_id, "tool": result.name, "status": result.status}
+    return {CALL_META: {**call, "usage": dict(result.usage)}}
+
+
+def error_envelope(error: ErrorInfo) -> dict[str, Any]:
+    """Return `{code, message, field?, retryable, retry_after_ms?, rule?, reason?}`."""
+    details = error.details
+    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    envelope: dict[str, Any] = {
+        "code": error.kind,
+        "message": message,
+        "retryable": error.retryable,
+    }
+    problems = details.get("problems")
+    if isinstance(problems, list) and problems and isinstance(problems[0], dict):
+        envelope["field"] = problems[0].get("field")
+    wait = details.get("retry_after")
+    if isinstance(wait, int | float):
+        envelope |= {"retryable": True, "retry_after_ms": math.ceil(wait * 1000)}
+    for name in ("rule", "reason"):
+        if isinstance(details.get(name), str):
+            envelope[name] = details[name]
+    return envelope

@@ -1,0 +1,243 @@
+"""The tools of a host as an MCP server; transports are in files of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.server.auth.middleware.auth_context import auth_context_var, get_access_token
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.session import ServerSession
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    ToolsListChanged,
+)
+from mcp.shared.exceptions import MCPError
+
+from toolcell.core import (
+    ErrorInfo,
+    ToolcellError,
+    ToolResult,
+)
+from toolcell.tools import RunContext, Tool
+
+from .asking import asking
+from .host import Host
+from .mcp_artifacts import Artifacts
+from .mcp_caller import AskClient, Caller, Context, WhoCalls, take_answer
+from .mcp_calls import BusyError, Calls
+from .mcp_progress import ProgressRelay
+from .mcp_results import Definitions, error_envelope, failure, success
+
+NAME = "toolcell"
+
+
+class _LowLevelServer(Server[Any]):
+    """Says in every handshake that lists of tools may change."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        return super().create_initialization_options(
+            notification_options or NotificationOptions(tools_changed=True),
+            experimental_capabilities,
+            extensions,
+        )
+
+
+class McpServer:
+    """Answers MCP requests with the tools of a host.
+
+    Args:
+        host: The host; open while the server runs.
+        who_calls: Tells who makes a request.
+    """
+
+    def __init__(self, host: Host, who_calls: WhoCalls) -> None:
+        self._host = host
+        self._who_calls = who_calls
+        self._definitions = Definitions()
+        self._clients: set[ServerSession] = set()
+        self._changes = InMemorySubscriptionBus()
+        self.calls = Calls(host.config.server.max_requests)
+        """The calls that run."""
+
+        self.drain_seconds = host.config.server.drain_seconds
+        self.lowlevel = _LowLevelServer(
+            NAME,
+            version=version("toolcell"),
+            lifespan=self._lifespan,
+            get_tool_input_schema=self._input_schema,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=ListenHandler(self._changes),
+        )
+        self.lowlevel.add_notification_handler(
+            "notifications/initialized", types.NotificationParams, self._welcome
+        )
+        self.lowlevel.middleware.append(
+            RequestStateBoundary(
+                RequestStateSecurity.ephemeral(), default_audience=NAME
+            )
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, server: Server[Any]) -> AsyncIterator[None]:
+        changed = anyio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def tell() -> None:
+            nonlocal changed
+            while True:
+                await changed.wait()
+                changed = anyio.Event()
+                await self._tell_of_change()
+
+        unwatch = self._host.registry.watch(
+            # Looked up when it runs: there is a new event for each change.
+            lambda: loop.call_soon_threadsafe(lambda: changed.set())
+        )
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(tell)
+                yield
+                tasks.cancel_scope.cancel()
+        finally:
+            unwatch()
+
+    async def _tell_of_change(self) -> None:
+        await self._changes.publish(ToolsListChanged())
+        for client in list(self._clients):
+            with anyio.move_on_after(1):
+                await client.send_tool_list_changed()
+
+    async def _welcome(self, ctx: Context, params: types.NotificationParams) -> None:
+        client, caller = ctx.session, self._who_calls(ctx)
+        self._clients.add(client)
+        # The library has no public place for what ends with a connection.
+        stack = client._connection.exit_stack
+        stack.callback(self._clients.discard, client)
+        if self._host.sessions is not None:
+            close = self._host.sessions.close
+            stack.push_async_callback(close, caller.agent_id, caller.run_id)
+
+    async def _list_tools(
+        self, ctx: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        if params is not None and params.cursor is not None:
+            raise MCPError(types.INVALID_PARAMS, "there are no further pages")
+        caller = self._who_calls(ctx)
+        tools = self._host.tools(caller.agent_id)
+        return types.ListToolsResult(
+            tools=[self._definitions.of(each) for each in tools]
+        )
+
+    def _input_schema(self, name: str) -> dict[str, Any] | None:
+        """Return the schema that headers are checked by, of tools the caller sees."""
+        token = get_access_token()
+        agent_id = token.subject if token else self._host.config.server.agent_id
+        tool = self._tool(agent_id, name)
+        return None if tool is None else tool.parameters
+
+    def _tool(self, agent_id: str | None, name: str) -> Tool | None:
+        return self._host.registry.snapshot().for_agent(agent_id).get(name)
+
+    async def _call_tool(
+        self, ctx: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        caller = self._who_calls(ctx)
+        # A token is for this server alone: no tool finds it.
+        token = auth_context_var.set(None)
+        try:
+            with self.calls.enter() as place:
+                return await self._make_call(ctx, params, caller)
+        except ToolcellError as error:
+            return failure(error_envelope(ErrorInfo.of(error)))
+        finally:
+            auth_context_var.reset(token)
+        assert place.cancelled_caught
+        stopped = BusyError("the server stopped before the call ended")
+        return failure(error_envelope(ErrorInfo.of(stopped)))
+
+    async def _make_call(
+        self, ctx: Context, params: types.CallToolRequestParams, caller: Caller
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        await take_answer(self._host, caller, params)
+        artifacts = Artifacts()
+        tool = (
+            self._host.registry.snapshot().for_agent(caller.agent_id).get(params.name)
+        )
+        with anyio.CancelScope() as parked:
+            ask = AskClient(ctx, caller, parked.cancel)
+            token = asking.set(ask)
+            try:
+                result = await self._outcome(ctx, params, caller, ask, artifacts)
+            finally:
+                asking.reset(token)
+        if parked.cancelled_caught:
+            return ask.input_required()
+        return self._answer(tool, result, ask, artifacts)
+
+    async def _outcome(
+        self,
+        ctx: Context,
+        params: types.CallToolRequestParams,
+        caller: Caller,
+        ask: AskClient,
+        artifacts: Artifacts,
+    ) -> ToolResult:
+        """Make the call; what it reports goes to clients that asked for it."""
+        wait = None if ask.can_ask else self._host.config.server.approval_seconds
+        relay = None
+        if ctx.meta and "progress_token" in ctx.meta:
+            relay = ProgressRelay(ctx.session)
+        run = RunContext(
+            run_id=caller.run_id,
+            session=caller.run_id,
+            approval_seconds=wait,
+            on_progress=None if relay is None else relay.report,
+            artifacts=artifacts,
+        )
+        # Ids of MCP requests begin anew in each session: they name no call.
+        arguments: dict[str, Any] = {
+            "agent_id": caller.agent_id,
+            "call_id": uuid.uuid4().hex,
+            "run": run,
+        }
+        if relay is None:
+            return await self._host.call(params.name, params.arguments, **arguments)
+        async with relay.running():
+            return await self._host.call(params.name, params.arguments, **arguments)
+
+    def _answer(
+        self,
+        tool: Tool | None,
+        result: ToolResult,
+        ask: AskClient,
+        artifacts: Artifacts,
+    ) -> types.CallToolResult:
+        problem = result.error
+        if problem is None:
+            try:
+                content = self._definitions.structured(tool, result.content)
+                return success(result, content, artifacts.saved)
+            except ToolcellError as error:
+                problem = ErrorInfo.of(error)
+        envelope = error_envelope(problem)
+        if problem.kind == "tool.not_found":
+            raise MCPError(types.INVALID_PARAMS, problem.message, envelope)
+        if problem.details.get("reason") == "approval_unavailable" and ask.request:
+            envelope |= {"retryable": True, "approval_id": ask.request.id}
+        return failure(envelope, result)

@@ -1,0 +1,244 @@
+"""Serves one MCP client on standard input and output.
+
+The library's own reader waits in a thread that nothing can end, and takes lines of
+any length. This one ends when it is told to, and answers what it cannot take.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+import select
+import signal
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import mcp_types as types
+from mcp.server.stdio import stdio_server
+from pydantic import ValidationError
+
+from .host import Host
+from .mcp_caller import Caller
+from .mcp_server import McpServer
+from .strict_json import read_json
+
+_CHUNK = 65_536
+_ANSWERED = re.compile(
+    r'\{"jsonrpc":"2\.0","id":("(?:[^"\\]|\\.)*"|-?\d+),"(?:result|error)"'
+)
+
+
+class Wire:
+    """Lines of JSON-RPC on two file descriptors; what the library calls stdin, stdout.
+
+    Args:
+        read_fd: Where requests come from.
+        write_fd: Where answers go to.
+        max_bytes: Of a line. When it is reached the line is skipped, and answered by
+            an error.
+        drain_seconds: How long the end of the input waits for answers. When it is
+            reached the calls that run are cancelled.
+    """
+
+    def __init__(
+        self, read_fd: int, write_fd: int, *, max_bytes: int, drain_seconds: float
+    ) -> None:
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._max_bytes = max_bytes
+        self._drain_seconds = drain_seconds
+        self._partial = bytearray()
+        self._skipping = False
+        self._lines: deque[bytes] = deque()
+        self._reading = anyio.CancelScope()
+        self._writing = anyio.Lock()
+        self._owed: set[str] = set()
+        self._settled = anyio.Event()
+
+    def stop(self) -> None:
+        """Read no more: to the server this is the end of its input."""
+        self._reading.cancel()
+
+    def __aiter__(self) -> Wire:
+        return self
+
+    async def __anext__(self) -> str:
+        while True:
+            while self._lines:
+                line = self._lines.popleft()
+                problem = self._problem(line)
+                if problem is None:
+                    return line.decode()
+                await self.write(problem)
+            if not await self._read():
+                await self._settle()
+                raise StopAsyncIteration
+
+    async def _read(self) -> bool:
+        """Take in what has come; False at the end."""
+        if self._reading.cancel_called:
+            return False
+        with anyio.CancelScope() as self._reading:
+            try:
+                await anyio.wait_readable(self._read_fd)
+            except PermissionError:
+                # A regular file: there is nothing to wait for.
+                await anyio.lowlevel.checkpoint()
+            data = os.read(self._read_fd, _CHUNK)
+            self._split(data)
+            return bool(data)
+        return False
+
+    def _split(self, data: bytes) -> None:
+        *whole, rest = data.split(b"\n")
+        for part in whole:
+            self._lines.append(self._end_line(part))
+        self._partial += rest
+        if len(self._partial) > self._max_bytes:
+            # Kept just long enough to be told from one that fits.
+            self._skipping = True
+            self._partial.clear()
+
+    def _end_line(self, part: bytes) -> bytes:
+        line = bytes(self._partial) + part
+        skipped, self._skipping = self._skipping, False
+        self._partial.clear()
+        return b" " * (self._max_bytes + 1) if skipped else line
+
+    def _problem(self, line: bytes) -> str | None:
+        """Return the answer to a line that the server cannot take."""
+        if len(line) > self._max_bytes:
+            return _error(types.INVALID_REQUEST, f"more than {self._max_bytes} bytes")
+        try:
+            message = read_json(line)
+        except ValueError:
+            return _error(types.PARSE_ERROR, "Parse error")
+        try:
+            types.jsonrpc_message_adapter.validate_python(message, by_name=False)
+        except ValidationError:
+            return _error(types.INVALID_REQUEST, "Invalid Request")
+        if "method" in message and "id" in message:
+            self._owed.add(json.dumps(message["id"]))
+        elif message.get("method") == "notifications/cancelled":
+            cancelled = (message.get("params") or {}).get("requestId")
+            self._paid(json.dumps(cancelled))
+        return None
+
+    async def _settle(self) -> None:
+        """Wait for the answers to what was asked, while somebody can read them."""
+        poll = select.poll()
+        poll.register(self._write_fd, 0)
+        with anyio.move_on_after(self._drain_seconds):
+            while self._owed and not poll.poll(0):
+                self._settled = anyio.Event()
+                await self._settled.wait()
+
+    def _paid(self, request_id: str) -> None:
+        self._owed.discard(request_id)
+        self._settled.set()
+
+    async def write(self, text: str) -> None:
+        """Write a line, whole."""
+        async with self._writing:
+            try:
+                await anyio.to_thread.run_sync(
+                    _write_all, self._write_fd, text.encode(), abandon_on_cancel=True
+                )
+            except OSError:
+                # Nobody reads any more.
+                self.stop()
+                self._owed.clear()
+        answered = _ANSWERED.match(text)
+        if answered is not None:
+            self._paid(json.dumps(json.loads(answered[1])))
+
+    async def flush(self) -> None:
+        """Do nothing: all is written."""
+
+
+def _error(code: int, message: str) -> str:
+    answer = {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": code, "message": message},
+    }
+    return json.dumps(answer) + "\n"
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+async def serve_stdio(host: Host, agent_id: str) -> None:
+    """Serve the client at standard input and output until it leaves.
+
+    SIGTERM and SIGINT end it too, after the calls that run.
+
+    Args:
+        host: The host; open.
+        agent_id: The agent that the client is.
+    """
+    settings = host.config.server
+    caller = Caller(
+        agent_id=agent_id,
+        run_id=f"stdio-{uuid.uuid4().hex}",
+        approver=_user() if settings.elicitation else None,
+    )
+    server = McpServer(host, lambda ctx: caller)
+    wire = Wire(
+        _taken(0, os.open(os.devnull, os.O_RDONLY)),
+        _taken(1, os.dup(2)),
+        max_bytes=settings.max_body_bytes,
+        drain_seconds=settings.drain_seconds,
+    )
+    stream: Any = wire
+    async with (
+        anyio.create_task_group() as tasks,
+        stdio_server(stdin=stream, stdout=stream) as (read, write),
+    ):
+        tasks.start_soon(stop_on_signal, server, wire.stop)
+        options = server.lowlevel.create_initialization_options()
+        await server.lowlevel.run(read, write, options)
+        tasks.cancel_scope.cancel()
+
+
+async def stop_on_signal(server: McpServer, stop: Callable[[], None]) -> None:
+    """Wait for a signal to stop, then for the calls that run; a second one is final."""
+    seconds = server.drain_seconds
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
+            async for _ in signals:
+                tasks.start_soon(_drain, server, seconds, stop)
+                seconds = 0.0
+
+
+async def _drain(server: McpServer, seconds: float, stop: Callable[[], None]) -> None:
+    await server.calls.drain(seconds)
+    stop()
+
+
+def _taken(fd: int, other: int) -> int:
+    """Take a standard descriptor for us alone, and leave another in its place.
+
+    What tools print goes to standard error, and what they read is empty.
+    """
+    mine = os.dup(fd)
+    os.dup2(other, fd)
+    os.close(other)
+    return mine
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

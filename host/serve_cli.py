@@ -1,0 +1,73 @@
+"""`toolcell serve`: the tools of a host for MCP clients."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolcell.core import ConfigError
+
+from .options import DEFAULT_CONFIG, AsJson, ConfigPath
+
+if TYPE_CHECKING:
+    from .config import HostConfig
+
+
+def serve(
+    config: ConfigPath = DEFAULT_CONFIG,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve HTTP there; port 0 is any."),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="The agent on standard input; default server.agent_id."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve MCP on standard input and output, or over HTTP."""
+    try:
+        import mcp  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "serving needs the extra 'mcp'", hint="pip install 'toolcell[mcp]'"
+        ) from None
+    import anyio
+
+    from .config import HostConfig
+
+    settings = HostConfig.from_file(config)
+    if http is None:
+        anyio.run(_serve_stdio, settings, agent or settings.server.agent_id)
+    elif agent is not None:
+        raise ConfigError("over HTTP the token says which agent calls")
+    else:
+        anyio.run(_serve_http, settings, http, as_json)
+
+
+async def _serve_stdio(settings: HostConfig, agent_id: str | None) -> None:
+    from .host import Host
+    from .mcp_stdio import serve_stdio
+
+    if agent_id is None:
+        raise ConfigError(
+            "which agent calls?", hint="set server.agent_id, or pass --agent"
+        )
+    known = {policy.agent_id for policy in settings.all_policies()}
+    if agent_id not in known:
+        raise ConfigError(f"there is no policy of an agent {agent_id!r}")
+    async with Host(settings) as host:
+        await serve_stdio(host, agent_id)
+
+
+async def _serve_http(settings: HostConfig, address: str, as_json: bool) -> None:
+    from .host import Host
+    from .mcp_http import serve_http
+
+    def tell(url: str) -> None:
+        print(json.dumps({"url": url}) if as_json else f"serving {url}", flush=True)
+
+    async with Host(settings) as host:
+        await serve_http(host, address, tell)

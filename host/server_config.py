@@ -1,0 +1,96 @@
+"""The tables `[server]` and `[auth]` of the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from .config_model import IMPORT_PATH, Count, Model, Seconds
+
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+_Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+[^\s?#]*$")]
+
+
+class ServerConfig(Model):
+    """How `toolcell serve` serves MCP clients."""
+
+    agent_id: _Name | None = None
+    """The agent that calls over standard input and output. None: name one with
+    `--agent`."""
+
+    elicitation: bool = True
+    """Whether a client on standard input and output may ask its user to approve a
+    call. Over HTTP the client's token says so, see `toolcell tokens create`."""
+
+    approval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """Seconds that a call waits for a person whom its client cannot ask. When it is
+    reached the call is refused as pending, with the id of the request; the same call
+    in the same session finds a later answer."""
+
+    allowed_hosts: tuple[_Name, ...] = ()
+    """Values of the header `Host` that are accepted beside those of the loopback
+    address, such as `tools.example.com`. Others are answered 403."""
+
+    allowed_origins: tuple[_Name, ...] = ()
+    """Values of the header `Origin` that are accepted beside those of the loopback
+    address, such as `https://example.com`. Others are answered 403."""
+
+    max_clients: Count = 256
+    """Sessions over HTTP at once. When it is reached new clients are answered 503."""
+
+    max_connections: Count = 1_024
+    """Open connections over HTTP. When it is reached further requests are answered
+    503."""
+
+    max_requests: Count = 256
+    """Requests at once, of all clients. When it is reached further requests are
+    answered 503, and further calls as busy."""
+
+    max_body_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 4_194_304
+    """Bytes of one request. When it is reached the request is answered 413, and over
+    standard input as too large."""
+
+    idle_seconds: Seconds = 1_800.0
+    """Seconds that a session over HTTP may be without a request. When it is reached
+    the session ends, with all that hangs on it."""
+
+    drain_seconds: Annotated[float, Field(ge=0, le=3_600)] = 10.0
+    """Seconds that a server that was told to stop waits for calls that run. When it
+    is reached they are cancelled."""
+
+
+class AuthConfig(Model):
+    """Who may connect over HTTP: who has a token of `toolcell tokens create`, unless
+    this table says otherwise."""
+
+    verifier: Annotated[str, Field(pattern=IMPORT_PATH)] | None = None
+    """Your own check of tokens as `package.module:name`: an object with mcp's
+    `verify_token`, or a class of such. What it returns names the agent in `subject`
+    and the audience in `resource`."""
+
+    issuer: _Url | None = None
+    """The OAuth server that issues the tokens, told to clients. Needed with
+    `verifier`."""
+
+    resource: _Url | None = None
+    """The public URL of this server's endpoint. Tokens issued for another one are
+    refused. Needed with `verifier`."""
+
+    scopes: tuple[_Name, ...] = ()
+    """Scopes that a token of `verifier` must have. Without them: 403."""
+
+    unauthenticated: bool = False
+    """Whether everybody who reaches the loopback address is `server.agent_id`; in the
+    profile `development` only."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.verifier is None:
+            if self.issuer or self.resource or self.scopes:
+                raise ValueError("issuer, resource and scopes belong to a verifier")
+        elif self.unauthenticated:
+            raise ValueError("verifier and unauthenticated exclude each other")
+        elif self.issuer is None or self.resource is None:
+            raise ValueError("a verifier needs issuer and resource")
+        return self

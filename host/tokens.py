@@ -1,0 +1,166 @@
+"""Tokens that name an agent to the server over HTTP; only their hashes are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import sqlite3
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import time
+from types import TracebackType
+from typing import Any, Self
+
+from toolcell.core import ConfigError, InvalidInputError
+
+TOKENS_FILE = "tokens.db"
+
+MAX_DAYS = 3_650
+"""Longest life of a token. A longer one is refused."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS tokens (
+    id TEXT PRIMARY KEY,
+    hash BLOB NOT NULL,
+    agent_id TEXT NOT NULL,
+    asks_person INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    revoked_at REAL
+)
+"""
+_INSERT = """
+INSERT INTO tokens (id, agent_id, asks_person, created_at, expires_at, revoked_at, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+_ALL = """
+SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at
+FROM tokens ORDER BY created_at
+"""
+_ONE = """
+SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, hash
+FROM tokens WHERE id = ?
+"""
+_REVOKE = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
+_PREFIX = "tcl"
+_NO_HASH = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token, without its secret. Times are seconds since 1970 (UTC)."""
+
+    id: str
+    agent_id: str
+    asks_person: bool
+    """Whether a person at its client may approve calls."""
+
+    created_at: float
+    expires_at: float
+    revoked_at: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+
+class TokenStore:
+    """Tokens in an SQLite file that several processes share.
+
+    Args:
+        path: The file; its folder is there.
+        clock: Seconds since 1970 (UTC).
+
+    Raises:
+        ConfigError: The file cannot be used.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
+        self._clock = clock
+        try:
+            path.touch(mode=0o600)
+            self._file = sqlite3.connect(path, isolation_level=None, timeout=2.0)
+            self._file.execute(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"{path} cannot be used: {error}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def create(
+        self, agent_id: str, *, days: float = 90.0, asks_person: bool = False
+    ) -> tuple[Token, str]:
+        """Make a token; return it, and its text, which is kept nowhere.
+
+        Args:
+            agent_id: The agent that it names.
+            days: How long it is good. When it is reached it is refused.
+            asks_person: Whether a person at its client may approve calls.
+
+        Raises:
+            InvalidInputError: The days are not above 0 and at most 3,650.
+        """
+        if not 0 < days <= MAX_DAYS:
+            raise InvalidInputError(f"a token lasts at most {MAX_DAYS} days")
+        now = self._clock()
+        end = now + days * 86_400
+        token = Token(secrets.token_hex(8), agent_id, asks_person, now, end, None)
+        secret = secrets.token_urlsafe(32)
+        self._file.execute(_INSERT, (*asdict(token).values(), _hash(secret)))
+        return token, f"{_PREFIX}_{token.id}_{secret}"
+
+    def all(self) -> list[Token]:
+        """Return every token that was made, the oldest first."""
+        rows = self._file.execute(_ALL)
+        return [_token(row) for row in rows]
+
+    def revoke(self, token_id: str) -> None:
+        """End a token now, for every server that uses this file.
+
+        Raises:
+            InvalidInputError: There is no such token, or it is revoked already.
+        """
+        done = self._file.execute(_REVOKE, (self._clock(), token_id))
+        if done.rowcount != 1:
+            raise InvalidInputError(
+                f"there is no token {token_id!r} to revoke",
+                hint="see `toolcell tokens list`",
+            )
+
+    def find(self, text: str) -> Token | None:
+        """Return the token of a text; None if it is none, or not good any more.
+
+        How long it takes says nothing about how much of a secret was right.
+        """
+        prefix, _, rest = text.partition("_")
+        token_id, _, secret = rest.partition("_")
+        row = self._file.execute(_ONE, (token_id,)).fetchone()
+        *fields, known = row or (None, _NO_HASH)
+        same = hmac.compare_digest(_hash(secret), known)
+        if row is None or not same or prefix != _PREFIX:
+            return None
+        token = _token(fields)
+        good = token.revoked_at is None and self._clock() < token.expires_at
+        return token if good else None
+
+
+def _hash(secret: str) -> bytes:
+    # A secret of 256 random bits needs no slow hash.
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def _token(row: Any) -> Token:
+    token_id, agent_id, asks_person, created_at, expires_at, revoked_at = row
+    return Token(
+        token_id, agent_id, bool(asks_person), created_at, expires_at, revoked_at
+    )

@@ -1,0 +1,110 @@
+"""`toolcell tokens`: who may connect over HTTP, as which agent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolcell.core import ConfigError, InvalidInputError
+
+from .options import DEFAULT_CONFIG, AsJson, ConfigPath
+from .show import print_table
+
+if TYPE_CHECKING:
+    from .config import HostConfig
+    from .tokens import TokenStore
+
+tokens = typer.Typer(
+    help="Who may connect over HTTP, as which agent.", no_args_is_help=True
+)
+
+
+@tokens.command()
+def create(
+    agent: Annotated[str, typer.Option(help="The agent that the token names.")],
+    days: Annotated[float, typer.Option(help="How long it is good.")] = 90.0,
+    asks_person: Annotated[
+        bool,
+        typer.Option(help="The client shows questions to a person, who may approve."),
+    ] = False,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it, this once: only its hash is kept."""
+    settings = _read(config)
+    if agent not in {policy.agent_id for policy in settings.all_policies()}:
+        raise InvalidInputError(f"there is no policy of an agent {agent!r}")
+    with open_tokens(settings) as store:
+        token, text = store.create(agent, days=days, asks_person=asks_person)
+    if as_json:
+        print(json.dumps({**token.to_json(), "token": text}))
+        return
+    print(text)
+    print(
+        f"token {token.id} of {agent}, good until {_date(token.expires_at)};"
+        " it is not shown again",
+        file=sys.stderr,
+    )
+
+
+@tokens.command("list")
+def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
+    """List all tokens, without their secrets."""
+    with open_tokens(_read(config)) as store:
+        found = store.all()
+    if as_json:
+        print(json.dumps([each.to_json() for each in found]))
+        return
+    rows = [
+        (
+            each.id,
+            each.agent_id,
+            "yes" if each.asks_person else "no",
+            _date(each.expires_at),
+            "" if each.revoked_at is None else _date(each.revoked_at),
+        )
+        for each in found
+    ]
+    print_table(("token", "agent", "asks a person", "good until", "revoked"), rows)
+
+
+@tokens.command()
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="ID", help="The token's id.")],
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """End a token now; servers that run refuse it from their next request on."""
+    with open_tokens(_read(config)) as store:
+        store.revoke(token)
+    print(json.dumps({"revoked": token}) if as_json else f"revoked {token}")
+
+
+def open_tokens(settings: HostConfig) -> TokenStore:
+    """Return the tokens of a configuration.
+
+    Raises:
+        ConfigError: It keeps no state, or the file cannot be used.
+    """
+    from .parts import make_folder
+    from .tokens import TOKENS_FILE, TokenStore
+
+    if settings.state.folder is None:
+        raise ConfigError("tokens need a place", hint="name a folder in [state]")
+    make_folder(settings)
+    return TokenStore(settings.state.folder / TOKENS_FILE)
+
+
+def _read(path: Path) -> HostConfig:
+    from .config import HostConfig
+
+    return HostConfig.from_file(path)
+
+
+def _date(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,147 @@
+"""Hosts served over MCP, and clients of them, for tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, ElicitResult
+
+from toolcell.host import Host, HostConfig
+from toolcell.host.mcp_caller import Caller
+from toolcell.host.mcp_http import HttpServer
+from toolcell.host.mcp_server import McpServer
+from toolcell.tools import Tool
+
+from .cli import TOOLCELL, toolcell
+
+LEGACY, MODERN = "legacy", "2026-07-28"
+MODES = (LEGACY, MODERN)
+"""The handshake era and the stateless one."""
+
+CONFIG = """
+[sandbox]
+backend = "subprocess"
+[tools]
+builtin = ["arithmetic", "clock"]
+[state]
+folder = "state"
+[server]
+agent_id = "a"
+approval_seconds = 0.05
+[[policies]]
+agent_id = "a"
+allow = ["calculate", "run_python", "own_*"]
+ask = ["get_today_date"]
+[[policies]]
+agent_id = "b"
+allow = ["get_today_date"]
+"""
+WITH_CODE = CONFIG.replace('"clock"]', '"clock", "code"]')
+SUM = {"expression": "6 * 7"}
+
+
+def written(folder: Path, text: str = CONFIG) -> Path:
+    """Return the path of a configuration in a folder."""
+    path = folder / "toolcell.toml"
+    path.write_text(text)
+    return path
+
+
+def settings(folder: Path, text: str = CONFIG) -> HostConfig:
+    """Return a configuration of a folder."""
+    return HostConfig.from_file(written(folder, text), environ={})
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, *tools: Tool, text: str = CONFIG, approver: str | None = None
+) -> AsyncIterator[McpServer]:
+    """Serve a host to clients in this process, which are the agent a."""
+    async with Host(settings(folder, text)) as host:
+        host.registry.register_many(tools)
+        caller = Caller(agent_id="a", run_id="run", approver=approver)
+        yield McpServer(host, lambda ctx: caller)
+
+
+@asynccontextmanager
+async def http_served(
+    folder: Path, *tools: Tool, text: str = CONFIG
+) -> AsyncIterator[HttpServer]:
+    """Serve a host over HTTP from this process."""
+    async with Host(settings(folder, text)) as host:
+        host.registry.register_many(tools)
+        server = HttpServer(host, "127.0.0.1:0")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve)
+            try:
+                yield server
+            finally:
+                server.stop()
+
+
+@contextmanager
+def http_process(path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Serve over HTTP from a process of its own; yields its URL and the process."""
+    command = [TOOLCELL, "serve", "--http", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(
+        [*command, "--config", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line, process.communicate()
+            yield json.loads(line)["url"], process
+        finally:
+            process.kill()
+
+
+def token(path: Path, agent: str = "a", *options: str) -> str:
+    """Return a new token of an agent."""
+    made = toolcell(
+        *("tokens", "create", "--agent", agent, "--json", "--config", str(path)),
+        *options,
+    )
+    assert made.returncode == 0, made.stderr
+    return str(json.loads(made.stdout)["token"])
+
+
+@asynccontextmanager
+async def http_client(
+    url: str, text: str = "", **options: Any
+) -> AsyncIterator[Client]:
+    """Return a client with a token."""
+    headers = {"Authorization": f"Bearer {text}"} if text else {}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(url, http_client=http), **options) as client,
+    ):
+        yield client
+
+
+def said(result: Any) -> Any:
+    """Return the structured content of a result."""
+    assert isinstance(result, CallToolResult)
+    return result.structured_content
+
+
+def answering(action: Any, **content: Any) -> Any:
+    """Return what a client's user says to every question; what was asked is kept."""
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action=action, content=content or None)
+
+    asked: list[str] = []
+    answer.asked = asked  # type: ignore[attr-defined]
+    return answer

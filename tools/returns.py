@@ -1,0 +1,57 @@
+"""What a function returns, as a JSON Schema."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticOmit
+
+from toolcell.core import ConfigError
+
+from .signature import plain_function, resolve_annotations
+
+_SAYS_NOTHING = (Any, None, type(None), object, inspect.Signature.empty)
+_AWAITED = (Awaitable, Coroutine)
+
+
+def result_schema(
+    function: Callable[..., Any], namespace: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the JSON Schema of what a function returns; None: it does not say.
+
+    Args:
+        function: Anything callable.
+        namespace: Names that the annotation may use besides the function's own.
+    """
+    written = getattr(plain_function(function), "__annotations__", {}).get("return")
+    if written in _SAYS_NOTHING or written in ("None", "Any", "object"):
+        return None
+    parameter = inspect.Parameter(
+        "result", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=written
+    )
+    try:
+        found = resolve_annotations(function, [parameter], namespace)["result"]
+        if typing.get_origin(found) in _AWAITED:
+            found = typing.get_args(found)[-1]
+        if found in _SAYS_NOTHING or isinstance(found, types.NoneType):
+            return None
+        schema = TypeAdapter(found).json_schema(mode="serialization")
+    except (ConfigError, PydanticUserError, PydanticOmit, TypeError):
+        # Any type may be returned that has a JSON form, known beforehand or not.
+        return None
+    return _at_root(schema) or None
+
+
+def _at_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose root is no reference: clients look for a type there."""
+    reference = schema.get("$ref", "")
+    if not reference.startswith("#/$defs/"):
+        return schema
+    definitions = schema["$defs"]
+    return {**definitions[reference.removeprefix("#/$defs/")], "$defs": definitions}
