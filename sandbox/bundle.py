@@ -96,6 +96,11 @@ def _pack(modules: Any) -> bytes:
     return f"{len(data):08x}".encode() + data
 
 
+ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""What every supervisor is started with: large blocks in huge pages, so that a fork
+of 200 MB copies hundreds of entries, not tens of thousands. No program sees it."""
+
+
 def command(python: str, entry: str, *descriptors: int, site: bool = True) -> list[str]:
     """Return the argv that starts `entry` of the bundle under `python`.
 

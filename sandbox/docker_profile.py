@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from . import owner
-from .bundle import command
+from .bundle import ENVIRONMENT, command
 from .cell.seccomp import NAMESPACE_FLAGS, SOCKET_FAMILIES, allowed_calls
 from .cell_client import CELL_UID, WORKDIR
 from .config import Limits
@@ -75,7 +75,8 @@ def container_arguments(
             name
             for name in (entry.partition("=")[0] for entry in image_env)
             if name not in _KEPT_VARIABLES
-        ],
+        ]
+        + [f"{name}={value}" for name, value in ENVIRONMENT.items()],
         "Labels": labels(),
         "OpenStdin": True,
         "StdinOnce": True,

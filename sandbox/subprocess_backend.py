@@ -25,7 +25,7 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from . import host_cgroups, mounts
-from .bundle import bundle, command, compiled_bundle
+from .bundle import ENVIRONMENT, bundle, command, compiled_bundle
 from .cell_client import (
     CELL_UID,
     WORKDIR,
@@ -207,7 +207,7 @@ class Launcher:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={},
+                env=ENVIRONMENT,
                 cwd="/",
                 start_new_session=True,
             )

@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 
-from . import linux, root, supervisor
+from . import linux, root, runner, supervisor
 from .cgroups import CellGroup, GroupMaker
 from .descriptors import place, receive_fds, send_fds
 from .frames import encode
@@ -96,6 +96,7 @@ class Launcher:
         self._masks = root.masks()
         # Warm what cells need before the first of them is cloned.
         _warm_up()
+        runner.get_ready(self._kind["settings"])
         gc.collect()
         gc.freeze()
         # Finds out now, not at the first run, that a cell cannot be made here.
@@ -236,7 +237,7 @@ class Launcher:
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             why = self._finish_namespaces(kind["limits"])
             start, accounts = _keep_only(start, group)
-            boss = supervisor.Supervisor(accounts)
+            boss = supervisor.Supervisor(accounts, ready=True)
             if not why:
                 boss.prepare(kind["settings"])
             message, channels = receive_fds(start, 1, 1)
@@ -313,7 +314,7 @@ def _warm_up() -> None:
     """Import and touch what every program's process will use."""
     import site
 
-    from . import runner, seccomp
+    from . import seccomp
 
     # What `site` gives to programs, without running .pth files in the launcher.
     sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]

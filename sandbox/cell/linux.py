@@ -22,7 +22,7 @@ MNT_DETACH = 2
 
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
-PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24
+PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
@@ -122,12 +122,12 @@ def bring_up_loopback() -> None:
 def drop_bounding_set() -> None:
     """Empty the capability bounding set; needs CAP_SETPCAP. Raises OSError."""
     for capability in range(_MAX_CAPABILITIES):
-        present = _libc.prctl(PR_CAPBSET_READ, capability)
-        if present == -1:
+        if _libc.prctl(PR_CAPBSET_DROP, capability) == 0:
+            continue
+        if ctypes.get_errno() == errno.EINVAL:
             # The first number that this kernel has no capability for.
-            break
-        if present:
-            prctl(PR_CAPBSET_DROP, capability)
+            return
+        _check(-1, "drop the bounding set")
 
 
 def drop_capabilities() -> None:

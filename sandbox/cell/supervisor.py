@@ -56,7 +56,7 @@ def _spoken(text: bytes) -> int:
 
 def main(read_fd: int, write_fd: int) -> NoReturn:
     """Serve one cell until the host closes the channel."""
-    serve(Supervisor(None), Channel(read_fd, write_fd))
+    serve(Supervisor(), Channel(read_fd, write_fd))
 
 
 def serve(supervisor: Supervisor, channel: Channel) -> NoReturn:
@@ -92,17 +92,22 @@ class Supervisor:
 
     Args:
         cgroup: Open descriptors of the cell's accounts; None to look for them.
+        ready: Whether `runner.get_ready` was called in a process before this one.
     """
 
     _channel: Channel
 
-    def __init__(self, cgroup: dict[str, int] | None) -> None:
+    def __init__(
+        self, cgroup: dict[str, int] | None = None, *, ready: bool = False
+    ) -> None:
+        self._ready = ready
         self._owns_namespace = os.getpid() == 1
         self._child: Child | None = None
         self._branches = Branches()
         self._wake_r, self._wake_w = os.pipe()
         self._settings: dict[str, Any] = {}
         self._held: list[str] = []
+        self._strays_end = False
         self._accounts = Accounts(cgroup)
 
     def prepare(self, settings: dict[str, Any]) -> None:
@@ -114,8 +119,9 @@ class Supervisor:
         self._protect()
         self._settings = {**settings, "held": self._held}
         _narrow_affinity(self._settings["affinity"])
-        runner.get_ready(self._settings)
-        gc.collect()
+        if not self._ready:
+            runner.get_ready(self._settings)
+            gc.collect()
         gc.freeze()
         self._fork()
 
@@ -159,7 +165,8 @@ class Supervisor:
             self._serve_files(frame)
         elif kind == "drop":
             self._branches.drop(frame.header["branch"])
-            self._kill_strays(self._known())
+            # Large ones take long to end; only a run must not meet them.
+            self._strays_end = not self._kill_once(self._known())
 
     def _serve_files(self, frame: Frame) -> None:
         folder = self._branches.folder(frame.header["branch"]) or self._workdir
@@ -260,6 +267,8 @@ class Supervisor:
             os.close(fd)
 
     def _run(self, frame: Frame) -> None:
+        if self._strays_end:
+            self._kill_strays(self._known())
         branch = frame.header.get("branch")
         child, lost = self._branches.take(branch)
         if child is None:
@@ -307,20 +316,23 @@ class Supervisor:
             self._wait_for_an_end()
 
     def _kill_strays(self, living: set[int]) -> None:
-        """Collect what still ends; kill whatever is not known."""
-        while True:
-            left = [pid for pid in self._accounts.children() if pid not in living]
-            if not left:
-                return
-            for pid in left:
-                if self._owns_namespace:
-                    os.kill(pid, signal.SIGKILL)
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                return
+        """Kill whatever is not known, and collect it."""
+        while not self._kill_once(living):
             self._wait_for_an_end()
+        self._strays_end = False
+
+    def _kill_once(self, living: set[int]) -> bool:
+        """Kill whatever is not known; tell whether nothing of it is left."""
+        left = [pid for pid in self._accounts.children() if pid not in living]
+        for pid in left:
+            if self._owns_namespace:
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while left and os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return True
+        return not left
 
     def _wait_for_an_end(self) -> None:
         select.select([self._wake_r], [], [], _KILL_AGAIN_SECONDS)
