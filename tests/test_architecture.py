@@ -60,7 +60,8 @@ FACES = {
         Arguments ArtifactSink CacheHook CircuitBreaker CodeExecutor CodeResult
         CodeSession CodeSessions ConcurrentExecutor
         FolderResultStore FunctionTool Hook Idempotency Invocation JSONSchemaTool
-        LoggingHook MadeCall MemoryIdempotency MemoryRecords ObservedRecords Proceed
+        LoggingHook MCPChange MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
+        MadeCall MemoryIdempotency MemoryRecords ObservedRecords Proceed
         Progress Records RedactionHook Reload ResultSizeHook RetryPolicy RunContext
         SQLiteIdempotency SQLiteRecords SequentialExecutor Snapshot Tool ToolContext
         ToolExecutionRecord ToolExecutor ToolOptions ToolRegistry to_anthropic to_mcp
@@ -75,7 +76,7 @@ BUILT = sorted(room for room in ROOMS if (ROOT / room / "__init__.py").exists())
 CELL = ROOT / "sandbox" / "cell"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
-HEAVY = ("docker", "requests", "rich", "typer", "RestrictedPython", "IPython")
+HEAVY = ("docker", "requests", "rich", "typer", "RestrictedPython", "IPython", "mcp")
 CURRENT = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PYTHONS = ("3.8", "3.9", "3.10", CURRENT)
 

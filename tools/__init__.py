@@ -15,6 +15,11 @@ from .hook_result_size import FolderResultStore, ResultSizeHook
 from .hooks import Hook, Invocation, Proceed
 from .idempotency import Idempotency, MemoryIdempotency
 from .json_schema_tool import JSONSchemaTool
+from .mcp_client import MCPToolset
+from .mcp_definition import MCPDefinition
+from .mcp_http import MCPEndpoint
+from .mcp_pins import MCPChange, MCPPins
+from .mcp_stdio import MCPCommand
 from .observed_records import ObservedRecords
 from .options import ToolOptions
 from .records import MemoryRecords, Records, ToolExecutionRecord
@@ -43,6 +48,12 @@ __all__ = [
     "Invocation",
     "JSONSchemaTool",
     "LoggingHook",
+    "MCPChange",
+    "MCPCommand",
+    "MCPDefinition",
+    "MCPEndpoint",
+    "MCPPins",
+    "MCPToolset",
     "MadeCall",
     "MemoryIdempotency",
     "MemoryRecords",

@@ -333,8 +333,8 @@ class Pipeline:
             )
         except ToolTimeoutError:
             raise
-        except Exception:
-            self._in_doubt = False
+        except Exception as error:
+            self._in_doubt = _is_in_doubt(error)
             raise
         return as_json(self._tool.name, value)
 
@@ -409,6 +409,12 @@ def _kind(error: BaseException) -> str:
 def _part(name: str | None) -> str:
     """Return a name that cannot run into what follows it in a key."""
     return f"{len(name or '')}:{name or ''}"
+
+
+def _is_in_doubt(error: Exception) -> bool:
+    """Tell whether the tool itself does not know what came of the call."""
+    details = error.details if isinstance(error, ToolExecutionError) else {}
+    return details.get("outcome") == "unknown"
 
 
 def _may_pass(error: ToolcellError) -> bool:

@@ -1,0 +1,93 @@
+"""Set-ups of MCP servers for tests: the scripted one, and the official example."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from toolcell.tools import MCPCommand, MCPPins, MCPToolset
+
+from .executor_tools import PATIENCE
+
+SERVER = Path(__file__).with_name("mcp_test_server.py")
+OPEN = {"type": "object"}
+
+
+def definition(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": f"Does {name}.", "inputSchema": OPEN, **more}
+
+
+class Scripted:
+    """The scripted server over its pipes, in a folder of its own."""
+
+    def __init__(self, folder: Path, *tools: str | dict[str, Any]) -> None:
+        self.folder = folder
+        self.offer(*tools)
+
+    def offer(self, *tools: str | dict[str, Any]) -> None:
+        """Tell these tools from the next listing on."""
+        told = [definition(each) if isinstance(each, str) else each for each in tools]
+        self.tell(told)
+
+    def tell(self, listing: Any) -> None:
+        (self.folder / "tools.json").write_text(json.dumps(listing))
+
+    def command(self, **options: Any) -> MCPCommand:
+        args = ("-I", "-S", str(SERVER), str(self.folder))
+        return MCPCommand(command=sys.executable, args=args, **options)
+
+    def toolset(self, pins: MCPPins | None = None, **options: Any) -> MCPToolset:
+        return MCPToolset("test", self.command(), pins=pins, **options)
+
+    def log(self, word: str = "") -> list[str]:
+        """Return what happened, or only what begins with a word, without it."""
+        path = self.folder / "log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [
+            line.removeprefix(word).strip() for line in lines if line.startswith(word)
+        ]
+
+    async def logged(self, word: str) -> str:
+        """Wait until something happened."""
+        await until(lambda: bool(self.log(word)))
+        return self.log(word)[0]
+
+    @property
+    def pids(self) -> list[int]:
+        """The servers that were started."""
+        return [int(line.split()[0]) for line in self.log("started")]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not condition():
+            await anyio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state != b"Z"
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes that have a folder's path in their command."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                command = Path(f"/proc/{name}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(folder) in command and alive(int(name)):
+                found.append(int(name))
+    return found

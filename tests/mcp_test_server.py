@@ -1,0 +1,143 @@
+"""An MCP server of few words, friendly or hostile; standard library only.
+
+Started as `python mcp_test_server.py FOLDER`. It offers the tools of FOLDER/tools.json,
+read at each listing, and writes what happens to FOLDER/log. What a tool does goes by
+its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(sys.argv[1])
+
+
+def send(**message: Any) -> None:
+    write(json.dumps({"jsonrpc": "2.0", **message}))
+
+
+def write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def log(text: str) -> None:
+    with (FOLDER / "log").open("a") as file:
+        file.write(text + "\n")
+
+
+def answer(number: Any, text: str = "done", **more: Any) -> None:
+    content = [{"type": "text", "text": text}]
+    send(id=number, result={"content": content, **more})
+
+
+def handle(message: dict[str, Any]) -> None:
+    number, method = message.get("id"), message.get("method")
+    params = message.get("params", {})
+    if method == "initialize":
+        capabilities = {"tools": {"listChanged": True}}
+        about = {"name": "test", "version": "1"}
+        version = params["protocolVersion"]
+        result = {
+            "protocolVersion": version,
+            "capabilities": capabilities,
+            "serverInfo": about,
+        }
+        send(id=number, result=result)
+    elif method == "tools/list":
+        log("listed")
+        page = json.loads((FOLDER / "tools.json").read_text())
+        send(id=number, result=page if isinstance(page, dict) else {"tools": page})
+    elif method == "tools/call":
+        log(f"called {params['name']}")
+        call(number, params["name"], params.get("arguments", {}), params)
+    elif method == "notifications/cancelled":
+        log(f"cancelled {params['requestId']}")
+    elif method is None:
+        log("told " + json.dumps(message.get("error", message.get("result"))))
+    elif number is not None:
+        send(id=number, error={"code": -32601, "message": "no such method"})
+
+
+def call(number: Any, name: str, arguments: dict[str, Any], params: Any) -> None:
+    match name:
+        case "echo":
+            answer(number, json.dumps(arguments))
+        case "die":
+            os._exit(1)
+        case "die_once":
+            if not (FOLDER / "died").exists():
+                (FOLDER / "died").touch()
+                os._exit(1)
+            answer(number)
+        case "never":
+            log(f"never answers {number}")
+        case "huge":
+            write("x" * arguments["bytes"])
+            answer(number)
+        case "nonsense":
+            for line in ("{", "[]", "7", '{"jsonrpc":"1.0"}', "\x1b[2Jlog", "\x00"):
+                for _ in range(arguments["times"]):
+                    write(line)
+            answer(number)
+        case "wrong_ids":
+            odd: list[Any] = [None, "x", 10**40, number + 9, -1, True, 1.5, [], {}]
+            for other in odd:
+                answer(other, "forged")
+            write(f"[{json.dumps({'jsonrpc': '2.0', 'id': number, 'result': {}})}]")
+            answer(number, "first")
+            answer(number, "second")
+        case "flood":
+            while True:
+                send(method="notifications/message", params={"level": "info"})
+        case "progress":
+            token = params.get("_meta", {}).get("progressToken")
+            for progress in (1, 3, 2, 3, "4", None, 4):
+                told = {"progressToken": token, "progress": progress, "total": 4}
+                told["message"] = "\x1b[31m" + "w" * 1000
+                send(method="notifications/progress", params=told)
+            answer(number, str(token is not None))
+            send(
+                method="notifications/progress",
+                params={"progressToken": token, "progress": 9},
+            )
+        case "ask":
+            for count, method in enumerate(arguments["methods"]):
+                send(id=f"ask-{count}", method=method, params=arguments["params"])
+            answer(number)
+        case "changed":
+            send(method="notifications/tools/list_changed")
+            answer(number)
+        case "daemon":
+            daemon()
+            answer(number)
+        case "raw":
+            write(json.dumps(arguments["line"]).replace('"ID"', json.dumps(number)))
+        case _:
+            send(id=number, error={"code": -32602, "message": "\x1b[2Junknown"})
+
+
+def daemon() -> None:
+    """Start a process that left session and group, and holds no pipe."""
+    if os.fork():
+        os.wait()
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    for number in range(3):
+        os.close(number)
+    log(f"daemon {os.getpid()}")
+    signal.pause()
+
+
+if __name__ == "__main__":
+    log(f"started {os.getpid()} {json.dumps(dict(os.environ))}")
+    for text in sys.stdin:
+        handle(json.loads(text))
+    log("left")

@@ -1,0 +1,296 @@
+"""Tools of MCP servers, as tools like any other.
+
+A server is started or reached when the first call needs it, and again when it died.
+What a model reads, and what a call is checked by, is the definition that was approved
+(`MCPPins`), never what the server says now: the two are compared each time that the
+server tells its tools, and a tool that changed does not run.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Collection
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from pydantic import JsonValue
+
+from toolcell.core import ConfigError, InvalidInputError, ToolExecutionError
+
+from .context import ToolContext
+from .json_schema import build_validator
+from .json_schema_tool import JSONSchemaTool
+from .mcp_connection import Connection, connect
+from .mcp_definition import Listing, MCPDefinition, told_description, told_schema
+from .mcp_http import MCPEndpoint
+from .mcp_pins import MCPPins
+from .mcp_results import ProgressRelay, content_of
+from .mcp_stdio import MCPCommand
+from .options import provider_name
+from .tool import Tool
+
+CLOSE_SECONDS = 5.0
+"""Seconds that a server has to take its leave. When it is reached it is cut off."""
+
+_PREFIX = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]|_(?!_))*(?<!_)")
+_log = logging.getLogger(__name__)
+
+
+class MCPTool(JSONSchemaTool):
+    """A tool that an MCP server runs; made by `MCPToolset`."""
+
+    def __init__(
+        self, toolset: MCPToolset, definition: MCPDefinition, *, idempotent: bool
+    ) -> None:
+        self.toolset = toolset
+        self.definition = definition
+        name = f"{toolset.prefix}__{definition.name}"
+        super().__init__(
+            self._ask,
+            name=name,
+            description=told_description(toolset.name, definition),
+            parameters=told_schema(definition.input_schema),
+            idempotent=idempotent,
+            timeout=toolset.timeout_seconds,
+            tags={"mcp", f"mcp:{toolset.name}"},
+        )
+        schema = definition.output_schema
+        self.output = None if schema is None else build_validator(name, schema)
+
+    async def _ask(self, arguments: dict[str, Any], context: ToolContext) -> JsonValue:
+        return await self.toolset.call(self, arguments, context)
+
+    @property
+    def definition_hash(self) -> str:
+        """The hash of the whole definition, as it is pinned."""
+        return self.definition.digest
+
+    @property
+    def source(self) -> str:
+        return f"the MCP server {self.toolset.name}"
+
+
+class MCPToolset:
+    """The tools of one MCP server.
+
+    ```
+    async with MCPToolset("files", MCPCommand(command=...), pins=pins) as files:
+        registry.register_many(files.tools)
+    ```
+    Every call goes the way of all calls: validated, guarded, recorded. The server gets
+    the arguments, and nothing of the agent. It is offered no sampling, no elicitation
+    and no roots, its text never reaches a terminal or a model unmarked, and no URL
+    that it names is opened.
+
+    Args:
+        name: The server's name, here and in the pins.
+        server: How to reach it.
+        pins: Approved definitions; a tool that is not among them is not there. None
+            approves what the server tells when the toolset is opened, until it is
+            closed: only for servers whose every word is trusted.
+        prefix: Before each name, as `prefix__name`; default: the name.
+        idempotent: Tools, by the server's names, that may be called again when it is
+            not known whether a call was made. What the server says of it is a hint
+            that nothing goes by.
+        timeout_seconds: Of one call, the start of the server included. When it is
+            reached the server is told to stop, and the call ends as `timeout`.
+        startup_seconds: For a server to start and tell its tools. When it is reached
+            the calls that wait for it fail.
+        max_message_bytes: Size of one message of the server. When it is reached the
+            call fails; a program is ended with its connection.
+
+    Raises:
+        ConfigError: A name or number cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: MCPCommand | MCPEndpoint,
+        *,
+        pins: MCPPins | None,
+        prefix: str | None = None,
+        idempotent: Collection[str] = (),
+        timeout_seconds: float = 60.0,
+        startup_seconds: float = 30.0,
+        max_message_bytes: int = 4_194_304,
+    ) -> None:
+        self.name = name
+        self.prefix = name if prefix is None else prefix
+        if not _PREFIX.fullmatch(self.prefix) or len(self.prefix) > 32:
+            raise ConfigError(
+                f"{self.prefix!r} cannot be the prefix of an MCP server's tools",
+                hint="take letters, digits, `-` and single `_`, at most 32",
+            )
+        if not min(timeout_seconds, startup_seconds, max_message_bytes) > 0:
+            raise ConfigError("the limits of an MCP server are above 0")
+        self.timeout_seconds = timeout_seconds
+        self._server = server
+        self._idempotent = frozenset(idempotent)
+        self._startup_seconds = startup_seconds
+        self._max_message_bytes = max_message_bytes
+        self._lock = anyio.Lock()
+        self._connection: Connection | None = None
+        self._group: TaskGroup | None = None
+        self._tools: dict[str, MCPTool] = {}
+        self._unfit: dict[str, str] = {}
+        self._changed: dict[str, str] = {}
+        self._is_adopting = pins is None
+        if pins is not None:
+            self._adopt(pins.of(name))
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools, for a registry."""
+        return list(self._tools.values())
+
+    @property
+    def definitions(self) -> list[MCPDefinition]:
+        """What the server says of them, as it was approved."""
+        return [each.definition for each in self._tools.values()]
+
+    @property
+    def unusable(self) -> dict[str, str]:
+        """Tools that cannot be called, by the server's names, each with the reason.
+
+        What the server told last decides.
+        """
+        return self._unfit | self._changed
+
+    async def __aenter__(self) -> Self:
+        if self._group is not None:
+            raise InvalidInputError(f"the MCP server {self.name} is open already")
+        self._group = await anyio.create_task_group().__aenter__()
+        if self._is_adopting:
+            try:
+                await self._connected()
+            except BaseException:
+                await self._close()
+                raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        group, self._group = self._group, None
+        if self._connection is not None:
+            self._connection.ended.set()
+        if group is not None:
+            # The caller's error is not the group's: it goes on as it is.
+            await group.__aexit__(None, None, None)
+
+    # Tools, and what became of them.
+
+    def _adopt(self, definitions: dict[str, MCPDefinition]) -> None:
+        spelled: dict[str, list[str]] = {}
+        for name in definitions:
+            spelled.setdefault(provider_name(name).lower(), []).append(name)
+        for name, definition in definitions.items():
+            if len(spelled[provider_name(name).lower()]) > 1:
+                self._unfit[name] = "providers write its name like that of another"
+                continue
+            try:
+                self._tools[name] = MCPTool(
+                    self, definition, idempotent=name in self._idempotent
+                )
+            except ConfigError as error:
+                self._unfit[name] = error.message
+
+    def _compare(self, listing: Listing) -> None:
+        """Look whether the tools are still what they were."""
+        if self._is_adopting:
+            self._is_adopting = False
+            self._adopt(listing.definitions)
+            self._unfit |= listing.refused
+        before, self._changed = self._changed, {}
+        for name, tool in self._tools.items():
+            now = listing.definitions.get(name)
+            if name in listing.refused:
+                self._changed[name] = listing.refused[name]
+            elif now is None:
+                self._changed[name] = "the server does not offer it any more"
+            elif now.digest != tool.definition.digest:
+                self._changed[name] = "the server changed it since it was approved"
+        if self._changed != before:
+            _log.warning("tools of the MCP server %s: %s", self.name, self._changed)
+
+    # Calls.
+
+    async def call(
+        self, tool: MCPTool, arguments: dict[str, Any], context: ToolContext
+    ) -> JsonValue:
+        """Make one call for a tool of this set.
+
+        Raises:
+            ToolExecutionError: It was not made, it failed, or its outcome is unknown.
+        """
+        connection = await self._connected()
+        reason = self._changed.get(tool.definition.name)
+        if reason is not None:
+            raise ToolExecutionError(
+                f"{tool.name} cannot be used: {reason}",
+                hint=f"`toolcell tools pin {self.name}` shows it and approves it",
+            )
+        progress = ProgressRelay(context)
+        result = await connection.call(tool.definition.name, arguments, progress)
+        return content_of(tool.name, result, tool.output, context)
+
+    async def _connected(self) -> Connection:
+        """Return a connection that lives, whose tools were compared."""
+        async with self._lock:
+            now = self._connection
+            if now is not None and now.is_stale and not now.ended.is_set():
+                await self._refresh(now)
+            if now is None or now.ended.is_set():
+                if self._group is None:
+                    raise InvalidInputError(f"the MCP server {self.name} is not open")
+                now = self._connection = await self._group.start(self._hold)
+            return now
+
+    async def _refresh(self, connection: Connection) -> None:
+        connection.is_stale = False
+        try:
+            with anyio.fail_after(self._startup_seconds):
+                self._compare(await connection.listing())
+        except Exception as error:  # noqa: BLE001 - whatever it is, begin anew
+            connection.ended.set()
+            _log.info("%s did not list its tools (%s)", self.name, type(error).__name__)
+        except BaseException:
+            connection.is_stale = True
+            raise
+
+    async def _hold(self, *, task_status: TaskStatus[Connection]) -> None:
+        """Keep a connection open until it ends, one way or the other."""
+        is_open = False
+        with anyio.CancelScope() as scope:
+            scope.deadline = anyio.current_time() + self._startup_seconds
+            try:
+                async with connect(self._server, self._max_message_bytes) as connection:
+                    self._compare(await connection.listing())
+                    scope.deadline = math.inf
+                    is_open = True
+                    task_status.started(connection)
+                    await connection.ended.wait()
+                    scope.deadline = anyio.current_time() + CLOSE_SECONDS
+            except ToolExecutionError as error:
+                if not is_open:
+                    raise ToolExecutionError(
+                        f"there is no connection to the MCP server {self.name}:"
+                        f" {error.message}"
+                    ) from error
+                _log.warning("the MCP server %s is lost: %s", self.name, error.message)
+        if not is_open:
+            raise ToolExecutionError(
+                f"the MCP server {self.name} did not start within"
+                f" {self._startup_seconds:g} s"
+            )

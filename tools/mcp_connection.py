@@ -1,0 +1,218 @@
+"""One connection to an MCP server: opened, listed, called, ended."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from pydantic import TypeAdapter, ValidationError
+
+from toolcell.core import ConfigError, ToolExecutionError
+
+from .mcp_definition import Listing
+from .mcp_http import MCPEndpoint, Refusals, open_endpoint
+from .mcp_results import MAX_ERROR_CHARACTERS, ProgressRelay, unknown_outcome
+from .mcp_stdio import MCPCommand, open_command
+from .mcp_text import shown
+from .mcp_wire import Allowance, Lost, watched
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.client._transport import TransportStreams
+    from mcp.types import CallToolResult, Tool
+
+MAX_PAGES = 100
+"""Pages of one listing. When it is reached the rest is not asked for."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """An open connection; calls share it."""
+
+    client: Client
+    allowance: Allowance
+    is_stale: bool = False
+    """Whether its tools have to be listed again before the next call."""
+
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    async def listing(self) -> Listing:
+        """Return the tools as the server tells them now.
+
+        Raises:
+            Exception: It does not tell them.
+        """
+        listing, cursor = Listing(), None
+        for _ in range(MAX_PAGES):
+            page = await self.client.list_tools(cursor=cursor)
+            for tool in page.tools:
+                if listing.is_full:
+                    return listing
+                listing.add(_as_told(tool))
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        return listing
+
+    async def call(
+        self, tool: str, arguments: dict[str, Any], progress: ProgressRelay
+    ) -> CallToolResult:
+        """Make one call; a cancelled one is cancelled at the server too.
+
+        Raises:
+            ToolExecutionError: The server refused it, or it is not known whether it
+                was made.
+        """
+        from mcp import MCPError
+        from mcp import types as mcp
+
+        self.allowance.give()
+        request = mcp.CallToolRequest(
+            params=mcp.CallToolRequestParams(name=tool, arguments=arguments)
+        )
+        try:
+            result = await self.client.session.send_request(
+                request, _adapter(), progress_callback=progress.callback
+            )
+        except MCPError as error:
+            # The session may be forgotten; the next call finds out.
+            self.is_stale = True
+            raise _refused(tool, error) from error
+        except ValidationError as error:
+            raise unknown_outcome(f"{tool} answered what MCP does not know") from error
+        finally:
+            progress.end()
+        if isinstance(result, mcp.InputRequiredResult):
+            raise ToolExecutionError(f"{tool} asks for input that nobody gives it here")
+        answer: CallToolResult = result
+        return answer
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Any]:
+    from mcp import types as mcp
+
+    return TypeAdapter(mcp.CallToolResult | mcp.InputRequiredResult)
+
+
+def _as_told(tool: Tool) -> dict[str, Any]:
+    hints = tool.annotations
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "outputSchema": tool.output_schema,
+        "annotations": hints and hints.model_dump(by_alias=True, exclude_none=True),
+    }
+
+
+def _refused(tool: str, error: Any) -> ToolExecutionError:
+    from mcp import types as mcp
+
+    # Of these no server says whether the tool ran.
+    in_doubt = (
+        mcp.CONNECTION_CLOSED,
+        mcp.INTERNAL_ERROR,
+        mcp.PARSE_ERROR,
+        mcp.REQUEST_TIMEOUT,
+    )
+    said = shown(error.error.message, MAX_ERROR_CHARACTERS)
+    if error.error.code in in_doubt:
+        return unknown_outcome(f"{tool} gave no answer ({said})")
+    return ToolExecutionError(
+        f"the server of {tool} refused the call: {said}",
+        details={"code": error.error.code},
+    )
+
+
+@asynccontextmanager
+async def connect(
+    server: MCPCommand | MCPEndpoint, most: int
+) -> AsyncGenerator[Connection, None]:
+    """Open a connection; leaving it ends it, and a program with all it started.
+
+    Args:
+        server: To whom.
+        most: Bytes of one message.
+
+    Raises:
+        ConfigError: The MCP library is not installed.
+        ToolExecutionError: There is no connection, or it ended.
+    """
+    try:
+        from mcp import Client
+        from mcp.types import Implementation, ToolListChangedNotification
+    except ImportError:
+        raise ConfigError(
+            "the library of MCP is not installed", hint="pip install 'toolcell[mcp]'"
+        ) from None
+
+    async def receive(message: Any) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            connection.is_stale = True
+
+    refusals, allowance = Refusals(), Allowance()
+    client = Client(
+        watched(_transport(server, most, refusals), allowance),
+        client_info=Implementation(name="toolcell", version="1"),
+        message_handler=receive,
+        cache=None,
+    )
+    connection = Connection(client, allowance)
+    try:
+        async with client, anyio.create_task_group() as tasks:
+            tasks.start_soon(_listen, connection)
+            yield connection
+            tasks.cancel_scope.cancel()
+    except Exception as error:
+        raise ToolExecutionError(_reason(error, refusals.status)) from error
+    finally:
+        connection.ended.set()
+
+
+def _transport(
+    server: MCPCommand | MCPEndpoint, most: int, refusals: Refusals
+) -> AbstractAsyncContextManager[TransportStreams]:
+    if isinstance(server, MCPCommand):
+        return open_command(server, most)
+    return open_endpoint(server, most, refusals)
+
+
+async def _listen(connection: Connection) -> None:
+    """Ask to be told of changes, where that has to be asked for."""
+    from mcp import MCPError
+    from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+    tools = connection.client.server_capabilities.tools
+    if tools is None or not tools.list_changed:
+        return
+    try:
+        async with connection.client.listen(tools_list_changed=True) as changes:
+            async for _ in changes:
+                connection.is_stale = True
+    except ListenNotSupportedError:
+        return
+    except (MCPError, SubscriptionLost, TimeoutError) as error:
+        connection.is_stale = True
+        _log.info("changes of tools are not heard of: %s", type(error).__name__)
+
+
+def _reason(error: BaseException, status: int | None) -> str:
+    """Return why there is no connection, in words that repeat no secret."""
+    while isinstance(error, BaseExceptionGroup):
+        lost = error.subgroup(Lost)
+        error = (lost or error).exceptions[0]
+    if isinstance(error, Lost):
+        return f"it {error.reason}"
+    if isinstance(error, OSError):
+        return f"it cannot be started or reached: {error.strerror or 'no connection'}"
+    if status is not None:
+        return f"it answered with HTTP status {status}"
+    return f"it cannot be reached, or does not speak MCP ({type(error).__name__})"

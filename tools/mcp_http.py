@@ -1,0 +1,125 @@
+"""Speaks to an MCP server over streamable HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from toolcell.core import ConfigError
+
+if TYPE_CHECKING:
+    import httpx2
+    from mcp.client._transport import TransportStreams
+
+IDLE_SECONDS = 300.0
+"""Seconds without a byte on an open answer. When it is reached the answer ends."""
+
+_CONNECT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MCPEndpoint:
+    """An MCP server that is reached by a URL.
+
+    Redirects are followed on the same origin only. Proxies, netrc and other settings
+    of the environment are not used.
+
+    Raises:
+        ConfigError: The URL is none of `http` or `https`, or carries a password.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with every request, such as `Authorization`."""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(
+                "the URL of an MCP server starts with https:// or http://"
+            )
+        if parts.username is not None or parts.password is not None:
+            raise ConfigError(
+                "the URL of an MCP server carries a password",
+                hint="send it in a header",
+            )
+
+
+class Refusals:
+    """The last HTTP status that was an error, to tell of it."""
+
+    status: int | None = None
+
+    async def note(self, response: httpx2.Response) -> None:
+        if response.status_code >= 400:
+            self.status = response.status_code
+
+
+@asynccontextmanager
+async def open_endpoint(
+    server: MCPEndpoint, most: int, refusals: Refusals
+) -> AsyncGenerator[TransportStreams, None]:
+    """Open a client of the server; its messages come and go over the streams.
+
+    Args:
+        server: Where it is.
+        most: Bytes of one message. When it is reached its call fails.
+        refusals: Told of error statuses.
+    """
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with (
+        httpx2.AsyncClient(
+            transport=_bounded(most),
+            # A packed answer could be any size once unpacked.
+            headers={**server.headers, "Accept-Encoding": "identity"},
+            timeout=httpx2.Timeout(_CONNECT_SECONDS, read=IDLE_SECONDS),
+            event_hooks={"response": [refusals.note]},
+            trust_env=False,
+        ) as client,
+        streamable_http_client(
+            server.url, http_client=client, max_sse_event_size=most
+        ) as streams,
+    ):
+        yield streams
+
+
+def _bounded(most: int) -> httpx2.AsyncBaseTransport:
+    """Return a transport whose answers are plain and end at `most` bytes.
+
+    Streams of events last as long as the connection; there each event is bounded.
+    """
+    import httpx2
+
+    class Body(httpx2.AsyncByteStream):
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            left = most
+            async for chunk in self._inner:
+                left -= len(chunk)
+                if left < 0:
+                    raise httpx2.StreamError(f"more than {most:,} bytes")
+                yield chunk
+
+        async def aclose(self) -> None:
+            await self._inner.aclose()
+
+    class Transport(httpx2.AsyncHTTPTransport):
+        async def handle_async_request(
+            self, request: httpx2.Request
+        ) -> httpx2.Response:
+            response = await super().handle_async_request(request)
+            kind = response.headers.get("content-type", "").lower()
+            # Otherwise httpx would unpack it.
+            response.headers.pop("content-encoding", None)
+            if not kind.startswith("text/event-stream"):
+                response.stream = Body(response.stream)
+            return response
+
+    return Transport(trust_env=False)

@@ -1,0 +1,149 @@
+"""What an MCP server answers, as the content of a result."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
+
+from toolcell.core import InvalidInputError, ToolExecutionError
+
+from .context import ToolContext
+from .json_schema import problems_of
+from .mcp_text import shown
+from .validation import json_bytes
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+    from mcp.shared.dispatcher import ProgressFnT
+    from mcp.types import CallToolResult
+
+MAX_ERROR_CHARACTERS = 4_096
+"""Length of an error's text. When it is reached the text is cut."""
+
+MAX_PROGRESS_CHARACTERS = 256
+"""Length of a word on progress. When it is reached the text is cut."""
+
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
+_UNNAMED = "application/octet-stream"
+_Block = dict[str, JsonValue]
+
+
+def unknown_outcome(text: str) -> ToolExecutionError:
+    """Return the error of a call that may have been made, or not, or in part."""
+    return ToolExecutionError(
+        f"{text}; whether it took effect is not known",
+        hint="look whether it did before you call again",
+        details={"outcome": "unknown"},
+    )
+
+
+def content_of(
+    tool: str, result: CallToolResult, output: Validator | None, context: ToolContext
+) -> JsonValue:
+    """Return what a call answered.
+
+    One text is itself. A structured answer stands for the texts beside it, which say
+    the same. Everything else is a list of blocks, each with its `type`; images, sounds
+    and other data become artifacts where the host keeps them, else base64.
+
+    Raises:
+        ToolExecutionError: The tool failed, or its answer is not as it has to be.
+    """
+    if result.is_error:
+        texts = [each.text for each in result.content if each.type == "text"]
+        said = shown("\n".join(texts), MAX_ERROR_CHARACTERS) or "it does not say why"
+        raise ToolExecutionError(f"{tool} failed: {said}")
+    structured = result.structured_content
+    if output is not None and (structured is None or problems_of(output, structured)):
+        raise unknown_outcome(f"{tool} answered what does not fit its output schema")
+    blocks = [_block(tool, each, context) for each in result.content]
+    plain = [block["text"] for block in blocks if block["type"] == "text"]
+    content: JsonValue = list(blocks)
+    if structured is not None and len(plain) == len(blocks):
+        content = structured
+    elif structured is not None:
+        content = {"structured": structured, "content": list(blocks)}
+    elif len(plain) == len(blocks) <= 1:
+        content = plain[0] if plain else None
+    try:
+        json_bytes(content)
+    except (RecursionError, ValueError):
+        raise unknown_outcome(f"{tool} answered what is not JSON") from None
+    return content
+
+
+def _block(tool: str, block: Any, context: ToolContext) -> _Block:
+    match block.type:
+        case "text":
+            return {"type": "text", "text": block.text}
+        case "image" | "audio":
+            return _data(tool, block.type, block.data, block.mime_type, context)
+        case "resource_link":
+            # A name only: nothing is fetched.
+            link: _Block = {"type": block.type, "uri": str(block.uri)}
+            return link | {"name": block.name, "media_type": _media(block.mime_type)}
+    resource = block.resource
+    about: _Block = {"uri": str(resource.uri)}
+    if hasattr(resource, "text"):
+        media_type = _media(resource.mime_type or "text/plain")
+        return {
+            "type": "resource",
+            **about,
+            "media_type": media_type,
+            "text": resource.text,
+        }
+    return about | _data(tool, "resource", resource.blob, resource.mime_type, context)
+
+
+def _data(
+    tool: str, kind: str, text: str, media_type: str | None, context: ToolContext
+) -> _Block:
+    media = _media(media_type)
+    block: _Block = {"type": kind, "media_type": media}
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise unknown_outcome(f"{tool} answered data that is not base64") from None
+    if context.artifacts is None:
+        return block | {"data": text}
+    reference = context.save_artifact(f"{tool}-{kind}", data, media)
+    return block | {"artifact": reference, "bytes": len(data)}
+
+
+def _media(media_type: str | None) -> str:
+    known = media_type is not None and _MEDIA_TYPE.fullmatch(media_type)
+    return media_type if known and media_type else _UNNAMED
+
+
+class ProgressRelay:
+    """Passes on how far a call has come, until the call ends."""
+
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
+        self._is_over = False
+
+    @property
+    def callback(self) -> ProgressFnT | None:
+        """What the session calls; None: nobody listens, so the server is not asked."""
+        return None if self._context.on_progress is None else self._report
+
+    def end(self) -> None:
+        self._is_over = True
+
+    async def _report(
+        self, progress: float, total: float | None, message: str | None
+    ) -> None:
+        if self._is_over or not math.isfinite(progress):
+            return
+        known = total if total is not None and math.isfinite(total) else None
+        said = None if message is None else shown(message, MAX_PROGRESS_CHARACTERS)
+        try:
+            self._context.report_progress(progress, known, said)
+        except InvalidInputError:
+            # It did not grow, as it has to.
+            return

@@ -1,0 +1,135 @@
+"""What comes from an MCP server, bounded before the library or we act on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectSendStream
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.shared.message import SessionMessage
+
+    Incoming = SessionMessage | Exception
+
+MESSAGES_PER_SECOND = 100
+"""Messages that a server may send unasked, besides one for each call. When it is
+reached they count against the next limit."""
+
+MESSAGES_AT_ONCE = 1_000
+"""Messages that a server may send unasked at once. When it is reached the connection
+ends."""
+
+UNREADABLE_MESSAGES = 100
+"""Messages of a connection that are not JSON-RPC. When it is reached it ends."""
+
+
+# What is of use here; other notifications go no further.
+_HEARD = frozenset(
+    f"notifications/{name}"
+    for name in (
+        "cancelled",
+        "progress",
+        "subscriptions/acknowledged",
+        "tools/list_changed",
+    )
+)
+
+
+class Lost(Exception):
+    """A connection is over.
+
+    Args:
+        reason: Why, as what the server did: `sent ...`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Allowance:
+    """How much a server may still send."""
+
+    def __init__(self) -> None:
+        self._left = float(MESSAGES_AT_ONCE)
+        self._since = anyio.current_time()
+
+    def give(self) -> None:
+        """Allow one answer more."""
+        self._left += 1
+
+    def take(self) -> None:
+        """Count one message.
+
+        Raises:
+            Lost: There were too many.
+        """
+        now = anyio.current_time()
+        if self._left < MESSAGES_AT_ONCE:
+            earned = (now - self._since) * MESSAGES_PER_SECOND
+            self._left = min(MESSAGES_AT_ONCE, self._left + earned)
+        self._since = now
+        self._left -= 1
+        if self._left < 0:
+            raise Lost("sent too many messages that nobody asked for")
+
+
+def parse(line: bytes) -> Incoming:
+    """Return a message, or the error why it is none."""
+    from mcp.shared.message import SessionMessage
+    from mcp.types import jsonrpc_message_adapter
+
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line))
+    except ValueError as error:
+        return error
+
+
+@asynccontextmanager
+async def watched(
+    transport: AbstractAsyncContextManager[TransportStreams], allowance: Allowance
+) -> AsyncGenerator[TransportStreams, None]:
+    """Open a transport whose end, floods and nonsense end what happens inside.
+
+    Raises:
+        Lost: In a group, when that is the reason of the end.
+    """
+    async with transport as (read, write):
+        to_session, incoming = anyio.create_memory_object_stream["Incoming"]()
+        async with incoming, anyio.create_task_group() as tasks:
+            tasks.start_soon(_pump, read, to_session, allowance)
+            yield incoming, write
+            tasks.cancel_scope.cancel()
+
+
+async def _pump(
+    read: ReadStream[Incoming],
+    to_session: MemoryObjectSendStream[Incoming],
+    allowance: Allowance,
+) -> None:
+    from mcp.types import JSONRPCNotification
+
+    unreadable = 0
+    # The session closes its end when it is over.
+    with suppress(anyio.BrokenResourceError):
+        async with to_session:
+            async for each in read:
+                allowance.take()
+                if isinstance(each, Lost):
+                    raise each
+                if isinstance(each, Exception):
+                    unreadable += 1
+                    if unreadable >= UNREADABLE_MESSAGES:
+                        raise Lost(f"sent {unreadable} messages that are no JSON-RPC")
+                    continue
+                message = each.message
+                if isinstance(message, JSONRPCNotification):
+                    if message.method not in _HEARD:
+                        continue
+                await to_session.send(each)
+            if to_session.statistics().open_receive_streams:
+                raise Lost("ended the connection")
