@@ -267,19 +267,3 @@ async def test_a_session_ends_with_its_lifetime(backend: BackendRow) -> None:
                 while True:
                     await session.run("x = 1")
                     await anyio.sleep(0.02)
-
-
-async def test_a_run_does_not_meet_a_branch_that_was_dropped(
-    sandbox: SandboxManager,
-) -> None:
-    async with sandbox.session() as session:
-        await session.run("state = bytearray(b'x') * 50_000_000")
-        before = await session.run(PROCESSES)
-        branch = await session.fork()
-        with_branch = await session.run(PROCESSES)
-        await branch.aclose()
-        after = await session.run(PROCESSES)
-
-    assert isinstance(before.value, int)
-    assert with_branch.value == before.value + 1
-    assert after.value == before.value
