@@ -6,7 +6,7 @@ from .decision import Decision, Degraded, Reason
 from .quotas import Limit, Lines
 from .rates import MICROSECONDS
 from .rules import Ruling
-from .store import Level, Outcome, fits
+from .store import Outcome
 from .units import show_amount
 
 _CIRCLING: dict[Reason, str] = {
@@ -52,6 +52,7 @@ def limited(
     ruling: Ruling,
     lines: Lines,
     outcome: Outcome,
+    now: int,
     version: str,
     *,
     took: bool,
@@ -63,6 +64,7 @@ def limited(
         ruling: What the rules say: allow or ask.
         lines: What was asked of the store.
         outcome: What it answered.
+        now: When it was asked, in microseconds.
         version: Of the policies.
         took: Whether what fits was taken, and is not part of what remains.
         degraded: How the store was stood in for.
@@ -72,7 +74,7 @@ def limited(
     would_deny = ruling.would_deny
     waits: list[int | None] = []
     if lines.on_trial or not outcome.admitted:
-        full, on_trial, waits = _full(lines, outcome)
+        full, on_trial, waits = _full(lines, outcome, now)
         would_deny = (*would_deny, *on_trial)
     if full:
         known = [wait for wait in waits if wait is not None]
@@ -110,7 +112,7 @@ def _sentence(limit: Limit) -> str:
 
 
 def _full(
-    lines: Lines, outcome: Outcome
+    lines: Lines, outcome: Outcome, now: int
 ) -> tuple[list[Limit], list[str], list[int | None]]:
     """Return the limits that refuse, those that would, and how long each does."""
     full: list[Limit] = []
@@ -118,15 +120,17 @@ def _full(
     waits: list[int | None] = []
     checks: list[tuple[bool, bool, int | None]] = [
         (wait > 0, hit.enforced, wait)
-        for hit, wait in zip(lines.hits, outcome.waits, strict=True)
+        for hit, wait in zip(lines.needs.hits, outcome.waits, strict=True)
     ]
-    levels = accounts(lines, outcome)
-    for charge, (limit, level) in zip(lines.charges, levels, strict=True):
+    limits = lines.limits[len(lines.needs.hits) :]
+    for charge, limit, level in zip(
+        lines.needs.charges, limits, outcome.levels, strict=True
+    ):
         wait = None
-        if level.amount <= charge.limit:
-            end = limit.ends(lines.now)
-            wait = None if end is None else end - lines.now
-        checks.append((not fits(charge, level), charge.enforced, wait))
+        if level[2] <= charge.limit:
+            end = limit.ends(now)
+            wait = None if end is None else end - now
+        checks.append((sum(level) > charge.limit, charge.enforced, wait))
     for limit, (is_full, enforced, wait) in zip(lines.limits, checks, strict=True):
         if is_full and enforced:
             full.append(limit)
@@ -137,20 +141,13 @@ def _full(
 
 
 def _remaining(lines: Lines, outcome: Outcome, *, taken: bool) -> dict[str, int | str]:
-    spent = 1 if taken else 0
-    left = [max(room - spent, 0) for room in outcome.room]
-    left += [_left(limit, level, taken) for limit, level in accounts(lines, outcome)]
+    left = [max(room - taken, 0) for room in outcome.room]
+    limits = lines.limits
+    for limit, (used, held, amount) in zip(
+        limits[len(left) :], outcome.levels, strict=True
+    ):
+        left.append(max(limit.most - used - held - amount * taken, 0))
     return {
         limit.label: show_amount(limit.unit, amount)
-        for limit, amount in zip(lines.limits, left, strict=True)
+        for limit, amount in zip(limits, left, strict=True)
     }
-
-
-def accounts(lines: Lines, outcome: Outcome) -> list[tuple[Limit, Level]]:
-    """Return the account of each charge with what it stands for."""
-    return list(zip(lines.limits[len(lines.hits) :], outcome.levels, strict=True))
-
-
-def _left(limit: Limit, level: Level, taken: bool) -> int:
-    amount = level.amount if taken else 0
-    return max(limit.most - level.used - level.held - amount, 0)

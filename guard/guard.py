@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import secrets
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,12 +21,14 @@ from .clock import Clock, microseconds, steady_time
 from .decision import Decision, Reason
 from .facts import NO_FACTS, CallFacts
 from .failure import FailureMode
-from .ledger import NOTHING_TAKEN, Ledger
+from .hold_ids import new_hold_id
+from .ledger import Ledger
 from .loop_breaker import NO_CAPS, LoopBreaker
 from .memory_store import MemoryStore
-from .permit import Granted, Permit
+from .permit import Permit
 from .policy import AgentPolicy
-from .quotas import Lines, MissingFacts, agent_prefix
+from .quotas import MissingFacts, agent_prefix
+from .rates import MICROSECONDS
 from .rules import About, PolicySet, Ruling
 from .store import NO_LIMITS, Store
 from .units import show_amount
@@ -37,12 +36,12 @@ from .units import show_amount
 _log = logging.getLogger("toolcell.guard")
 
 
-class _NotApproved(Exception):
-    """No person gave leave."""
+class _Refused(Exception):
+    """The answer to a call is no."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason: Reason = reason
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.detail)
+        self.decision = decision
 
 
 class ActionGuard:
@@ -85,8 +84,6 @@ class ActionGuard:
         store = MemoryStore(clock=clock) if store is None else store
         self._ledger = Ledger(store, mode, clock, self._tell)
         self._breaker = LoopBreaker()
-        self._token = secrets.token_hex(8)
-        self._count = itertools.count()
 
     @property
     def policy_version(self) -> str:
@@ -114,10 +111,8 @@ class ActionGuard:
         """Say what would become of a call now, and why; consume nothing."""
         try:
             return await self._explain(call, facts)
-        except StoreUnavailableError as error:
-            return self._refused("store_unavailable", error.message)
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
-            return self._fault(error)
+            return self._because_of(error)
 
     def admit(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Permit:
         """Return the permit of a call; entering it decides and reserves.
@@ -138,7 +133,10 @@ class ActionGuard:
         """
         call = ToolCall(id="remaining", name=tool, agent_id=agent_id)
         leave = Ruling("allow", "allowed")
-        return (await self._look(self._policies, leave, call, facts)).remaining
+        try:
+            return (await self._look(self._policies, leave, call, facts)).remaining
+        except MissingFacts:
+            return {}
 
     async def reset(self, agent_id: str, *, by: str) -> int:
         """Forget what an agent has used, and return how many counters that were.
@@ -164,40 +162,59 @@ class ActionGuard:
         self._breaker.forget(agent_id)
         return await self._ledger.reset(agent_prefix(agent_id))
 
-    async def enter(self, permit: Permit) -> Decision | None:
-        """Decide about a permit's call and reserve; `Permit` calls it.
-
-        Returns the refusal, or None if the call is admitted.
-        """
+    async def enter(self, permit: Permit) -> Permit:
+        """Decide about a permit's call and reserve; `Permit` calls it."""
         try:
-            decision = await self._admit(permit)
-            if decision is None:
-                return None
-        except StoreUnavailableError as error:
-            decision = self._refused("store_unavailable", error.message)
+            policies = self._policies
+            about = policies.about(permit.call)
+            ruling = about.judge(permit.call, permit.facts)
+            answer: Answer | None = None
+            if ruling.verdict == "ask":
+                answer = await self._ask(permit, policies, ruling)
+                # Policies may have changed while a person thought, and so may the call.
+                permit.call, policies = answer.call, self._policies
+                about = policies.about(permit.call)
+                ruling = about.judge(permit.call, permit.facts)
+            if ruling.verdict == "deny":
+                decision = _denied(about, ruling, policies.version)
+            else:
+                self._prepare(permit, about, ruling, policies.version)
+                if self._ledger.memory is None or about.caps is not NO_CAPS:
+                    await self._take(permit, about)
+                elif permit.lines.limits:
+                    self._ledger.reserve_now(permit)
+                if permit.outcome.admitted:
+                    if answer is not None or self._audit is not None:
+                        await self._confirm(permit, answer)
+                    permit.state = "open"
+                    return permit
+                decision = permit.concluded()
         except AuditError:
             raise
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
-            decision = self._fault(error)
+            decision = self._because_of(error)
         if self._audit is not None:
             self._audit.decision(permit.call, permit.facts, decision)
-        return decision
+        raise decision.to_error()
 
-    async def leave(
+    async def settle(self, permit: Permit, actual: Sequence[int] | None) -> None:
+        """Settle what a permit holds; `Permit` calls it."""
+        if permit.store is not None and permit.outcome.levels:
+            await self._ledger.settle(permit.store, permit.hold_id, actual)
+
+    def record(
         self,
         permit: Permit,
-        actual: Sequence[int] | None,
         cost: Mapping[str, int],
         status: str,
         error_kind: str | None,
         result: object = None,
+        *,
+        settled: bool = False,
     ) -> None:
-        """Settle a permit and record the outcome; `Permit` calls it."""
+        """Record what came of a call; `Permit` calls it."""
         call, facts = permit.call, permit.facts
-        granted = permit.granted
-        if granted is not None and granted.store is not None and granted.levels:
-            await self._ledger.settle(granted.store, permit.hold_id, actual)
-        if permit.watched and actual is not None:
+        if permit.watched and settled:
             self._breaker.returned(call, facts, (status, error_kind, result))
         if self._audit is not None:
             shown = {unit: show_amount(unit, used) for unit, used in cost.items()}
@@ -214,7 +231,7 @@ class ActionGuard:
 
     async def _explain(self, call: ToolCall, facts: CallFacts) -> Decision:
         policies = self._policies
-        ruling = policies.judge(call, facts, explain=True)
+        ruling = policies.about(call).judge(call, facts, explain=True)
         if ruling.verdict == "deny":
             return ruled(ruling, policies.version)
         if ruling.verdict == "ask" and self._approvals is not None:
@@ -230,79 +247,38 @@ class ActionGuard:
     ) -> Decision:
         """Say what the limits would answer; take nothing."""
         about = policies.about(call)
-        if about is None:
-            return ruled(ruling, policies.version)
         circle = self._breaker.enter(about.caps, call, facts, count=False)
         if circle is not None:
             return circling(ruling, circle, policies.version)
-        try:
-            lines = Lines(about.plan, facts, microseconds(self._clock()))
-        except MissingFacts as error:
-            return self._refused("facts_missing", str(error))
+        now = microseconds(self._clock())
+        lines = about.plan.lines(facts, now)
         outcome = NO_LIMITS
         if lines.limits:
-            outcome = await self._ledger.peek(lines.request("", facts))
-        return limited(ruling, lines, outcome, policies.version, took=False)
+            outcome = await self._ledger.peek(lines.request(""))
+        return limited(ruling, lines, outcome, now, policies.version, took=False)
 
-    async def _admit(self, permit: Permit) -> Decision | None:
-        policies = self._policies
-        answer: Answer | None = None
-        ruling = policies.judge(permit.call, permit.facts, explain=False)
-        if ruling.verdict == "ask":
-            parked = await self._look(policies, ruling, permit.call, permit.facts)
-            if parked.verdict == "deny":
-                return parked
-            try:
-                answer = await self._ask(permit, parked)
-            except _NotApproved as error:
-                return self._refused(error.reason, str(error))
-            # Policies may have changed while a person thought, and so may the call.
-            permit.call, policies = answer.call, self._policies
-            ruling = policies.judge(permit.call, permit.facts, explain=False)
-        about = policies.about(permit.call)
-        if ruling.verdict == "deny" or about is None:
-            return ruled(ruling, policies.version)
-        take = self._reserve if about.caps is NO_CAPS else self._take
-        decision = await take(permit, about, ruling.approved(), policies.version)
-        if decision is None and (answer is not None or self._audit is not None):
-            try:
-                return await self._confirmed(permit, answer)
-            except BaseException:
-                await self._give_back(permit)
-                raise
-        return decision
-
-    async def _confirmed(
-        self, permit: Permit, answer: Answer | None
-    ) -> Decision | None:
-        """Use an approval up, and record that the call may run."""
-        if answer is not None and not await self._may_use(answer):
-            await self._give_back(permit)
-            return self._refused("approval_denied", "the approval is used up")
-        if self._audit is not None:
-            self._audit.decision(
-                permit.call, permit.facts, permit.decision, hold_id=permit.hold_id
-            )
-        return None
-
-    async def _ask(self, permit: Permit, parked: Decision) -> Answer:
-        """Ask a person, and return the leave they gave.
+    async def _ask(self, permit: Permit, policies: PolicySet, ruling: Ruling) -> Answer:
+        """Ask a person, unless the limits refuse anyway; return the leave they gave.
 
         Raises:
-            _NotApproved: They gave none, or there is nobody.
+            _Refused: They gave none, or there is nobody.
         """
         call, facts = permit.call, permit.facts
+        parked = await self._look(policies, ruling, call, facts)
+        if parked.verdict == "deny":
+            raise _Refused(parked)
         if self._approvals is None:
-            raise _NotApproved("approval_unavailable", "nobody can be asked")
+            detail = "nobody can be asked"
+            raise _Refused(self._refused("approval_unavailable", detail))
         if self._audit is not None:
             self._audit.decision(call, facts, parked)
         wait = facts.approval_seconds
         answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
         if answer.approved:
             return answer
-        if answer.status == "rejected":
-            raise _NotApproved("approval_denied", answer.reason)
-        raise _NotApproved("approval_unavailable", answer.reason)
+        said_no = answer.status == "rejected"
+        reason: Reason = "approval_denied" if said_no else "approval_unavailable"
+        raise _Refused(self._refused(reason, answer.reason))
 
     async def _may_use(self, answer: Answer) -> bool:
         """Use an approval up; an agent's approval is none."""
@@ -311,59 +287,72 @@ class ActionGuard:
             return False
         return await self._approvals.use(answer)
 
-    async def _take(
+    def _prepare(
         self, permit: Permit, about: About, ruling: Ruling, version: str
-    ) -> Decision | None:
-        """Reserve what a call needs, unless it goes round in circles."""
+    ) -> None:
+        """Note what a call needs.
+
+        Raises:
+            MissingFacts: A limit needs to know the run or the turn.
+        """
+        started = self._clock()
+        now = round(started * MICROSECONDS)
+        permit.started = started
+        permit.lines = about.plan.lines(permit.facts, now)
+        permit.ruling = ruling if ruling.verdict == "allow" else ruling.approved()
+        permit.version = version
+        permit.hold_id = new_hold_id()
+
+    async def _take(self, permit: Permit, about: About) -> None:
+        """Take what a call needs, all or nothing, unless it goes round in circles.
+
+        Raises:
+            _Refused: It does.
+        """
         call, facts = permit.call, permit.facts
         circle = self._breaker.enter(about.caps, call, facts, count=True)
         if circle is not None:
-            return circling(ruling, circle, version)
-        admitted = False
+            raise _Refused(circling(permit.ruling, circle, permit.version))
+        taken = False
         try:
-            refusal = await self._reserve(permit, about, ruling, version)
-            admitted = refusal is None
+            if permit.lines.limits:
+                await self._ledger.reserve(permit)
+            taken = permit.outcome.admitted
+            permit.watched = about.caps.identical is not None
         finally:
-            if not admitted:
+            if not taken:
                 self._breaker.leave(call, facts)
-        return refusal
 
-    async def _reserve(
-        self, permit: Permit, about: About, ruling: Ruling, version: str
-    ) -> Decision | None:
-        """Reserve what a call needs, all or nothing; return the refusal, if any."""
-        permit.started = self._clock()
+    async def _confirm(self, permit: Permit, answer: Answer | None) -> None:
+        """Use an approval up, and record that the call may run.
+
+        Raises:
+            _Refused: The approval is used up.
+        """
+        call, facts = permit.call, permit.facts
         try:
-            lines = Lines(about.plan, permit.facts, microseconds(permit.started))
-        except MissingFacts as error:
-            return self._refused("facts_missing", str(error))
-        permit.hold_id = hold_id = f"{self._token}-{os.getpid()}-{next(self._count)}"
-        taken = NOTHING_TAKEN
-        if lines.limits:
-            request = lines.request(hold_id, permit.facts)
-            agent_id = permit.call.agent_id or ""
-            taken = await self._ledger.reserve(request, agent_id)
-            if taken.degraded == "local":
-                lines.add_outage(self._ledger.outage(agent_id))
-        granted = Granted(ruling, lines, taken, version)
-        if not taken.outcome.admitted:
-            return granted.decision()
-        permit.granted = granted
-        permit.watched = about.caps.identical is not None
-        return None
-
-    async def _give_back(self, permit: Permit) -> None:
-        """Return all that a call holds, and forget that it was made."""
-        self._breaker.leave(permit.call, permit.facts)
-        granted = permit.granted
-        if granted is not None and granted.store is not None and granted.levels:
-            nothing = [0] * len(granted.levels)
-            await self._ledger.settle(granted.store, permit.hold_id, nothing)
+            if answer is not None and not await self._may_use(answer):
+                detail = "the approval is used up"
+                raise _Refused(self._refused("approval_denied", detail))
+            if self._audit is not None:
+                decision = permit.concluded()
+                self._audit.decision(call, facts, decision, hold_id=permit.hold_id)
+        except BaseException:
+            self._breaker.leave(call, facts)
+            await self.settle(permit, [0] * len(permit.outcome.levels))
+            raise
 
     def _refused(self, reason: Reason, detail: str) -> Decision:
         return refused(reason, detail, self._policies.version)
 
-    def _fault(self, error: Exception) -> Decision:
+    def _because_of(self, error: Exception) -> Decision:
+        """Return the refusal that an error stands for; any other is our fault."""
+        if isinstance(error, _Refused):
+            return error.decision
+        if isinstance(error, MissingFacts):
+            return self._refused("facts_missing", str(error))
+        if isinstance(error, StoreUnavailableError):
+            return self._refused("store_unavailable", error.message)
         # Not the error's text: it may hold arguments of the call.
         at = traceback.extract_tb(error.__traceback__)[-1]
         kind = type(error).__name__
@@ -373,3 +362,12 @@ class ActionGuard:
     def _tell(self, event: str, word: str) -> None:
         if self._audit is not None:
             self._audit.append(event, word=word)
+
+
+def _denied(about: About, ruling: Ruling, version: str) -> Decision:
+    """Return the refusal by rules; the same one, where it is always the same."""
+    if ruling is not about.ruling:
+        return ruled(ruling, version)
+    if about.refusal is None:
+        about.refusal = ruled(ruling, version)
+    return about.refusal

@@ -5,34 +5,23 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
 from toolcell.core import StoreUnavailableError
 
 from .clock import Clock
-from .decision import Degraded
 from .failure import FailureMode
 from .memory_store import MemoryStore
-from .store import NO_LIMITS, Charge, Outcome, Reservation, Store
+from .store import Charge, Outcome, Reservation, Store
+
+if TYPE_CHECKING:
+    from .permit import Permit
 
 _log = logging.getLogger("toolcell.guard")
 _T = TypeVar("_T")
 _MAX_PENDING = 100_000
-
-
-class Taken(NamedTuple):
-    """What a reservation came to, and where it is kept."""
-
-    outcome: Outcome
-    store: Store | None = None
-    """None where nothing is kept: there is no limit, or the store is away."""
-
-    degraded: Degraded = ""
-
-
-NOTHING_TAKEN = Taken(NO_LIMITS)
 
 
 class Ledger:
@@ -50,6 +39,9 @@ class Ledger:
         tell: Callable[[str, str], None],
     ) -> None:
         self.store = store
+        self.memory = store if isinstance(store, MemoryStore) else None
+        """The store, where it is this process's memory and so never waits."""
+
         self._mode = mode
         self._clock = clock
         self._tell = tell
@@ -67,32 +59,54 @@ class Ledger:
         """
         return await self._ask(self.store.peek(request))
 
-    async def reserve(self, request: Reservation, agent_id: str) -> Taken:
-        """Take a reservation, as the failure mode has it while the store is away.
+    def reserve_now(self, permit: Permit) -> None:
+        """Take what a call needs from this process's memory, if it is the store.
+
+        Raises:
+            StoreUnavailableError: It is full. That is not to be away: whatever the
+                mode, going round it would forgive.
+        """
+        memory = self.memory
+        assert memory is not None
+        try:
+            permit.outcome = memory.reserve_now(permit.hold_id, permit.lines.needs)
+        except StoreUnavailableError as error:
+            self._lost(error.message)
+            raise
+        permit.store = memory
+        if self._away:
+            self._back()
+
+    async def reserve(self, permit: Permit) -> None:
+        """Take what a call needs, as the failure mode has it while the store is away.
 
         Raises:
             StoreUnavailableError: The store did not answer, and the mode is `closed`;
                 or it is this process's memory, and full.
         """
+        if self.memory is not None:
+            self.reserve_now(permit)
+            return
+        request = permit.lines.request(permit.hold_id)
         try:
-            outcome = await self._ask(self.store.reserve(request))
+            permit.outcome = await self._ask(self.store.reserve(request))
         except StoreUnavailableError:
             self._abandon(request)
-            # Memory that is full is not away: going round it would forgive.
-            if self._mode.word == "closed" or self.store.instant:
+            if self._mode.word == "closed":
                 raise
-            return await self._without_store(request, agent_id)
+            self._without_store(permit)
         except BaseException:
             self._abandon(request)
             raise
-        return Taken(outcome, self.store)
+        else:
+            permit.store = self.store
 
     async def settle(
         self, store: Store, hold_id: str, actual: Sequence[int] | None
     ) -> bool:
         """End a hold, whoever cancels; return False if it was settled before."""
-        if store.instant:
-            return await store.settle(hold_id, actual)
+        if isinstance(store, MemoryStore):
+            return store.settle_now(hold_id, actual)
         settled = True
         with anyio.CancelScope(shield=True):
             try:
@@ -109,17 +123,17 @@ class Ledger:
         """
         return await self._ask(self.store.reset(prefix))
 
-    def outage(self, agent_id: str) -> Charge:
-        """Return the line that counts an agent's calls while the store is away."""
-        return Charge(f"outage|{agent_id}", 1, self._mode.calls)
-
-    async def _without_store(self, request: Reservation, agent_id: str) -> Taken:
+    def _without_store(self, permit: Permit) -> None:
         if self._mode.word == "open":
-            return Taken(NO_LIMITS, degraded="open")
+            permit.degraded = "open"
+            return
+        agent_id = permit.call.agent_id or ""
         local = self._local = self._local or MemoryStore(clock=self._clock)
-        charges = [*request.charges, self.outage(agent_id)]
-        outcome = await local.reserve(request._replace(charges=charges))
-        return Taken(outcome, local, "local")
+        # The line that counts an agent's calls while the store is away.
+        outage = Charge(f"outage|{agent_id}", 1, self._mode.calls)
+        permit.lines = permit.lines.with_outage(outage)
+        permit.outcome = local.reserve_now(permit.hold_id, permit.lines.needs)
+        permit.store, permit.degraded = local, "local"
 
     async def _ask(self, operation: Awaitable[_T]) -> _T:
         try:
@@ -133,7 +147,7 @@ class Ledger:
 
     def _abandon(self, request: Reservation) -> None:
         """Give back, later, what a store may have taken without being heard."""
-        if request.charges and not self.store.instant:
+        if request.charges:
             self._pending.append((request.hold_id, [0] * len(request.charges)))
             self._away = True
 
@@ -150,6 +164,10 @@ class Ledger:
             hold_id, actual = self._pending.popleft()
             if not await self._caught_up(hold_id, actual):
                 return
+        self._back()
+
+    def _back(self) -> None:
+        self._away = False
         _log.warning("store available again")
         self._tell("store_available", self._mode.word)
 

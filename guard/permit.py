@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from toolcell.core import (
     AuditError,
@@ -15,13 +15,14 @@ from toolcell.core import (
     ToolStatus,
 )
 
-from .answers import accounts, limited, ruled
-from .decision import Decision
+from .answers import limited, ruled
+from .clock import microseconds
+from .decision import Decision, Degraded
 from .facts import CallFacts
-from .ledger import Taken
-from .quotas import Limit, Lines
+from .memory_store import MemoryStore
+from .quotas import Lines
 from .rules import Ruling
-from .store import Level, Store
+from .store import NO_LIMITS, Outcome, Store
 from .units import Amount, parse_amount
 
 if TYPE_CHECKING:
@@ -31,36 +32,6 @@ _log = logging.getLogger("toolcell.guard")
 _NOTHING: Mapping[str, Amount] = {}
 
 
-class Granted(NamedTuple):
-    """What an admission rests on; made into a decision when somebody looks."""
-
-    ruling: Ruling
-    lines: Lines
-    taken: Taken
-    version: str
-
-    @property
-    def store(self) -> Store | None:
-        """Where the hold is."""
-        return self.taken.store
-
-    @property
-    def levels(self) -> Sequence[Level]:
-        """What is held, one for each charge."""
-        return self.taken.outcome.levels
-
-    def accounts(self) -> list[tuple[Limit, Level]]:
-        """Return what is held, with what it stands for."""
-        return accounts(self.lines, self.taken.outcome) if self.store else []
-
-    def decision(self) -> Decision:
-        """Return the decision."""
-        ruling, lines, (outcome, _, degraded), version = self
-        if degraded == "open" or not lines.limits:
-            return ruled(ruling, version, degraded)
-        return limited(ruling, lines, outcome, version, took=True, degraded=degraded)
-
-
 class Permit:
     """The leave for one call: `async with guard.admit(call, facts) as permit`.
 
@@ -68,10 +39,22 @@ class Permit:
     charged all that it held, where its budget does not say otherwise.
     """
 
-    __slots__ = (
-        *("_decision", "_guard", "_state", "call", "facts"),
-        *("granted", "hold_id", "started", "watched"),
-    )
+    # Most permits never need to say more than these.
+    lines: Lines
+    """What it rests on, with `ruling` and `version`, once rules have let it pass."""
+
+    ruling: Ruling
+    version: str
+    hold_id = ""
+    store: Store | None = None
+    """Where the hold is; None where nothing is kept."""
+
+    degraded: Degraded = ""
+    outcome: Outcome = NO_LIMITS
+    started = 0.0
+    watched = False
+    _decision: Decision | None = None
+    state: Literal["new", "refused", "open", "settled"] = "new"
 
     def __init__(self, guard: ActionGuard, call: ToolCall, facts: CallFacts) -> None:
         self._guard = guard
@@ -80,12 +63,18 @@ class Permit:
         Validate them again then."""
 
         self.facts = facts
-        self._state: Literal["new", "open", "settled"] = "new"
-        self._decision: Decision | None = None
-        self.granted: Granted | None = None
-        self.hold_id = ""
-        self.started = 0.0
-        self.watched = False
+
+    def concluded(self) -> Decision:
+        """Return the decision that came of it."""
+        ruling, version = self.ruling, self.version
+        if self.degraded == "open" or not self.lines.limits:
+            return ruled(ruling, version, self.degraded)
+        now = microseconds(self.started)
+        return limited(
+            *(ruling, self.lines, self.outcome, now, version),
+            took=True,
+            degraded=self.degraded,
+        )
 
     @property
     def decision(self) -> Decision:
@@ -94,13 +83,13 @@ class Permit:
         Raises:
             InvalidInputError: The call has not been admitted.
         """
-        if self.granted is None:
+        if self.state in ("new", "refused"):
             raise InvalidInputError("the call has not been admitted")
         if self._decision is None:
-            self._decision = self.granted.decision()
+            self._decision = self.concluded()
         return self._decision
 
-    async def __aenter__(self) -> Self:
+    def __aenter__(self) -> Coroutine[Any, Any, Permit]:
         """Admit the call.
 
         Raises:
@@ -108,14 +97,10 @@ class Permit:
             StoreUnavailableError: The store did not answer, and the mode is closed.
             AuditError: The decision could not be recorded.
         """
-        if self._state != "new":
+        if self.state != "new":
             raise InvalidInputError("a permit is for one call; ask for another")
-        self._state = "settled"
-        refusal = await self._guard.enter(self)
-        if refusal is not None:
-            raise refusal.to_error()
-        self._state = "open"
-        return self
+        self.state = "refused"
+        return self._guard.enter(self)
 
     async def __aexit__(
         self,
@@ -123,19 +108,21 @@ class Permit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._state != "open":
+        if self.state != "open":
             return
-        self._state = "settled"
+        self.state = "settled"
         name = None if kind is None else kind.__name__
         if isinstance(error, ToolcellError):
             name = error.kind
-        cost = {limit.unit: level.amount for limit, level in self._accounts()}
+        cost = self.lines.held(self.outcome.levels)
         if error is None:
             status = "unsettled"
         else:
             status = "error" if isinstance(error, Exception) else "cancelled"
         try:
-            await self._guard.leave(self, None, cost, status, name)
+            if self.store is not None:
+                await self._guard.settle(self, None)
+            self._guard.record(self, cost, status, name)
         except AuditError as unrecorded:
             if error is None:
                 raise
@@ -167,21 +154,17 @@ class Permit:
         Raises:
             InvalidInputError: An amount cannot be used; the call is still open.
         """
-        measured = {unit: parse_amount(unit, value) for unit, value in cost.items()}
-        if self._state != "open":
+        measured: dict[str, int] = {}
+        for unit, value in cost.items():
+            measured[unit] = parse_amount(unit, value)
+        if self.state != "open":
             return False
-        self._state = "settled"
-        actual = [_due(limit, level, measured) for limit, level in self._accounts()]
-        await self._guard.leave(self, actual, measured, status, error_kind, result)
+        self.state = "settled"
+        due = self.lines.due(self.outcome.levels, measured)
+        store = self.store
+        if isinstance(store, MemoryStore):
+            store.settle_now(self.hold_id, due)
+        elif store is not None:
+            await self._guard.settle(self, due)
+        self._guard.record(self, measured, status, error_kind, result, settled=True)
         return True
-
-    def _accounts(self) -> list[tuple[Limit, Level]]:
-        return [] if self.granted is None else self.granted.accounts()
-
-
-def _due(limit: Limit, level: Level, measured: Mapping[str, int]) -> int:
-    if limit.unit == "slots":
-        return 0
-    if limit.unit == "calls":
-        return 1
-    return measured.get(limit.unit, level.amount)

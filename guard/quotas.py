@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import calendar
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .decision import Reason
@@ -11,7 +12,7 @@ from .facts import CallFacts
 from .policy import AgentPolicy, Budget, limit_key
 from .rates import MICROSECONDS, Per, RateLimit
 from .selectors import Tools
-from .store import Charge, Hit, Reservation
+from .store import Charge, Hit, Level, Needs, Reservation
 from .units import MEASURED
 
 _HOUR = 3600 * MICROSECONDS
@@ -28,27 +29,33 @@ _KEEP = {
 """How long an unused account is remembered; past its window by a day at least."""
 
 
-def _month(now: int) -> str:
-    return time.strftime("%Y-%m", time.gmtime(now // MICROSECONDS))
-
-
-def _next_month(now: int) -> int:
-    day = now // _DAY
-    while _month(day * _DAY) == _month(now):
-        day += 1
-    return day * _DAY
-
-
-_PERIODS: dict[str, Callable[[int], object]] = {
+_NAMES: dict[str, Callable[[int], object]] = {
     "hour": lambda now: now // _HOUR,
     "day": lambda now: now // _DAY,
-    "month": _month,
+    "month": lambda now: time.strftime("%Y-%m", time.gmtime(now // MICROSECONDS)),
 }
-_ENDS: dict[str, Callable[[int], int]] = {
-    "hour": lambda now: (now // _HOUR + 1) * _HOUR,
-    "day": lambda now: (now // _DAY + 1) * _DAY,
-    "month": _next_month,
-}
+"""How keys of accounts name the period of a time."""
+
+_NEVER = 2**62
+
+
+def _month(now: int) -> tuple[int, int]:
+    """Return when the month of a time begins and ends."""
+    year, month, *_ = time.gmtime(now // MICROSECONDS)
+    begins, ends = (year, month), (year + month // 12, month % 12 + 1)
+    first, last = (calendar.timegm((*each, 1, 0, 0, 0)) for each in (begins, ends))
+    return first * MICROSECONDS, last * MICROSECONDS
+
+
+def _period(window: str, now: int) -> tuple[int, int]:
+    """Return when the period of a time begins and ends."""
+    if window == "month":
+        return _month(now)
+    length = {"hour": _HOUR, "day": _DAY}.get(window)
+    if length is None:
+        return 0, _NEVER
+    begins = now - now % length
+    return begins, begins + length
 
 
 class MissingFacts(Exception):
@@ -71,8 +78,8 @@ class Limit:
 
     def ends(self, now: int) -> int | None:
         """Return when the account starts anew; None if time does not help."""
-        end = _ENDS.get(self.window)
-        return end(now) if end else None
+        end = _period(self.window, now)[1]
+        return None if end == _NEVER else end
 
 
 class Account:
@@ -87,11 +94,7 @@ class Account:
         self._refund = refund
         self._keep = _KEEP[limit.window]
         self._counts = limit.unit in ("calls", "slots")
-        self._period = _PERIODS.get(limit.window)
         self._of_run = limit.window in ("run", "turn")
-        self._same: Charge | None = None
-        if self._counts and self._period is None and not self._of_run:
-            self._same = self._charge(key, 1)
 
     def charge(self, facts: CallFacts, now: int) -> Charge:
         """Return what a call must hold.
@@ -99,18 +102,13 @@ class Account:
         Raises:
             MissingFacts: The account needs to know the run or the turn.
         """
-        if self._same is not None:
-            return self._same
-        key = self.key
-        if self._period is not None:
-            key = f"{key}|{self._period(now)}"
-        elif self._of_run:
-            key = f"{key}|{_run_key(self.limit, facts)}"
-        return self._charge(key, 1 if self._counts else _amount(self.limit.unit, facts))
-
-    def _charge(self, key: str, amount: int | None) -> Charge:
-        most = self.limit.most
-        return Charge(key, amount, most, self._keep, self._refund, self.enforced)
+        limit, key = self.limit, self.key
+        if self._of_run:
+            key = f"{key}|{_run_key(limit, facts)}"
+        elif limit.window in _NAMES:
+            key = f"{key}|{_NAMES[limit.window](now)}"
+        amount = 1 if self._counts else _amount(limit.unit, facts)
+        return Charge(key, amount, limit.most, self._keep, self._refund, self.enforced)
 
 
 def _run_key(limit: Limit, facts: CallFacts) -> str:
@@ -148,6 +146,25 @@ class Plan:
         self.limits = [limit for i, (_, limit) in enumerate(hits) if i in kept]
         self.limits += [each.limit for each in self.accounts]
         self.on_trial = not all(enforced for _, _, enforced in lines)
+        self._last: Lines | None = None
+
+    def lines(self, facts: CallFacts, now: int) -> Lines:
+        """Return the lines of one call; those of the call before, if they still hold.
+
+        Raises:
+            MissingFacts: A limit needs to know the run or the turn.
+        """
+        last = self._last
+        same = last is not None and last.facts is facts
+        if last is None or not (same and last.since <= now < last.until):
+            charges = [account.charge(facts, now) for account in self.accounts]
+            periods = [_period(limit.window, now) for limit in self.limits]
+            since = max((begins for begins, _ in periods), default=0)
+            until = min((ends for _, ends in periods), default=_NEVER)
+            needs = Needs(self.hits, charges, facts.hold)
+            last = Lines(facts, (since, until), needs, self.limits, self.on_trial)
+            self._last = last
+        return last
 
 
 def _tightest(lines: Sequence[tuple[str, int, bool]]) -> set[int]:
@@ -160,28 +177,69 @@ def _tightest(lines: Sequence[tuple[str, int, bool]]) -> set[int]:
 
 
 class Lines:
-    """The lines of one call.
+    """What calls with the same facts ask of a store, within one period."""
 
-    Raises:
-        MissingFacts: A limit needs to know the run or the turn.
-    """
+    __slots__ = (
+        "facts",
+        "limits",
+        "needs",
+        "on_trial",
+        "places",
+        "since",
+        "slots",
+        "until",
+    )
 
-    def __init__(self, plan: Plan, facts: CallFacts, now: int) -> None:
-        self.now = now
-        self.hits = plan.hits
-        self.charges = [account.charge(facts, now) for account in plan.accounts]
-        self.limits = plan.limits
-        self.on_trial = plan.on_trial
+    def __init__(
+        self,
+        facts: CallFacts,
+        period: tuple[int, int],
+        needs: Needs,
+        limits: Sequence[Limit],
+        on_trial: bool,
+    ) -> None:
+        self.facts = facts
+        self.since, self.until = period
+        self.needs = needs
+        self.limits = limits
+        self.on_trial = on_trial
+        self.places: dict[str, list[int]] = {}
+        """Which charges are of a unit."""
 
-    def request(self, hold_id: str, facts: CallFacts) -> Reservation:
+        for place, limit in enumerate(limits[len(needs.hits) :]):
+            self.places.setdefault(limit.unit, []).append(place)
+        self.slots = self.places.get("slots", ())
+
+    def due(self, levels: Sequence[Level], measured: Mapping[str, int]) -> list[int]:
+        """Return what each account is charged, given what was measured."""
+        due = [held for _, _, held in levels]
+        if due:
+            for unit in measured:
+                # A call is one call, whatever it says.
+                if unit in self.places and unit != "calls":
+                    for place in self.places[unit]:
+                        due[place] = measured[unit]
+            for place in self.slots:
+                due[place] = 0
+        return due
+
+    def held(self, levels: Sequence[Level]) -> dict[str, int]:
+        """Return what is held, by unit."""
+        if not levels:
+            return {}
+        return {unit: levels[places[-1]][2] for unit, places in self.places.items()}
+
+    def request(self, hold_id: str) -> Reservation:
         """Return what to ask of the store."""
-        return Reservation(hold_id, self.hits, self.charges, facts.hold)
+        needs = self.needs
+        return Reservation(hold_id, needs.hits, needs.charges, needs.hold)
 
-    def add_outage(self, charge: Charge) -> None:
-        """Add the line that a stand-in for the store adds."""
+    def with_outage(self, charge: Charge) -> Lines:
+        """Return these lines with the one that a stand-in for the store adds."""
         outage = Limit(reason="store_unavailable", label="outage", most=charge.limit)
-        self.charges = [*self.charges, charge]
-        self.limits = [*self.limits, outage]
+        needs, limits = self.needs, [*self.limits, outage]
+        needs = Needs(needs.hits, [*needs.charges, charge], needs.hold)
+        return Lines(self.facts, (self.since, self.until), needs, limits, self.on_trial)
 
 
 class Quotas:

@@ -111,5 +111,8 @@ def bucket_room(full_at: int, now: int, interval: int, burst: int) -> tuple[int,
         interval: Time that one call takes up.
         burst: Calls that fit into an empty bucket.
     """
-    behind = max(full_at - now, 0)
-    return max(behind + interval - burst * interval, 0), burst - -(-behind // interval)
+    if full_at <= now:
+        return 0, burst
+    behind = full_at - now
+    wait = behind + interval - burst * interval
+    return wait if wait > 0 else 0, burst - -(-behind // interval)

@@ -19,7 +19,7 @@ from toolcell.core import ConfigError, StoreUnavailableError
 
 from .clock import Clock, microseconds
 from .redis_scripts import RESERVE, SETTLE
-from .store import Level, Outcome, Reservation
+from .store import Outcome, Reservation
 
 _T = TypeVar("_T")
 _THREADS = 8
@@ -38,8 +38,6 @@ class RedisStore:
     Raises:
         ConfigError: The redis package is missing, or the URL or prefix is none.
     """
-
-    instant = False
 
     def __init__(
         self,
@@ -111,7 +109,10 @@ class RedisStore:
             lambda: self._run(self._reserve, values)
         )
         cut = 2 * len(request.hits)
-        levels = [Level(*numbers[i : i + 3]) for i in range(cut, len(numbers), 3)]
+        levels = [
+            (numbers[i], numbers[i + 1], numbers[i + 2])
+            for i in range(cut, len(numbers), 3)
+        ]
         return Outcome(admitted == 1, numbers[:cut:2], numbers[1:cut:2], levels)
 
     def _time(self) -> int | str:

@@ -10,7 +10,7 @@ from toolcell.core import PolicyError, ToolCall
 
 from .approval import is_same_name
 from .conditions import judge_arguments
-from .decision import Reason, Tried, Verdict
+from .decision import Decision, Reason, Tried, Verdict
 from .facts import NO_FACTS, CallFacts, canonical_json
 from .loop_breaker import NO_CAPS, Caps
 from .policy import AgentPolicy, Rule
@@ -193,7 +193,7 @@ class PolicySet:
             written.append(policy.model_dump(mode="json", exclude_defaults=True))
         self.version = hashlib.sha256(canonical_json(written)).hexdigest()[:12]
         self._chains = {agent: self._chain(agent) for agent in self._by_agent}
-        self._about: dict[tuple[str, str], About] = {}
+        self._about: dict[tuple[str | None, str], About] = {}
 
     def _chain(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
         chain: list[CompiledPolicy] = []
@@ -216,32 +216,16 @@ class PolicySet:
         """Return whether a name is an agent's, or looks like one's."""
         return any(is_same_name(name, agent) for agent in self._by_agent)
 
-    def judge(self, call: ToolCall, facts: CallFacts, *, explain: bool) -> Ruling:
-        """Return what the rules say of a call."""
-        if call.agent_id is None:
-            return Ruling("deny", "no_agent", None, "the call names no agent")
-        about = self.about(call)
-        if about is None:
-            detail = f"agent {call.agent_id[:128]!r} has no policy"
-            return Ruling("deny", "no_policy", None, detail)
-        if not TOOL_NAME.fullmatch(call.name):
-            detail = "a tool's name is 1 to 128 of A-Z a-z 0-9 _ . : / -"
-            return Ruling("deny", "bad_call", None, detail)
-        if about.ruling is not None and not explain and not facts.requires_approval:
-            return about.ruling
-        return _judged(about.chain, call, facts, explain=explain)
-
-    def about(self, call: ToolCall) -> About | None:
-        """Return what is known of an agent and a tool; None for an unknown agent."""
-        name = (call.agent_id or "", call.name)
+    def about(self, call: ToolCall) -> About:
+        """Return what is the same for every call of an agent to a tool."""
+        name = (call.agent_id, call.name)
         found = self._about.get(name)
         if found is None:
-            chain = self.of(name[0])
-            if not chain:
-                return None
+            found = About(self.of(call.agent_id or ""), call)
             if len(self._about) >= _MAX_ABOUT:
                 self._about.clear()
-            found = self._about[name] = About(chain, call)
+            if found.chain:
+                self._about[name] = found
         return found
 
     def sees(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
@@ -281,11 +265,38 @@ class About:
             _least(each.policy.max_identical_results for each in chain),
         )
         self.caps = NO_CAPS if caps == NO_CAPS else caps
-        self.ruling: Ruling | None = None
+        self.ruling = self._stopped(call)
         """What the rules say, where they look at nothing but the name."""
 
-        if all(policy.goes_by_name(call.name) for policy in chain):
+        self.stopped = self.ruling is not None
+        """Whether no rule is asked at all."""
+
+        self.refusal: Decision | None = None
+        """The refusal that is made of `ruling`, once it was made."""
+
+        if not self.stopped and all(each.goes_by_name(call.name) for each in chain):
             self.ruling = _judged(chain, call, NO_FACTS, explain=False)
+
+    def _stopped(self, call: ToolCall) -> Ruling | None:
+        if call.agent_id is None:
+            return Ruling("deny", "no_agent", None, "the call names no agent")
+        if not self.chain:
+            detail = f"agent {call.agent_id[:128]!r} has no policy"
+            return Ruling("deny", "no_policy", None, detail)
+        if not TOOL_NAME.fullmatch(call.name):
+            detail = "a tool's name is 1 to 128 of A-Z a-z 0-9 _ . : / -"
+            return Ruling("deny", "bad_call", None, detail)
+        return None
+
+    def judge(
+        self, call: ToolCall, facts: CallFacts, *, explain: bool = False
+    ) -> Ruling:
+        """Return what the rules say of a call."""
+        if self.ruling is not None:
+            asks = facts.requires_approval and self.ruling.verdict == "allow"
+            if self.stopped or not (explain or asks):
+                return self.ruling
+        return _judged(self.chain, call, facts, explain=explain)
 
 
 def _least(caps: Iterable[int | None]) -> int | None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +28,7 @@ from toolcell.core import ConfigError, StoreUnavailableError
 from .clock import Clock, microseconds, steady_time
 from .owners import Owner, is_dead
 from .rates import MICROSECONDS, bucket_room
-from .store import LATE, Hit, Outcome, Reservation, fits, level_of
+from .store import LATE, Hit, Outcome, Reservation, look
 
 _T = TypeVar("_T")
 _VERSION = 1
@@ -47,6 +48,12 @@ CREATE TABLE holds (
 CREATE INDEX holds_by_end ON holds (expires);
 """
 _SWEEP_EVERY = 60 * MICROSECONDS
+
+
+@dataclass(slots=True)
+class _Account:
+    used: int
+    held: int
 
 
 class Part(NamedTuple):
@@ -79,8 +86,6 @@ class SQLiteStore:
         ConfigError: The file cannot be opened, or another version wrote it.
     """
 
-    instant = False
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -106,7 +111,7 @@ class SQLiteStore:
         return await self._in_thread(lambda: self._reserve(request))
 
     async def peek(self, request: Reservation) -> Outcome:
-        return await self._in_thread(lambda: self._look(request, self._tick()))
+        return await self._in_thread(lambda: self._peek(request))
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
         return await self._in_thread(lambda: self._settle(hold_id, actual))
@@ -232,14 +237,18 @@ class SQLiteStore:
             )
         self._db.execute("DELETE FROM buckets WHERE full_at <= ?", (now,))
 
+    def _peek(self, request: Reservation) -> Outcome:
+        self._tick()
+        return self._look(request)
+
     def _reserve(self, request: Reservation) -> Outcome:
         now = self._tick()
-        outcome = self._look(request, now)
-        held = any(level.held for level in outcome.levels)
+        outcome = self._look(request)
+        held = any(held for _, held, _ in outcome.levels)
         if not outcome.admitted and held and now - self._reaped >= MICROSECONDS:
             self._reaped = now
             if self._reap(now):
-                outcome = self._look(request, now)
+                outcome = self._look(request)
         if outcome.admitted:
             self._take(request, outcome, now)
         return outcome
@@ -263,26 +272,19 @@ class SQLiteStore:
                 self._end_unsettled(hold_id, _parts(parts), now, now + LATE)
         return bool(dead)
 
-    def _look(self, request: Reservation, now: int) -> Outcome:
-        waits, room, levels = [], [], []
-        admitted = True
-        for hit in request.hits:
-            wait, free = self._room(hit, now)
-            waits.append(wait)
-            room.append(free)
-            if wait and hit.enforced:
-                admitted = False
-        for charge in request.charges:
-            row = self._db.execute(
-                "SELECT used, held FROM accounts WHERE key = ?", (charge.key,)
-            ).fetchone()
-            level = level_of(charge, *(row or (0, 0)))
-            levels.append(level)
-            if charge.enforced and not fits(charge, level):
-                admitted = False
-        return Outcome(admitted, waits, room, levels)
+    def _look(self, request: Reservation) -> Outcome:
+        hits = [(self, hit) for hit in request.hits]
+        charges = [(self._account(charge.key), charge) for charge in request.charges]
+        return look(hits, charges, self._now)
 
-    def _room(self, hit: Hit, now: int) -> tuple[int, int]:
+    def _account(self, key: str) -> _Account:
+        row = self._db.execute(
+            "SELECT used, held FROM accounts WHERE key = ?", (key,)
+        ).fetchone()
+        return _Account(*row or (0, 0))
+
+    def room(self, hit: Hit, now: int) -> tuple[int, int]:
+        """Return what a rate leaves; inside a transaction."""
         if hit.interval:
             row = self._db.execute(
                 "SELECT full_at FROM buckets WHERE key = ?", (hit.key,)
@@ -310,14 +312,14 @@ class SQLiteStore:
             if not wait:
                 self._count(hit, now)
         parts = []
-        for charge, level in zip(request.charges, outcome.levels, strict=True):
+        for charge, (_, _, amount) in zip(request.charges, outcome.levels, strict=True):
             forget_at = now + charge.keep if charge.keep else 0
             self._db.execute(
                 "INSERT INTO accounts VALUES (?1, 0, ?2, ?3) ON CONFLICT DO UPDATE "
                 "SET held = held + ?2, forget_at = ?3",
-                (charge.key, level.amount, forget_at),
+                (charge.key, amount, forget_at),
             )
-            parts.append(Part(charge.key, level.amount, charge.refund, charge.keep))
+            parts.append(Part(charge.key, amount, charge.refund, charge.keep))
         if parts:
             self._db.execute(
                 "INSERT INTO holds VALUES (?, ?, ?, ?, NULL)",

@@ -8,7 +8,7 @@ taken together or not at all. Times are whole microseconds by the store's own cl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 LATE = 86_400_000_000
 """Microseconds after its end in which a hold can still be corrected: a day."""
@@ -45,6 +45,21 @@ class Charge(NamedTuple):
     enforced: bool = True
 
 
+class Needs:
+    """What calls of one kind need, all of it or nothing."""
+
+    __slots__ = ("bound", "charges", "hits", "hold")
+
+    def __init__(
+        self, hits: Sequence[Hit], charges: Sequence[Charge], hold: int
+    ) -> None:
+        self.hits = hits
+        self.charges = charges
+        self.hold = hold
+        self.bound: Any = None
+        """Where a store notes what it has found for these lines."""
+
+
 class Reservation(NamedTuple):
     """What one call needs, all of it or nothing."""
 
@@ -55,12 +70,8 @@ class Reservation(NamedTuple):
     """How long the hold may stay open."""
 
 
-class Level(NamedTuple):
-    """An account before a reservation, and what the reservation would hold."""
-
-    used: int
-    held: int
-    amount: int
+Level = tuple[int, int, int]
+"""What an account has used and holds before a reservation, and what that would hold."""
 
 
 class Outcome(NamedTuple):
@@ -82,11 +93,10 @@ NO_LIMITS = Outcome(admitted=True, waits=(), room=(), levels=())
 
 
 class Store(Protocol):
-    """Counters that may be shared by threads, event loops and processes."""
+    """Counters that may be shared by threads, event loops and processes.
 
-    instant: bool
-    """Whether no operation ever waits. Others answer within a deadline of their own,
-    or raise."""
+    Operations answer within a deadline of the store's own, or raise.
+    """
 
     async def reserve(self, request: Reservation) -> Outcome:
         """Take all lines or none.
@@ -115,14 +125,39 @@ class Store(Protocol):
         """Let go of what the store has open."""
 
 
-def fits(charge: Charge, level: Level) -> bool:
-    """The one rule of accounts."""
-    return level.used + level.held + level.amount <= charge.limit
+class Rate(Protocol):
+    """What has been counted against a rate."""
+
+    def room(self, hit: Hit, now: int) -> tuple[int, int]:
+        """Return how long a hit must wait, and how many calls could come now."""
 
 
-def level_of(charge: Charge, used: int, held: int) -> Level:
-    """Return the level of an account for a charge of it."""
-    amount = charge.amount
-    if amount is None:
-        amount = max(charge.limit - used - held, 1)
-    return Level(used, held, amount)
+class Account(Protocol):
+    """What is used and held."""
+
+    used: int
+    held: int
+
+
+def look(
+    hits: Sequence[tuple[Rate, Hit]],
+    charges: Sequence[tuple[Account, Charge]],
+    now: int,
+) -> Outcome:
+    """Judge what a call needs: of each account `used + held + amount <= limit`."""
+    admitted = True
+    waits, free, levels = [], [], []
+    for rate, hit in hits:
+        wait, left = rate.room(hit, now)
+        waits.append(wait)
+        free.append(left)
+        if wait and hit.enforced:
+            admitted = False
+    for account, (_, amount, limit, _, _, enforced) in charges:
+        used, held = account.used, account.held
+        if amount is None:
+            amount = max(limit - used - held, 1)
+        levels.append((used, held, amount))
+        if used + held + amount > limit and enforced:
+            admitted = False
+    return Outcome(admitted, waits, free, levels)

@@ -33,12 +33,12 @@ def parse_amount(unit: str, value: object) -> int:
         InvalidInputError: The unit is unknown, or the value is negative, not finite,
             not whole, too large, or a float.
     """
-    if unit not in UNITS:
+    if unit == "usd":
+        amount = _from_text(value) if type(value) is str else _micro_dollars(value)
+    elif unit not in UNITS:
         raise InvalidInputError(
             f"{unit!r} is not a unit", hint=f"units are: {', '.join(UNITS)}"
         )
-    if unit == "usd":
-        amount = _micro_dollars(value)
     elif type(value) is int:
         amount = value
     else:
@@ -64,7 +64,7 @@ def _from_decimal(value: Decimal) -> int:
 
 def _micro_dollars(value: object) -> int:
     if isinstance(value, str):
-        return _from_text(value)
+        return _from_text(str(value))
     if type(value) is int:
         return value * _MICRO
     if isinstance(value, Decimal):

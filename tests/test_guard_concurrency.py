@@ -264,9 +264,9 @@ async def used_in(path: Path) -> int:
     charge = Charge("agent|a|tokens/total|agent|*", 301, 300)
     outcome = await store.reserve(Reservation("probe", (), [charge], 1))
     await store.aclose()
-    [level] = outcome.levels
-    assert level.held == 0
-    return level.used
+    [(used, held, _)] = outcome.levels
+    assert held == 0
+    return used
 
 
 @pytest.mark.attack(114)

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from toolcell.guard import Store
-from toolcell.guard.store import Charge, Hit, Level, Outcome, Reservation
+from toolcell.guard.store import Charge, Hit, Outcome, Reservation
 
 from .guard_stores import STORES, StoreMaker, store_makers
 from .guards import NOON, FakeClock
@@ -99,7 +99,7 @@ class Model:
             used, held = self.used(charge.key), self.held(charge.key)
             rest = max(charge.limit - used - held, 1)
             amount = rest if charge.amount is None else charge.amount
-            levels.append(Level(used, held, amount))
+            levels.append((used, held, amount))
         admitted = not any(waits) and all(
             sum(level) <= charge.limit
             for charge, level in zip(request.charges, levels, strict=True)
@@ -107,7 +107,7 @@ class Model:
         if admitted:
             for hit in request.hits:
                 self.calls.setdefault(hit.key, []).append(now)
-            amounts = [level.amount for level in levels]
+            amounts = [amount for _, _, amount in levels]
             expires = now + request.hold
             self.holds[request.hold_id] = Hold(list(request.charges), amounts, expires)
         return Outcome(admitted, waits, (), levels)

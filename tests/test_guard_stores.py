@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from toolcell.guard import Store
-from toolcell.guard.store import LATE, Charge, Hit, Level, Outcome, Reservation
+from toolcell.guard.store import LATE, Charge, Hit, Outcome, Reservation
 
 from .guard_stores import StoreMaker, make_store
 from .guards import FakeClock
@@ -43,8 +43,8 @@ def budget(amount: int | None, limit: int = 10, *, refund: bool = False) -> Char
 
 async def look(store: Store) -> tuple[int, int]:
     """Return what is used and held of the budget."""
-    [level] = (await store.peek(want("", budget(0)))).levels
-    return level.used, level.held
+    [(used, held, _)] = (await store.peek(want("", budget(0)))).levels
+    return used, held
 
 
 async def admitted(store: Store, request: Reservation) -> bool:
@@ -67,7 +67,7 @@ async def test_a_refusal_takes_nothing(store: Store, clock: FakeClock) -> None:
 
     assert not outcome.admitted
     again = await store.peek(want("", rate, bucket, budget(3)))
-    assert again == Outcome(True, [0, 0], [5, 5], [Level(0, 0, 3)])
+    assert again == Outcome(True, [0, 0], [5, 5], [(0, 0, 3)])
     assert not await store.settle("1", [1, 1])
 
 
@@ -98,14 +98,14 @@ async def test_unsettled_holds_cost_what_their_rule_says(store: Store) -> None:
 
     assert await store.settle("1", None)
     outcome = await store.peek(want("", budget(0), other))
-    assert outcome.levels == [Level(5, 0, 0), Level(0, 0, 2)]
+    assert outcome.levels == [(5, 0, 0), (0, 0, 2)]
 
 
 async def test_an_unknown_amount_holds_all_that_is_left(store: Store) -> None:
     await store.reserve(want("1", budget(4)))
     outcome = await store.reserve(want("2", budget(None)))
 
-    assert outcome.levels == [Level(0, 4, 6)]
+    assert outcome.levels == [(0, 4, 6)]
     assert not await admitted(store, want("3", budget(None)))
     assert await store.settle("2", [1])
     assert await look(store) == (1, 4)
@@ -170,7 +170,7 @@ async def test_lines_on_trial_count_and_refuse_nothing(store: Store) -> None:
         assert await admitted(store, want(f"{number}", rate, trial))
 
     outcome = await store.peek(want("", rate, trial))
-    assert outcome.levels == [Level(0, 14, 7)]
+    assert outcome.levels == [(0, 14, 7)]
     assert outcome.waits[0] > 0
 
 
@@ -186,7 +186,7 @@ async def test_a_reset_forgets_what_begins_with_its_prefix(store: Store) -> None
     assert await store.reset("a|") == 3
     outcome = await store.peek(want("", *lines))
     assert outcome.waits == [0, 0]
-    assert outcome.levels == [Level(0, 2, 5), Level(5, 0, 5), Level(5, 0, 5)]
+    assert outcome.levels == [(0, 2, 5), (5, 0, 5), (5, 0, 5)]
     assert await store.reset("%_*") == 1
     assert await store.reset("nobody") == 0
 
@@ -218,4 +218,4 @@ async def test_large_amounts_are_exact(store: Store) -> None:
     assert await store.settle("1", [most - 2])
 
     [level] = (await store.peek(want("", big))).levels
-    assert level == Level(most - 2, 1, most - 1)
+    assert level == (most - 2, 1, most - 1)
