@@ -34,7 +34,7 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
 
     waiting = anyio.run(_pending, config)
     if as_json:
-        print(json.dumps([_shown(each) for each in waiting]))
+        print(json.dumps([request_facts(each) for each in waiting]))
         return
     rows = [
         (each.id, each.call.agent_id, each.call.name, _arguments(each))
@@ -55,7 +55,7 @@ def show(
         raise InvalidInputError(
             f"no request {request!r} waits", hint="see `toolcell approvals list`"
         )
-    print(json.dumps(_shown(found)) if as_json else found.to_display())
+    print(json.dumps(request_facts(found)) if as_json else found.to_display())
 
 
 @approvals.command()
@@ -88,6 +88,23 @@ def deny(
 
     reply = Reject(approver=_name(by), reason=reason)
     _answer(config, request, reply, as_json=as_json)
+
+
+@approvals.command()
+def watch(
+    by: By = None, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
+) -> None:
+    """Show requests as they come, and take answers, until Ctrl-C or the input's end."""
+    import anyio
+
+    anyio.run(_watch, config, _name(by), as_json)
+
+
+async def _watch(config: Path, by: str, as_json: bool) -> None:
+    from .approvals_watch import watch_lines, watch_terminal
+
+    async with _open(config) as desk:
+        await (watch_lines if as_json else watch_terminal)(desk, by)
 
 
 def _answer(
@@ -129,7 +146,8 @@ async def _open(path: Path) -> AsyncIterator[Approvals]:
         yield open_guard(config, os.environ, stack).approvals
 
 
-def _shown(request: ApprovalRequest) -> dict[str, Any]:
+def request_facts(request: ApprovalRequest) -> dict[str, Any]:
+    """Return a request as JSON values, redacted."""
     from toolcell.guard import Redactor
 
     return {
@@ -146,7 +164,7 @@ def _shown(request: ApprovalRequest) -> dict[str, Any]:
 
 
 def _arguments(request: ApprovalRequest) -> str:
-    return json.dumps(_shown(request)["arguments"])
+    return json.dumps(request_facts(request)["arguments"])
 
 
 def _name(by: str | None) -> str:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import DEFAULT_CONFIG, Agent, Arguments, AsJson, ConfigPath, RunId
+from .options import (
+    DEFAULT_CONFIG,
+    Agent,
+    Arguments,
+    AsJson,
+    ConfigPath,
+    RunId,
+    ToolName,
+)
 from .safe_text import safe
 
 if TYPE_CHECKING:
@@ -19,7 +27,7 @@ _BAD_CALL = ("tool.validation", "tool.not_found")
 
 
 def call(
-    name: Annotated[str, typer.Argument(help="The tool.")],
+    name: ToolName,
     agent: Agent,
     arguments: Arguments = "{}",
     config: ConfigPath = DEFAULT_CONFIG,
@@ -27,13 +35,16 @@ def call(
     wait: Annotated[
         float | None, typer.Option(help="Seconds to wait for a person; 0 asks nobody.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for artifacts of the call.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Call a tool as an agent, through the guard. Exit codes are those of `run`."""
     import anyio
 
     asked = read_call(name, agent, arguments)
-    result = anyio.run(_call, config, asked, run, wait)
+    result = anyio.run(_call, config, asked, run, wait, out)
     if as_json:
         print(result.model_dump_json())
     elif result.ok:
@@ -63,12 +74,22 @@ def read_call(name: str, agent: str, arguments: str) -> ToolCall:
 
 
 async def _call(
-    path: Path, asked: ToolCall, run_id: str | None, wait: float | None
+    path: Path,
+    asked: ToolCall,
+    run_id: str | None,
+    wait: float | None,
+    out: Path | None,
 ) -> ToolResult:
     from toolcell.tools import RunContext
 
+    from .artifacts import FolderArtifacts
     from .host import Host
+    from .run_command import make_folder
 
+    sink = None
+    if out is not None:
+        make_folder(out)
+        sink = FolderArtifacts(out)
     async with Host.from_config(path) as host:
-        run = RunContext(run_id=run_id, approval_seconds=wait)
+        run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
         return await host.executor.outcome(asked, run=run)

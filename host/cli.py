@@ -20,6 +20,7 @@ from toolcell.core import (
 
 from .approvals_cli import approvals
 from .audit_cli import audit
+from .bench_cli import bench
 from .budget_cli import budget
 from .call_cli import call
 from .images_cli import images
@@ -63,6 +64,7 @@ app.command()(init)
 app.command()(call)
 app.command()(serve)
 app.command()(budget)
+app.command()(bench)
 app.add_typer(tools, name="tools")
 app.add_typer(policy, name="policy")
 app.add_typer(approvals, name="approvals")

@@ -58,6 +58,10 @@ class ToolsConfig(Model):
     a list of them. They are imported when a host starts, and run unconfined unless
     they are made with `sandboxed=True`."""
 
+    entry_points: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
+    """Names of entry points of installed packages, in the group `toolcell.tools`; each
+    leads to what `python` names, and is loaded like it. None is loaded unnamed."""
+
     folders: tuple[FilePath, ...] = ()
     """Folders to import `python` from, beside those where Python looks."""
 

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from toolcell.core import ToolcellError
+
+if TYPE_CHECKING:
+    from .config import HostConfig
+
+
+def _complete(names: Callable[[HostConfig], Iterable[str]], start: str) -> list[str]:
+    """Return what a shell may offer; a configuration that cannot be read has none."""
+    from .config import HostConfig
+
+    with contextlib.suppress(ToolcellError, ImportError):
+        config = HostConfig.from_file(DEFAULT_CONFIG)
+        return sorted(name for name in names(config) if name.startswith(start))
+    return []
+
+
+def _agents(incomplete: str) -> list[str]:
+    def names(config: HostConfig) -> Iterable[str]:
+        return (each.agent_id for each in config.all_policies())
+
+    return _complete(names, incomplete)
+
+
+def _tools(incomplete: str) -> list[str]:
+    def names(config: HostConfig) -> Iterable[str]:
+        from toolcell.guard import ActionGuard
+
+        from .parts import list_registry
+
+        registry = list_registry(config, ActionGuard(config.all_policies()))
+        return registry.list_tools()
+
+    return _complete(names, incomplete)
+
 
 ConfigPath = Annotated[
     Path, typer.Option("--config", help="The configuration of the host.")
 ]
 DEFAULT_CONFIG = Path("toolcell.toml")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Agent = Annotated[str, typer.Option("--agent", help="The agent that calls.")]
+ToolName = Annotated[str, typer.Argument(help="The tool.", autocompletion=_tools)]
+Agent = Annotated[
+    str,
+    typer.Option("--agent", help="The agent that calls.", autocompletion=_agents),
+]
 RunId = Annotated[
     str | None, typer.Option("--run", help="The agent's run; for limits by run.")
 ]

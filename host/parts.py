@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ from .config import Group, HostConfig
 from .logs import open_logging
 from .secret import read_secret
 
+ENTRY_POINTS = "toolcell.tools"
 APPROVALS_FILE = "approvals.db"
 
 
@@ -242,6 +244,8 @@ def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
             sys.path.append(folder)
     for path in config.tools.python:
         registry.register_many(_imported(path))
+    for name in config.tools.entry_points:
+        registry.register_many(_entry_point(name))
     return registry
 
 
@@ -262,17 +266,27 @@ def _builtin(group: Group, config: HostConfig) -> list[Tool]:
             return [query_sqlite_tool(**settings.database.model_dump())]
 
 
+def _entry_point(name: str) -> list[Any]:
+    found = list(entry_points(group=ENTRY_POINTS, name=name))
+    if len(found) != 1:
+        raise ConfigError(
+            f"tools.entry_points: {len(found)} packages have {name!r}",
+            hint=None if found else "install the package that brings it",
+        )
+    return _imported(found[0].value)
+
+
 def _imported(path: str) -> list[Any]:
     module, _, name = path.partition(":")
     try:
         found = getattr(import_module(module), name)
     except ImportError as error:
         raise ConfigError(
-            f"tools.python: {path} cannot be imported: {error}",
+            f"tools: {path} cannot be imported: {error}",
             hint="install its package, or name its folder in tools.folders",
         ) from error
     except AttributeError:
-        raise ConfigError(f"tools.python: {module} has no {name}") from None
+        raise ConfigError(f"tools: {module} has no {name}") from None
     return list(found) if isinstance(found, list | tuple) else [found]
 
 

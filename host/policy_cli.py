@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .call_cli import read_call
-from .options import DEFAULT_CONFIG, Agent, Arguments, AsJson, ConfigPath, RunId
+from .options import (
+    DEFAULT_CONFIG,
+    Agent,
+    Arguments,
+    AsJson,
+    ConfigPath,
+    RunId,
+    ToolName,
+)
 from .show import print_table
 
 if TYPE_CHECKING:
@@ -51,7 +59,7 @@ def check(
 
 @policy.command()
 def explain(
-    name: Annotated[str, typer.Argument(help="The tool.")],
+    name: ToolName,
     agent: Agent,
     arguments: Arguments = "{}",
     config: ConfigPath = DEFAULT_CONFIG,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import DEFAULT_CONFIG, AsJson, ConfigPath
+from .options import DEFAULT_CONFIG, AsJson, ConfigPath, ToolName
 from .show import print_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ tools = typer.Typer(help="The tools of a host.", no_args_is_help=True)
 AgentFilter = Annotated[
     str | None, typer.Option("--agent", help="Only what this agent may know of.")
 ]
-Name = Annotated[str, typer.Argument(help="The tool.")]
 
 
 class Shape(StrEnum):
@@ -51,7 +50,7 @@ def list_(
 
 @tools.command()
 def show(
-    name: Name,
+    name: ToolName,
     config: ConfigPath = DEFAULT_CONFIG,
     agent: AgentFilter = None,
     as_json: AsJson = False,
@@ -66,7 +65,7 @@ def show(
 
 @tools.command()
 def schema(
-    name: Name,
+    name: ToolName,
     config: ConfigPath = DEFAULT_CONFIG,
     shape: Annotated[Shape, typer.Option("--for", help="Who reads it.")] = Shape.MCP,
     as_json: AsJson = False,

@@ -151,7 +151,7 @@ async def test_variables_and_files_stay_within_a_session(desk: Desk) -> None:
     assert found == "from a file tool"
 
 
-@pytest.mark.attack(94)
+@pytest.mark.attack(83)
 async def test_sessions_are_never_shared(desk: Desk) -> None:
     look = "import os\n['x' in globals(), os.listdir()]"
     assert await desk.value("x = 1\nopen('secret', 'w').close()\n1") == 1

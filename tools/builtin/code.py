@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from toolcell.core import ToolcellError
 from toolcell.sandbox import (
     Artifact,
     Described,
@@ -233,9 +234,12 @@ def _hand_out(
             "bytes": artifact.size,
         }
         if context.artifacts is not None:
-            facts["reference"] = context.save_artifact(
-                artifact.name, artifact.data, artifact.mime
-            )
+            try:
+                facts["reference"] = context.save_artifact(
+                    artifact.name, artifact.data, artifact.mime
+                )
+            except ToolcellError as error:
+                facts["problem"] = error.message
         shown.append(facts)
     if shown:
         told["artifacts"] = shown

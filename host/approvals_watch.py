@@ -1,0 +1,122 @@
+"""`toolcell approvals watch`: shows requests as they come, and takes answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import termios
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal
+
+import anyio
+from pydantic import JsonValue
+
+from toolcell.core import FrozenModel, InvalidInputError, ToolcellError
+from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
+
+from .safe_text import safe
+from .stdin_lines import stdin_lines
+
+_LOOK_SECONDS = 0.5
+_QUESTION = "approve? [y]es, [n]o, anything else leaves it waiting: "
+
+
+class AnswerLine(FrozenModel):
+    """One answer on standard input."""
+
+    refusal_hint = '{"request": "ID", "answer": "approve"}'
+
+    request: str
+    answer: Literal["approve", "deny"]
+    reason: str = ""
+    """Told to the model, for `deny`."""
+
+    arguments: dict[str, JsonValue] | None = None
+    """What to run it with instead, for `approve`."""
+
+    def reply(self, by: str) -> Approve | Reject:
+        """Return what a person says by it."""
+        if self.answer == "deny":
+            return Reject(approver=by, reason=self.reason)
+        return Approve(approver=by, arguments=self.arguments)
+
+
+async def watch_lines(desk: Approvals, by: str) -> None:
+    """Print each request as one line of JSON; read answers, an `AnswerLine` each."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_tell_new, desk)
+        async with aclosing(stdin_lines()) as lines:
+            async for line in lines:
+                if line.strip():
+                    print(json.dumps(await _answered(desk, by, line)), flush=True)
+
+
+async def watch_terminal(desk: Approvals, by: str) -> None:
+    """Show each request, ask, and go on until the input ends.
+
+    Raises:
+        InvalidInputError: Standard input is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise InvalidInputError(
+            "standard input is no terminal", hint="--json takes answers as lines"
+        )
+    async with aclosing(_new(desk)) as requests:
+        async for request in requests:
+            # What was typed before is no answer to this.
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
+            print(f"\n{request.to_display()}\n{_QUESTION}", end="", flush=True)
+            async with aclosing(stdin_lines()) as lines:
+                said = await anext(lines, None)
+            if said is None:
+                print()
+                return
+            await _reply(desk, request, by, said.strip().lower())
+
+
+async def _reply(desk: Approvals, request: ApprovalRequest, by: str, said: str) -> None:
+    replies: dict[str, Approve | Reject] = {
+        "y": Approve(approver=by),
+        "n": Reject(approver=by),
+    }
+    reply = replies.get(said[:1])
+    if reply is None:
+        print("left waiting")
+        return
+    try:
+        await desk.answer(request.id, reply)
+    except InvalidInputError as error:
+        print(f"toolcell: {safe(str(error))}", file=sys.stderr)
+    else:
+        print(f"{type(reply).__name__.lower()}: {request.id}")
+
+
+async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
+    """Yield each request once."""
+    seen: set[str] = set()
+    while True:
+        waiting = await desk.pending()
+        for request in waiting:
+            if request.id not in seen:
+                yield request
+        seen = {request.id for request in waiting}
+        await anyio.sleep(_LOOK_SECONDS)
+
+
+async def _tell_new(desk: Approvals) -> None:
+    from .approvals_cli import request_facts
+
+    async with aclosing(_new(desk)) as requests:
+        async for request in requests:
+            print(json.dumps(request_facts(request)), flush=True)
+
+
+async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
+    try:
+        answer = AnswerLine.model_validate_json(line)
+        reply = answer.reply(by)
+        await desk.answer(answer.request, reply)
+    except ToolcellError as error:
+        return {"error": error.kind, "message": str(error)}
+    return {"request": answer.request, "answer": answer.answer, "approver": by}

@@ -1,0 +1,102 @@
+"""Runs the installed `toolcell` in a real terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from .cli import TOOLCELL
+
+PATIENCE = 40.0
+"""Seconds after which a test that waits has failed."""
+
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>])|\r")
+
+
+class Terminal:
+    """A command with a terminal of its own as standard input and output.
+
+    Args:
+        arguments: Of `toolcell`.
+        folder: The current folder.
+        environ: Variables beside those of this process.
+    """
+
+    def __init__(
+        self, *arguments: str, folder: Path, environ: Mapping[str, str] | None = None
+    ) -> None:
+        self._mine, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+        self._process = subprocess.Popen(
+            [TOOLCELL, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=folder,
+            env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", **(environ or {})},
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(theirs)
+        self.shown = ""
+        self._seen = 0
+
+    def send(self, text: str) -> None:
+        """Type."""
+        os.write(self._mine, text.encode())
+
+    def expect(self, text: str) -> str:
+        """Wait until the text is shown, after what was expected before; return both."""
+        until = time.monotonic() + PATIENCE
+        while (found := self.shown.find(text, self._seen)) < 0:
+            left = until - time.monotonic()
+            assert left > 0, f"{text!r} is not shown: {self.shown[self._seen :]!r}"
+            assert self._read(left), f"ended without {text!r}: {self.shown!r}"
+        before, self._seen = self._seen, found + len(text)
+        return self.shown[before : self._seen]
+
+    def _read(self, seconds: float) -> bool:
+        if not select.select([self._mine], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self._mine, 65_536)
+        except OSError:
+            return False
+        self.shown += _ESCAPES.sub("", data.decode("utf-8", "replace"))
+        return bool(data)
+
+    def wait(self) -> int:
+        """Read to the end and return the exit code."""
+        while self._read(PATIENCE):
+            pass
+        return self._process.wait(PATIENCE)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        os.close(self._mine)
+
+
+def _take_terminal() -> None:
+    """Make the terminal the one that Ctrl-C reaches us by."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,233 @@
+"""Commands of a host that go on for a while, or make something."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import ConfigError
+from toolcell.host import Host, HostConfig
+
+from .cli import TOOLCELL, toolcell
+from .terminal import Terminal
+
+CONFIG = """
+[sandbox]
+backend = "subprocess"
+[tools]
+builtin = ["arithmetic", "code"]
+[state]
+folder = "state"
+[[policies]]
+agent_id = "a"
+allow = ["run_python"]
+ask = ["calculate"]
+"""
+SUM = '{"expression": "6 * 7"}'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "toolcell.toml").write_text(CONFIG)
+    return tmp_path
+
+
+class Asking:
+    """A command that calls a tool and waits for a person."""
+
+    def __init__(self, folder: Path, run: str = "r") -> None:
+        words = ("call", "calculate", "--agent", "a", "--args", SUM, "--run", run)
+        self._process = subprocess.Popen(
+            [TOOLCELL, *words], cwd=folder, stdout=subprocess.PIPE, text=True
+        )
+
+    def outcome(self) -> tuple[int, str]:
+        out, _ = self._process.communicate(timeout=60)
+        return self._process.returncode, out
+
+
+class Watching:
+    """`approvals watch --json`, spoken to in lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process = subprocess.Popen(
+            [TOOLCELL, "approvals", "watch", "--json", "--by", "anna"],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def told(self) -> Any:
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline())
+
+    def say(self, line: str | dict[str, Any]) -> Any:
+        assert self.process.stdin is not None
+        text = line if isinstance(line, str) else json.dumps(line)
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+        return self.told()
+
+
+@pytest.fixture
+def watching(folder: Path) -> Iterator[Watching]:
+    watch = Watching(folder)
+    yield watch
+    watch.process.terminate()
+    watch.process.communicate()
+
+
+def test_answers_may_come_as_lines(folder: Path, watching: Watching) -> None:
+    first = Asking(folder, "1")
+    request = watching.told()
+    assert request["arguments"] == {"expression": "6 * 7"}
+    instead = {"answer": "approve", "arguments": {"expression": "1 + 1"}}
+    done = watching.say({"request": request["id"], **instead})
+    assert done == {"request": request["id"], "answer": "approve", "approver": "anna"}
+    assert first.outcome() == (0, "2\n")
+
+    second = Asking(folder, "2")
+    request = watching.told()
+    for bad in ("nonsense", '{"request": "x"}', {"request": "none", "answer": "deny"}):
+        assert watching.say(bad)["error"] == "invalid_input"
+    assert watching.say({"request": request["id"], "answer": "deny"})
+    assert second.outcome()[0] == 3
+
+
+def test_a_person_answers_in_a_terminal(folder: Path) -> None:
+    watch = ("approvals", "watch", "--by", "anna")
+    with Terminal(*watch, folder=folder) as terminal:
+        asking = Asking(folder)
+        shown = terminal.expect("leaves it waiting: ")
+        terminal.send("y\n")
+        terminal.expect("approve: ")
+        assert asking.outcome() == (0, "42\n")
+        again = Asking(folder, "another")
+        terminal.expect("leaves it waiting: ")
+        terminal.send("n\n")
+        terminal.expect("reject: ")
+        assert again.outcome()[0] == 3
+        terminal.send("\x03")
+        assert terminal.wait() == 130
+
+    assert 'arguments: {"expression":"6 * 7"}' in shown.replace('": ', '":')
+
+
+def test_what_was_typed_before_a_question_answers_nothing(folder: Path) -> None:
+    with Terminal("approvals", "watch", "--by", "anna", folder=folder) as terminal:
+        terminal.send("y\ny\ny\n")
+        terminal.expect("y")
+        asking = Asking(folder)
+        terminal.expect("leaves it waiting: ")
+        terminal.send("n\n")
+        terminal.expect("reject: ")
+        assert asking.outcome()[0] == 3
+
+
+def test_to_watch_takes_a_terminal_or_lines(folder: Path) -> None:
+    done = toolcell(
+        "approvals", "watch", "--config", str(folder / "toolcell.toml"), stdin=b"y\n"
+    )
+
+    assert done.returncode == 2
+    assert b"--json takes answers" in done.stderr
+
+
+def test_artifacts_of_a_call_are_saved(folder: Path) -> None:
+    code = "import os\nos.mkdir('artifacts')\nopen('artifacts/a.txt', 'w').write('hi')"
+    out = folder / "out"
+    words = ("--agent", "a", "--args", json.dumps({"code": code}), "--json")
+    config = ("--config", str(folder / "toolcell.toml"))
+    done = toolcell("call", "run_python", *words, *config, "--out", str(out))
+    again = toolcell("call", "run_python", *words, *config, "--out", str(out))
+
+    [artifact] = json.loads(done.stdout)["content"]["artifacts"]
+    assert artifact["reference"] == str(out / "a.txt")
+    assert (out / "a.txt").read_text() == "hi"
+    assert again.returncode == 2
+    assert b"name a new one" in again.stderr
+
+
+def test_this_machine_is_measured() -> None:
+    done = toolcell("bench", "--runs", "3", "--backend", "subprocess", "--json")
+    told = json.loads(done.stdout)
+    ratios = {row["work"]: row["ratio"] for row in told["rows"]}
+
+    assert done.returncode == 0
+    assert told["runs"] == 3
+    assert ratios[told["baseline"]] == 1
+    assert len(ratios) == 4
+    assert min(ratios.values()) > 0
+
+
+def completed(folder: Path, line: str) -> list[str]:
+    """Return what bash would offer at the end of a line."""
+    environ = {
+        **os.environ,
+        "_TOOLCELL_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    done = subprocess.run(
+        [TOOLCELL], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    return done.stdout.split()
+
+
+def test_a_shell_completes_commands_tools_and_agents(folder: Path) -> None:
+    assert completed(folder, "toolcell appr") == ["approvals"]
+    assert "watch" in completed(folder, "toolcell approvals ")
+    assert completed(folder, "toolcell call run_") == ["run_python", "run_shell"]
+    assert completed(folder, "toolcell call calculate --agent ") == ["a"]
+    (folder / "toolcell.toml").write_text("no configuration")
+    assert completed(folder, "toolcell call run_") == []
+
+
+def package(folder: Path, name: str, value: str) -> None:
+    """Lay down an installed package with an entry point of the name `loud`."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    )
+    (info / "entry_points.txt").write_text(f"[toolcell.tools]\nloud = {value}\n")
+
+
+@pytest.mark.anyio
+async def test_tools_come_from_entry_points_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "loud_tools.py").write_text(
+        'def shout(text: str) -> str:\n    """Shout."""\n    return text.upper()\n'
+    )
+    package(tmp_path, "loud-package", "loud_tools:shout")
+    policy = {"agent_id": "a", "allow": ["*"]}
+
+    def config(*names: str) -> HostConfig:
+        return HostConfig.model_validate(
+            {"tools": {"entry_points": names}, "policies": [policy]}
+        )
+
+    async with Host(config(), environ={}) as host:
+        assert host.tools("a") == []
+    async with Host(config("loud"), environ={}) as host:
+        result = await host.call("shout", {"text": "hey"}, agent_id="a")
+    assert result.content == "HEY"
+    assert "loud_tools" in sys.modules
+
+    with pytest.raises(ConfigError, match="0 packages have 'quiet'"):
+        async with Host(config("quiet"), environ={}):
+            pass
+    package(tmp_path, "louder-package", "loud_tools:shout")
+    with pytest.raises(ConfigError, match="2 packages have 'loud'"):
+        async with Host(config("loud"), environ={}):
+            pass
