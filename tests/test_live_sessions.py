@@ -267,3 +267,22 @@ async def test_a_session_ends_with_its_lifetime(backend: BackendRow) -> None:
                 while True:
                     await session.run("x = 1")
                     await anyio.sleep(0.02)
+
+
+async def test_cpu_time_of_a_run_is_its_own(sandbox: SandboxManager) -> None:
+    busy = """
+import time
+until = time.process_time() + 0.4
+while time.process_time() < until:
+    pass
+"""
+    async with sandbox.session() as session:
+        work = await session.run(busy)
+        branch = await session.fork()
+        rests = [await each.run("1") for each in (session, branch, session)]
+        end = await session.run(busy + "import os\nos._exit(0)")
+
+    assert work.usage.cpu_ms >= 380
+    assert [rest.usage.cpu_ms < 200 for rest in rests] == [True] * 3
+    assert end.state == "lost"
+    assert 380 <= end.usage.cpu_ms < 700

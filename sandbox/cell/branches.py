@@ -83,7 +83,7 @@ class Branches:
             child.close()
             return {"error": str(word.get("error", "the fork did not answer"))}
         child.pid, child.setup = word["pid"], source.setup
-        child.folder = wanted["to"]
+        child.folder, child.cpu_seconds = wanted["to"], 0.0
         self._children[wish["to"]] = child
         return {"warnings": word["warnings"]}
 

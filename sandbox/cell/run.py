@@ -46,7 +46,16 @@ class Child:
             program ran.
     """
 
-    __slots__ = ("folder", "pid", "request", "result", "setup", "stderr", "stdout")
+    __slots__ = (
+        "cpu_seconds",
+        "folder",
+        "pid",
+        "request",
+        "result",
+        "setup",
+        "stderr",
+        "stdout",
+    )
 
     def __init__(
         self, pid: int, request: int, stdout: int, stderr: int, result: int
@@ -58,6 +67,8 @@ class Child:
         self.result = result
         self.setup: dict[str, Any] | None = None
         self.folder = ""
+        # What it had used before this run; None: what its first line says.
+        self.cpu_seconds: float | None = None
 
     def close(self) -> None:
         for fd in (self.request, self.stdout, self.stderr, self.result):
@@ -99,7 +110,7 @@ class Run:
         self._result = bytearray()
         self._reason: str | None = None
         self._status: int | None = None
-        self._cpu_seconds = -cpu_seconds(child.pid) if self._live else 0.0
+        self._cpu_seconds = 0.0
         self._peak_bytes = 0
         self._relay: CallRelay | None = None
         if request.get("tools"):
@@ -296,12 +307,15 @@ class Run:
         if self.kept:
             # What a program wrote after its report belongs to nobody.
             report = report[: report.find(b"\n") + 1]
-            self._cpu_seconds += cpu_seconds(self._child.pid)
+            self._cpu_seconds = cpu_seconds(self._child.pid)
             self._peak_bytes = peak_bytes(self._child.pid)
             self._child.setup = first
         else:
             self._child.close()
-            self._cpu_seconds -= first.get("cpu", 0.0)
+        before = self._child.cpu_seconds
+        if before is None:
+            before = first.get("cpu", 0.0)
+        self._child.cpu_seconds = self._cpu_seconds
         header = {
             "type": "finished",
             "reason": self._reason,
@@ -309,7 +323,7 @@ class Run:
             "state": self._state(),
             "lost": lost,
             "wall_ms": (self._ended - self._started) * 1000,
-            "cpu_ms": max(self._cpu_seconds, 0.0) * 1000,
+            "cpu_ms": max(self._cpu_seconds - before, 0.0) * 1000,
             "peak_memory_bytes": self._peak_bytes,
             "oom_kills": self._accounts.oom_kills(),
             "layers": first.get("layers", []),
