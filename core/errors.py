@@ -5,7 +5,8 @@
     ├── InvalidInputError               an argument of a call cannot be used
     ├── SandboxError                    we could not run it
     │   ├── SandboxUnavailableError     no place with the isolation asked for
-    │   └── CellLostError               the place went away during the run
+    │   ├── CellLostError               the place went away during the run
+    │   └── PackageError                a package is refused, missing or unfit
     ├── CallFailedError                 a function called in a cell did not return
     ├── ToolError
     │   ├── ToolNotFoundError
@@ -93,6 +94,16 @@ class CellLostError(SandboxError):
 
     kind = "sandbox.cell_lost"
     retryable = True
+
+
+class PackageError(SandboxError):
+    """A package may not be installed, cannot be found, or does not fit.
+
+    `details["reason"]` is `not_allowed`, `not_found`, `no_wheel`, `conflict`,
+    `unreachable`, `timeout`, `not_a_file` or `failed`.
+    """
+
+    kind = "sandbox.package"
 
 
 class CallFailedError(ToolcellError):

@@ -25,6 +25,7 @@ from .budget_cli import budget
 from .call_cli import call
 from .images_cli import images
 from .init_cli import init
+from .packages_cli import packages
 from .policy_cli import policy
 from .safe_text import safe
 from .serve_cli import serve
@@ -71,6 +72,7 @@ app.add_typer(approvals, name="approvals")
 app.add_typer(audit, name="audit")
 app.add_typer(images, name="images")
 app.add_typer(tokens, name="tokens")
+app.add_typer(packages, name="packages")
 
 
 def main() -> None:
@@ -102,6 +104,10 @@ def run(
         list[str] | None,
         typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
     ] = None,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the program's artifacts.")
     ] = None,
@@ -132,8 +138,10 @@ def run(
             "runtime": runtime,
             "limits": {"wall_seconds": timeout, "memory_mb": memory},
             **({"image": image} if image else {}),
+            "package_rules": {"allow": package or []},
         },
         files=dict(read_file(text) for text in file_ or []),
+        packages=package or [],
         out=out,
         as_json=as_json,
     )

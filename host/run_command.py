@@ -30,6 +30,7 @@ class RunOptions:
     inputs: dict[str, Any]
     config: dict[str, Any]
     files: dict[str, bytes] = field(default_factory=dict)
+    packages: list[str] = field(default_factory=list)
     out: Path | None = None
     as_json: bool
 
@@ -63,16 +64,24 @@ async def _run(
 ) -> tuple[ExecutionResult, tuple[str, ...]]:
     view = None if options.as_json else LiveView()
     async with SandboxManager(config) as sandbox:
+        if options.packages:
+            on_step = None if options.as_json else _show_step
+            await sandbox.install(options.packages, on_step=on_step)
         result = await sandbox.run(
             options.code,
             language=options.language,  # type: ignore[arg-type] # checked by run
             inputs=options.inputs,
             files=options.files,
+            packages=options.packages,
             on_output=view.show if view else None,
         )
     if view is not None:
         view.end()
     return result, sandbox.notices
+
+
+def _show_step(line: str) -> None:
+    print(f"toolcell: {safe(line)}", file=sys.stderr)
 
 
 def make_folder(path: Path) -> None:

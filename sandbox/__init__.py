@@ -1,13 +1,14 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
 from .cell_client import HostCalls
-from .config import CodePolicy, Limits, Mount, Network, SandboxConfig
+from .config import CodePolicy, Limits, Mount, Network, PackageRules, SandboxConfig
 from .doctor import Check, Report, examine
 from .events import ArtifactMade, Event, Finished, Stderr, Stdout
 from .files import FileInfo, save_artifact
 from .function_source import call_program
 from .images import build_image, image_names
 from .janitor import clean
+from .layers import PackageLayer, list_packages, prune_packages
 from .manager import SandboxManager
 from .pool import PoolStats
 from .result import (
@@ -39,6 +40,8 @@ __all__ = [
     "Limits",
     "Mount",
     "Network",
+    "PackageLayer",
+    "PackageRules",
     "PoolStats",
     "Report",
     "SandboxConfig",
@@ -54,6 +57,8 @@ __all__ = [
     "clean",
     "examine",
     "image_names",
+    "list_packages",
+    "prune_packages",
     "run",
     "save_artifact",
 ]

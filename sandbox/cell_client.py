@@ -64,6 +64,9 @@ class Program:
     calls: HostCalls | None = None
     """What it may call on the host."""
 
+    packages: str = ""
+    """Where the cell shows its packages; empty if it has none."""
+
     streamed: bool = False
     """Whether output is passed on only, not kept for the result."""
 
@@ -318,6 +321,7 @@ class Cell:
             "branch": program.branch,
             "streamed": program.streamed,
             "tools": program.calls.names if program.calls else (),
+            "packages": program.packages,
             "artifact_bytes": MAX_ARTIFACT_BYTES,
             "artifact_count": MAX_ARTIFACTS,
         }

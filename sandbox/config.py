@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from os.path import realpath
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
     field_validator,
     model_validator,
@@ -148,6 +150,55 @@ class Mount(_Model):
         return mounts.Bind(self.source, self.target, self.read_only)
 
 
+_VERSION = r"(===?|~=|!=|<=?|>=?) ?[A-Za-z0-9.*+!_-]{1,64}"
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
+    r"(\[[A-Za-z0-9._, -]{1,200}\])?"
+    rf"( ?{_VERSION}( ?, ?{_VERSION})*)?"
+)
+
+
+def _written_as_one(text: str) -> str:
+    if not _REQUIREMENT.fullmatch(text):
+        raise ValueError(
+            "write a name, extras and versions, such as 'numpy==2.1.*'; no addresses, "
+            "paths, markers or options"
+        )
+    return text
+
+
+Requirement = Annotated[str, Field(max_length=400), AfterValidator(_written_as_one)]
+"""A package as pip is told, such as `numpy==2.1.*`."""
+
+
+def _allowed(text: str) -> str:
+    return text if text == "*" else _written_as_one(text)
+
+
+class PackageRules(_Model):
+    """Which packages programs may ask for, and where they come from.
+
+    Packages are fetched and unpacked by uv on this machine, outside of any cell,
+    from wheels only, with their hashes checked; nothing of them is executed there.
+    """
+
+    allow: tuple[Annotated[str, AfterValidator(_allowed)], ...] = ()
+    """What runs and sessions may ask for, by name; versions written here bind
+    whoever asks, and what comes along with others. `*` allows every name. What an
+    allowed package depends on comes with it. Default: nothing."""
+
+    index_url: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = None
+    """The package index; None takes uv's own settings, by default the public one."""
+
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
+    """Seconds for finding, and again for fetching, a set of packages. When it is
+    reached uv is stopped and PackageError is raised."""
+
+    folder: Annotated[str, Field(pattern=r"^/")] | None = None
+    """Where sets of packages are kept, an absolute path; None takes the folder
+    `toolcell/packages` of the user's cache."""
+
+
 class CodePolicy(_Model):
     """A static gate in front of a cell: what the source may import and name.
 
@@ -208,6 +259,14 @@ class SandboxConfig(_Model):
     mounts: Annotated[tuple[Mount, ...], Field(max_length=16)] = ()
     """Folders and files of this machine to show to programs, at most 16. Not in
     `process` isolation, and not with an engine on another machine."""
+
+    packages: Annotated[tuple[Requirement, ...], Field(max_length=64)] = ()
+    """Packages that every Python program can import, at most 64, such as
+    `numpy==2.1.*`; they are allowed by standing here. Not in `process` isolation,
+    and not with an engine on another machine."""
+
+    package_rules: PackageRules = PackageRules()
+    """What runs and sessions may ask for beside that."""
 
     code_policy: CodePolicy | None = None
     """A static gate for Python programs; what it refuses has the status `refused`."""

@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from . import docker_profile, mounts, owner, runtime_probe
+from . import docker_profile, layers, mounts, owner, runtime_probe
 from .bundle import bundle
 from .cell_client import (
     CELL_UID,
@@ -94,7 +94,7 @@ class DockerBackend:
 
     async def start(self) -> None:
         """Find the engine, its runtime and the image; sweep orphans."""
-        if self._config.mounts:
+        if self._config.mounts or layers.wants_packages(self._config):
             mounts.require_local(self._where())
         try:
             info = await self._call(self._connect)
@@ -177,7 +177,10 @@ class DockerBackend:
             self._image_env,
             self._runtime,
             limits,
-            mounts.follow(mount.bind for mount in self._config.mounts),
+            [
+                *mounts.follow(mount.bind for mount in self._config.mounts),
+                *layers.store_binds(self._config),
+            ],
         )
         made["id"] = api.create_container_from_config(body)["Id"]
         options = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}

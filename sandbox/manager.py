@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -20,12 +27,16 @@ from .events import Event, Finished
 from .fair_queue import FairQueue
 from .files import WorkDir
 from .function_source import call_program
+from .layers import require_possible
 from .pool import Pool, PoolStats
 from .program import make_program
 from .result import Described, ExecutionResult, Usage
 from .selection import open_backend
 from .session import Session
 from .streaming import stream_run
+
+if TYPE_CHECKING:
+    from .packages import Packages
 
 _STOP_SECONDS = 2.0
 
@@ -53,6 +64,7 @@ class SandboxManager:
         self._stack = AsyncExitStack()
         self._backend: Backend | None = None
         self._pool: Pool | None = None
+        self._packages: Packages | None = None
         self._active: set[Cell] = set()
         self._watches: set[anyio.CancelScope] = set()
         self.notices: tuple[str, ...] = ()
@@ -71,6 +83,12 @@ class SandboxManager:
         self._queue = FairQueue(self.config.max_concurrency, self.config.max_queue)
         self._pool = Pool(backend, self.config, tasks)
         self._pool.start()
+        if self.config.packages:
+            try:
+                await self.install()
+            except BaseException:
+                await self.__aexit__(None, None, None)
+                raise
         return self
 
     def _check_strength(self, backend: Backend) -> None:
@@ -81,6 +99,7 @@ class SandboxManager:
                 f"{wanted!r} was asked for",
                 hint="choose a stronger `runtime` or `backend`; see `toolcell doctor`",
             )
+        require_possible(self.config, traits.level)
         if self.config.mounts and traits.level == "process":
             raise SandboxUnavailableError(
                 "'process' isolation has no file system of its own to mount into",
@@ -112,6 +131,8 @@ class SandboxManager:
             await self._stop_active()
             if pool is not None:
                 await pool.close()
+            if self._packages is not None:
+                self._packages.close()
         # The task group waits for every cell that is still being destroyed.
         await self._stack.aclose()
         with anyio.CancelScope(shield=True):
@@ -137,6 +158,7 @@ class SandboxManager:
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         secrets: Mapping[str, SecretStr] | None = None,
+        packages: Sequence[str] = (),
         agent_id: str | None = None,
         calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
@@ -156,11 +178,15 @@ class SandboxManager:
             secrets: Environment variables of this run alone, at most 65,536 bytes
                 together. They reach the program, and through it whatever it
                 prints or returns; no record, log or repr of ours shows them.
+            packages: Packages that it can import, such as "numpy==2.1.*", beside
+                those of the configuration; see `PackageRules`. Installed at the
+                first use, which is before the run and not in its time.
             agent_id: Who asks. Agents that wait take turns; None is one agent, too.
             on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
             InvalidInputError: The arguments cannot be used.
+            PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: There is no cell to be had.
             CellLostError: The cell went away during the run.
         """
@@ -170,10 +196,43 @@ class SandboxManager:
         refusal = self.refusal(program)
         if refusal is not None:
             return refusal
+        program = await self.equip(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
             await _put_files(cell, files)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
+
+    async def install(
+        self,
+        packages: Sequence[str] = (),
+        *,
+        on_step: Callable[[str], None] | None = None,
+    ) -> str:
+        """Have packages ready before a run asks for them; return where cells see them.
+
+        Args:
+            packages: As in `run`; those of the configuration come with them.
+            on_step: Called with each line that the installer says.
+
+        Raises:
+            InvalidInputError: A package is not written as one.
+            PackageError: A package is refused, missing or unfit.
+            SandboxUnavailableError: uv is not installed, or there is no cell.
+        """
+        backend = self._open_backend
+        if not packages and not self.config.packages:
+            return ""
+        if self._packages is None:
+            from .packages import Packages
+
+            self._packages = Packages(self.config, backend)
+        return await self._packages.layer(packages, on_step)
+
+    async def equip(self, program: Program, packages: Sequence[str]) -> Program:
+        """Return a program that finds its packages. Raises as `install`."""
+        if not packages and not self.config.packages:
+            return program
+        return replace(program, packages=await self.install(packages))
 
     def _program(
         self,
@@ -237,6 +296,7 @@ class SandboxManager:
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
         secrets: Mapping[str, SecretStr] | None = None,
+        packages: Sequence[str] = (),
         agent_id: str | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield what happens as it happens.
@@ -261,6 +321,7 @@ class SandboxManager:
         if refusal is not None:
             yield Finished(refusal)
             return
+        program = await self.equip(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
             await _put_files(cell, files)
             async for event in stream_run(cell, program):
@@ -303,17 +364,23 @@ class SandboxManager:
         return result.value
 
     @asynccontextmanager
-    async def session(self, *, agent_id: str | None = None) -> AsyncIterator[Session]:
+    async def session(
+        self, *, packages: Sequence[str] = (), agent_id: str | None = None
+    ) -> AsyncIterator[Session]:
         """Open a cell for several runs of one agent; closing destroys it.
 
         Args:
+            packages: What its programs can import; as in `run`.
             agent_id: Whose session this is, for records; as in `run` otherwise.
 
         Raises:
+            InvalidInputError: A package is not written as one.
+            PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: There is no cell to be had.
         """
+        await self.install(packages)
         async with self._cell(self.config.limits, agent_id) as cell:
-            session = Session(self, cell, agent_id)
+            session = Session(self, cell, agent_id, packages=tuple(packages))
             watch = anyio.CancelScope()
             self._watches.add(watch)
             self._tasks.start_soon(self._mind, session, watch)

@@ -44,7 +44,7 @@ _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
 _OWN_TARGETS = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var"),
-    *("/tmp", "/work"),  # noqa: S108 - the cell's own
+    *("/packages", "/tmp", "/work"),  # noqa: S108 - the cell's own
 )
 _HOMES = ("/home", "/Users")
 
@@ -189,8 +189,10 @@ def require_local(where: str) -> None:
     """
     if not where.startswith(_LOCAL):
         raise ConfigError(
-            f"mounts need an engine on this machine, not {where.partition('://')[0]}",
-            hint="use an engine behind a Unix socket, or pass data as inputs",
+            "mounts and packages need an engine on this machine, not "
+            f"{where.partition('://')[0]}",
+            hint="use an engine behind a Unix socket, or pass data as inputs; "
+            "packages can be in the image",
         )
 
 

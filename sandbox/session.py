@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,10 +64,12 @@ class Session:
         trunk: _Trunk | None = None,
         branch: str = _MAIN,
         warnings: tuple[str, ...] = (),
+        packages: tuple[str, ...] = (),
     ) -> None:
         self._manager = manager
         self._trunk = trunk or _Trunk(cell)
         self._branch = branch
+        self._packages = packages
         self.agent_id = agent_id
         self.warnings = warnings
         """What a fork shares with where it came from, or has lost."""
@@ -115,6 +123,7 @@ class Session:
         refusal = self._manager.refusal(program)
         if refusal is not None:
             return refusal
+        program = await self._manager.equip(program, self._packages)
         async with self._my_turn() as cell:
             report = await cell.run(program, on_output)
             return cell.result(report, program)
@@ -137,6 +146,7 @@ class Session:
         if refusal is not None:
             yield Finished(refusal)
             return
+        program = await self._manager.equip(program, self._packages)
         async with self._my_turn() as cell:
             async for event in stream_run(cell, program):
                 yield event
@@ -189,6 +199,29 @@ class Session:
             finally:
                 trunk.used = anyio.current_time()
 
+    async def install(
+        self,
+        packages: Sequence[str],
+        *,
+        on_step: Callable[[str], None] | None = None,
+    ) -> None:
+        """Let programs import more packages, from the next run on.
+
+        What they have imported already stays as it is.
+
+        Args:
+            packages: As in `SandboxManager.run`; they must go with earlier ones.
+            on_step: Called with each line that the installer says.
+
+        Raises:
+            InvalidInputError: A package is not written as one.
+            PackageError: A package is refused, missing or unfit.
+            SandboxUnavailableError: uv is not installed, or there is no cell.
+        """
+        wanted = (*self._packages, *packages)
+        await self._manager.install(wanted, on_step=on_step)
+        self._packages = wanted
+
     async def interrupt(self) -> None:
         """Interrupt the run of this session, if there is one, as Ctrl-C does.
 
@@ -221,6 +254,7 @@ class Session:
             trunk=self._trunk,
             branch=name,
             warnings=warnings,
+            packages=self._packages,
         )
 
     async def _fork(

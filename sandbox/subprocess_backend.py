@@ -24,7 +24,7 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from . import host_cgroups, mounts
+from . import host_cgroups, layers, mounts
 from .bundle import ENVIRONMENT, bundle, command, compiled_bundle
 from .cell_client import (
     CELL_UID,
@@ -123,6 +123,7 @@ class SubprocessBackend:
         show = shown_paths(python)
         binds = mounts.follow(mount.bind for mount in self._config.mounts)
         mounts.keep_clear_of(binds, show)
+        binds += layers.store_binds(self._config)
         launcher = Launcher.spawn(python)
         try:
             await launcher.set_up(

@@ -37,7 +37,8 @@ FACES = {
         ModelResponse ToolProtocol
         CheckpointNotFoundError CheckpointSerializationError ConfigError
         DuplicateToolError ErrorInfo FrozenModel GuardDeniedError GuardError
-        InvalidInputError Message PolicyError Role SandboxError SandboxUnavailableError
+        InvalidInputError Message PackageError PolicyError Role SandboxError
+        SandboxUnavailableError
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
         ToolValidationError ToolcellError
@@ -45,9 +46,10 @@ FACES = {
     "sandbox": """
         Artifact ArtifactMade Check CodePolicy Described Event ExceptionInfo
         ExecutionResult FileInfo Finished HostCalls Isolation Limits Mount
-        Network PoolStats Report SandboxConfig SandboxManager Session Status
+        Network PackageLayer PackageRules PoolStats Report SandboxConfig
+        SandboxManager Session Status
         Stderr Stdout Truncated Usage build_image call_program clean examine
-        image_names run save_artifact
+        image_names list_packages prune_packages run save_artifact
     """,
     "guard": """
         ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals

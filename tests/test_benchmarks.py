@@ -78,6 +78,17 @@ def test_the_bridge_row_prints_its_table(tmp_path: Path) -> None:
     assert [row["work"] for row in rows][1:] == ["bridge round trip"]
 
 
+def test_the_row_on_packages_prints_its_table(tmp_path: Path) -> None:
+    if not Path("/usr/bin/python3").exists():
+        missing("cells run the system's python3")
+    figures = tmp_path / "figures.json"
+    done = bench("--only", "packages-cached", "--runs", "3", "--json", str(figures))
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    works = [row["work"] for row in json.loads(figures.read_text())["rows"]]
+    assert works == ["subprocess, cached packages", "what cached packages add"]
+
+
 def test_the_guard_rows_print_their_table(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = bench(

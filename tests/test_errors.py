@@ -46,6 +46,7 @@ KINDS = {
     "GuardDeniedError": "guard.denied",
     "GuardError": "guard",
     "InvalidInputError": "invalid_input",
+    "PackageError": "sandbox.package",
     "PolicyError": "guard.policy",
     "SandboxError": "sandbox",
     "SandboxUnavailableError": "sandbox.unavailable",
@@ -95,7 +96,10 @@ def test_the_tree_is_the_one_drawn_lc_14() -> None:
     ("base", "expected"),
     [
         (ToolcellError, {"ConfigError", "InvalidInputError", "CallFailedError"}),
-        (SandboxError, {"SandboxUnavailableError", "CellLostError"}),
+        (
+            SandboxError,
+            {"SandboxUnavailableError", "CellLostError", "PackageError"},
+        ),
         (
             ToolError,
             {

@@ -22,7 +22,7 @@ import time
 import traceback
 import types
 
-from . import bridge, displays
+from . import bridge, displays, packages
 from .confine import ConfineError, confine, set_rlimits
 from .descriptors import place
 
@@ -226,6 +226,8 @@ def _read_request(first: bytes) -> dict[str, Any]:
     request: dict[str, Any] = json.loads(header)
     inputs: dict[str, Any] = json.loads(values)
     secrets: dict[str, str] = inputs.pop(SECRETS, {})
+    if request.get("packages"):
+        packages.use(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}
 
 

@@ -1,0 +1,17 @@
+"""Where a program's packages are, for it and for the interpreters that it starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_SHOWN = "/packages/"
+_SITE = ("site-packages", "dist-packages")
+
+
+def use(path: str) -> None:
+    """Import from `path` behind the standard library and before the image's own."""
+    sys.path[:] = [each for each in sys.path if not each.startswith(_SHOWN)]
+    own = (n for n, each in enumerate(sys.path) if os.path.basename(each) in _SITE)
+    sys.path.insert(next(own, len(sys.path)), path)
+    os.environ["PYTHONPATH"] = path

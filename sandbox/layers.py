@@ -1,0 +1,364 @@
+"""Installed packages on disk: one folder per set, kept until it is pruned.
+
+Theory of operation. A layer is a folder whose name cannot be guessed, in a folder
+that cannot be listed. That folder alone is shown to cells, read-only, so any cell
+can be handed any layer by being told its name, and finds no other. A layer is
+built elsewhere and moved into place whole; its entry in the index holds what
+every file was like then, change times included, which nobody can set back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from toolcell.core import PackageError, SandboxUnavailableError
+
+from .config import SandboxConfig
+from .mounts import Bind
+
+TARGET = "/packages"
+"""Where cells find the folder of layers."""
+
+_DAY_SECONDS = 86_400.0
+# No program can list it, its owner's neither: names are what opens a layer.
+_UNLISTED = 0o311
+
+
+class PackageLayer(BaseModel):
+    """A set of packages that is installed, as `toolcell packages list` shows it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    key: str
+    """What it was made for: interpreter, platform, and exact versions with hashes."""
+
+    python: str
+    """The interpreter, such as `cpython-311`."""
+
+    platform: str
+    """The platform that its wheels are for, such as `x86_64-manylinux_2_36`."""
+
+    packages: tuple[str, ...]
+    """Names and exact versions, such as `numpy==2.1.3`."""
+
+    size_bytes: int
+    """Bytes of its files on disk."""
+
+    last_used: float
+    """When a manager last asked for it, in seconds since 1970."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    folder: str
+    python: str
+    platform: str
+    packages: tuple[str, ...]
+    size_bytes: int
+    signature: str
+
+
+class LayerStore:
+    """The folder of one user's layers.
+
+    Args:
+        folder: Where it is; None takes the user's cache folder.
+
+    Raises:
+        SandboxUnavailableError: The folder cannot be made, or others may write there.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.root = Path(folder) if folder else _default_folder()
+        self.layers = self.root / "layers"
+        self.building = self.root / "building"
+        self.resolved = self.root / "resolved"
+        self.wheels = self.root / "wheels"
+        self._index = self.root / "index"
+        self._locks = self.root / "locks"
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_own(self.root)
+            for path in (self.building, self.resolved, self._index, self._locks):
+                path.mkdir(mode=0o700, exist_ok=True)
+            self.layers.mkdir(exist_ok=True)
+            self.layers.chmod(_UNLISTED)
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"the folder of packages {self.root} cannot be used: {error.strerror}",
+                hint="set package_rules.folder to one that this user may write",
+            ) from None
+
+    @property
+    def bind(self) -> Bind:
+        """What cells are shown."""
+        return Bind(str(self.layers.resolve()), TARGET, read_only=True)
+
+    def find(self, key: str) -> str | None:
+        """Return the name of a layer that is as it was built, and mark it as used."""
+        entry = self._read(key)
+        if entry is None:
+            return None
+        place = self.layers / entry.folder
+        if not entry.folder or signature(place)[0] != entry.signature:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(self._index / f"{key}.json")
+        return entry.folder
+
+    def begin(self) -> Path:
+        """Return a new folder to build a layer in."""
+        path = self.building / secrets.token_hex(16)
+        path.mkdir(mode=0o755)
+        return path
+
+    def place(self, path: Path) -> Path:
+        """Move what was built to where cells can read it, under a name unknown yet.
+
+        Raises:
+            PackageError: There is something else than files and folders in it.
+        """
+        settle(path)
+        # So that it is found should this process die before it is in the index.
+        path.with_suffix(".mark").touch()
+        return path.rename(self.layers / path.name)
+
+    def finish(
+        self, key: str, place: Path, python: str, platform: str, packages: list[str]
+    ) -> None:
+        """Enter a layer in the index, in the place of a damaged one."""
+        settle(place)
+        old = self._read(key)
+        mark, size = signature(place)
+        entry = _Entry(
+            folder=place.name,
+            python=python,
+            platform=platform,
+            packages=tuple(packages),
+            size_bytes=size,
+            signature=mark,
+        )
+        draft = self.building / f"{place.name}.json"
+        draft.write_text(entry.model_dump_json())
+        draft.rename(self._index / f"{key}.json")
+        draft.with_suffix(".mark").unlink(missing_ok=True)
+        if old is not None:
+            remove_tree(self.layers / old.folder)
+
+    def abandon(self, path: Path) -> None:
+        """Remove what was begun, wherever it has come to."""
+        for each in (self.layers / path.name, path, path.with_suffix(".mark")):
+            remove_tree(each)
+
+    def _read(self, key: str) -> _Entry | None:
+        try:
+            return _Entry.model_validate_json(
+                (self._index / f"{key}.json").read_bytes()
+            )
+        except (OSError, ValidationError):
+            return None
+
+    def try_lock(self, name: str, *, shared: bool = False) -> int | None:
+        """Return a descriptor that holds a lock until it is closed; None if taken."""
+        path = self._locks / name
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def entries(self) -> Iterator[PackageLayer]:
+        """Yield what is installed, the newest use first."""
+        found = [(path.stat().st_mtime, path.stem) for path in self._index.iterdir()]
+        for used, key in sorted(found, reverse=True):
+            entry = self._read(key)
+            if entry is not None:
+                kept = entry.model_dump(exclude={"folder", "signature"})
+                yield PackageLayer(key=key, last_used=used, **kept)
+
+    def prune(self, unused_days: float) -> list[PackageLayer]:
+        """Remove what no manager has open or has asked for in so many days.
+
+        Returns:
+            The layers that were removed.
+        """
+        before = time.time() - unused_days * _DAY_SECONDS
+        old = [each for each in self.entries() if each.last_used <= before]
+        removed = [each for each in old if self._remove(each.key)]
+        for path in self.resolved.iterdir():
+            if path.stat().st_mtime <= before:
+                path.unlink(missing_ok=True)
+        self._remove_leftovers()
+        if unused_days == 0:
+            shutil.rmtree(self.wheels, ignore_errors=True)
+        return removed
+
+    def _remove(self, key: str) -> bool:
+        held = self.try_lock(f"{key}.use")
+        if held is None:
+            return False
+        try:
+            entry = self._read(key)
+            (self._index / f"{key}.json").unlink(missing_ok=True)
+            if entry is not None:
+                remove_tree(self.layers / entry.folder)
+        finally:
+            os.close(held)
+        return True
+
+    def _remove_leftovers(self) -> None:
+        """Remove what builders left that died: nothing is built without the lock."""
+        held = self.try_lock("building")
+        if held is None:
+            return
+        try:
+            entries = (self._read(path.stem) for path in self._index.iterdir())
+            known = {entry.folder for entry in entries if entry is not None}
+            for path in self.building.iterdir():
+                if path.stem in known:
+                    remove_tree(path)
+                else:
+                    self.abandon(path.with_suffix(""))
+                    remove_tree(path)
+        finally:
+            os.close(held)
+
+
+def _default_folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "toolcell" / "packages"
+
+
+def _require_own(path: Path) -> None:
+    found = path.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise SandboxUnavailableError(
+            f"others may write to the folder of packages {path}",
+            hint=f"`chmod 700 {path}`, or set package_rules.folder to another one",
+        )
+
+
+def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield paths below and what they are, in one order; links are not followed."""
+    for folder, folders, files in os.walk(path):
+        folders.sort()
+        for name in sorted((*folders, *files)):
+            each = os.path.join(folder, name)
+            yield os.path.relpath(each, path), os.lstat(each)
+
+
+def settle(path: Path) -> None:
+    """Refuse links and the like; let every program read, and none write.
+
+    Raises:
+        PackageError: There is something else than files and folders in it.
+    """
+    (path / ".lock").unlink(missing_ok=True)
+    path.chmod(0o755)
+    for name, found in _walk(path):
+        if stat.S_ISDIR(found.st_mode):
+            os.chmod(path / name, 0o755)  # noqa: S103 - programs read it
+        elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            os.chmod(path / name, 0o444 | (found.st_mode & 0o111))
+        else:
+            raise PackageError(
+                f"a package holds {name!r}, which is no plain file",
+                details={"reason": "not_a_file"},
+            )
+
+
+def signature(path: Path) -> tuple[str, int]:
+    """Return a hash over what every file is like, and their bytes in all.
+
+    A change time is the kernel's: whoever writes to a file cannot set it back.
+    """
+    digest, size = hashlib.blake2b(digest_size=16), 0
+    try:
+        for name, found in _walk(path):
+            line = (name, found.st_mode, found.st_size, found.st_ctime_ns)
+            is_folder = stat.S_ISDIR(found.st_mode)
+            digest.update(repr(line[:2] if is_folder else line).encode())
+            size += 0 if is_folder else found.st_size
+    except OSError:
+        return "", 0
+    return digest.hexdigest(), size
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file or folder; one that is gone already is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def store_binds(config: SandboxConfig) -> list[Bind]:
+    """Return what the cells of a backend must show for packages: nothing, or one.
+
+    Raises:
+        SandboxUnavailableError: The folder of packages cannot be used.
+    """
+    if not wants_packages(config):
+        return []
+    return [LayerStore(config.package_rules.folder).bind]
+
+
+def wants_packages(config: SandboxConfig) -> bool:
+    """Whether programs may have packages at all."""
+    return bool(config.packages or config.package_rules.allow)
+
+
+def require_possible(config: SandboxConfig, level: str) -> None:
+    """Refuse packages where there is no file system to show them in.
+
+    Raises:
+        SandboxUnavailableError: There is none.
+    """
+    if wants_packages(config) and level == "process":
+        raise SandboxUnavailableError(
+            "'process' isolation imports no packages",
+            hint="`toolcell doctor` says how to get namespaces, or use Docker",
+        )
+
+
+def list_packages(folder: str | None = None) -> tuple[PackageLayer, ...]:
+    """Return the sets of packages that are installed for cells.
+
+    Args:
+        folder: The folder of `PackageRules`; None takes the user's cache folder.
+
+    Raises:
+        SandboxUnavailableError: The folder cannot be used.
+    """
+    return tuple(LayerStore(folder).entries())
+
+
+def prune_packages(
+    unused_days: float = 30.0, folder: str | None = None
+) -> tuple[PackageLayer, ...]:
+    """Remove the sets that no manager has open, and return them.
+
+    Args:
+        unused_days: Days without use after which a set goes; 0 removes every set,
+            and the wheels that were kept for the next one.
+        folder: As in `list_packages`.
+
+    Raises:
+        SandboxUnavailableError: The folder cannot be used.
+    """
+    return tuple(LayerStore(folder).prune(unused_days))

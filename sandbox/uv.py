@@ -1,0 +1,189 @@
+"""Runs uv: finds exact versions with their hashes, and unpacks wheels.
+
+Nothing of a package is executed by it: wheels only, and no byte code is compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import anyio
+from anyio.streams.text import TextReceiveStream
+
+from toolcell.core import PackageError, SandboxUnavailableError
+
+from .interpreter import Interpreter
+
+OnStep = Callable[[str], None]
+
+_MAX_SAID = 64 * 1024
+_MAX_TOLD = 1500
+# What would lead uv to another interpreter or project than the one it is told.
+_DROPPED = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_PROJECT")
+_CAUSES = (
+    ("not_found", re.compile(r"was not found in the|there (is|are) no versions? of")),
+    ("no_wheel", re.compile(r"no usable wheels|no wheels with a matching")),
+    ("unreachable", re.compile(r"Failed to fetch|error sending request|client error")),
+    ("conflict", re.compile(r"unsatisfiable|No solution found")),
+)
+# What is told by the error that is raised.
+_OF_FAILURES = ("error: ", "cause: ", "hint: ", "And because ")
+_HINTS = {
+    "not_found": "check the spelling and the version",
+    "no_wheel": "packages are installed from wheels only and never built here; build "
+    "a wheel and put it on an index, or make an image that has the package",
+    "unreachable": "packages are fetched from this machine, never from a cell; set "
+    "package_rules.index_url, or uv's own settings, to an index that answers",
+    "conflict": "ask for versions that go together; `package_rules.allow` may bound "
+    "them, too",
+}
+
+
+class Uv:
+    """The uv program and how it is called.
+
+    Args:
+        cache: The folder where it keeps wheels.
+        index_url: The index to ask; None takes uv's own.
+        seconds: How long one call may take.
+        on_step: Called with each line that it says.
+
+    Raises:
+        SandboxUnavailableError: uv is not installed.
+    """
+
+    def __init__(
+        self,
+        cache: Path,
+        index_url: str | None,
+        seconds: float,
+        on_step: OnStep | None = None,
+    ) -> None:
+        self._program = find_uv()
+        self._seconds = seconds
+        self._on_step = on_step
+        self._options = ["--cache-dir", str(cache), "--no-python-downloads"]
+        self._options += ["--no-progress", "--color", "never"]
+        self._index = ["--default-index", index_url] if index_url else []
+
+    async def resolve(
+        self,
+        requirements: Iterable[str],
+        constraints: Sequence[str],
+        target: Interpreter,
+        folder: Path,
+    ) -> str:
+        """Return exact versions, each with the hashes that its wheels may have.
+
+        Args:
+            requirements: What is asked for.
+            constraints: What every version must fulfil, also of what comes along.
+            target: The interpreter that it is for.
+            folder: An empty folder to work in.
+
+        Raises:
+            PackageError: There are no such versions, or the index does not answer.
+        """
+        lock, bounds = folder / "lock.txt", folder / "constraints.txt"
+        asked = folder / "asked.txt"
+        asked.write_text("".join(f"{each}\n" for each in requirements))
+        options = ["--output-file", str(lock), "--generate-hashes", "--quiet"]
+        options += ["--no-header", "--no-annotate"]
+        if constraints:
+            bounds.write_text("".join(f"{each}\n" for each in constraints))
+            options += ["--constraints", str(bounds)]
+        await self._call("compile", target, folder, [*options, str(asked)])
+        return lock.read_text()
+
+    async def install(self, lock: str, target: Interpreter, folder: Path) -> None:
+        """Unpack the wheels of a lock into a folder, their hashes checked.
+
+        Raises:
+            PackageError: A wheel cannot be fetched or is not what the lock says.
+        """
+        file = folder.with_suffix(".txt")
+        file.write_text(lock)
+        try:
+            options = ["--target", str(folder), "--require-hashes", "--no-deps"]
+            options += ["--link-mode", "copy", "--requirements", str(file)]
+            await self._call("install", target, folder.parent, options)
+        finally:
+            file.unlink(missing_ok=True)
+
+    async def _call(
+        self, command: str, target: Interpreter, folder: Path, options: list[str]
+    ) -> None:
+        where = ["--python", sys.executable, "--python-version", target.version]
+        where += ["--python-platform", target.platform, "--only-binary", ":all:"]
+        argv = [self._program, "pip", command, *self._options, *self._index]
+        environment = {k: v for k, v in os.environ.items() if k not in _DROPPED}
+        said = rest = ""
+        with anyio.move_on_after(self._seconds) as time:
+            async with await anyio.open_process(
+                [*argv, *where, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                cwd=folder,
+                env=environment,
+                umask=0o022,
+            ) as process:
+                assert process.stderr is not None
+                async for text in TextReceiveStream(process.stderr, errors="replace"):
+                    said = (said + text)[-_MAX_SAID:]
+                    *lines, rest = (rest + text).split("\n")
+                    self._tell(lines)
+                code = await process.wait()
+        if time.cancelled_caught:
+            raise PackageError(
+                f"packages were not there after {self._seconds:g} seconds",
+                hint="raise package_rules.seconds",
+                details={"reason": "timeout"},
+            )
+        if code:
+            raise _failure(said)
+
+    def _tell(self, lines: Iterable[str]) -> None:
+        if self._on_step is not None:
+            for line in map(str.strip, lines):
+                if line and not line.startswith(_OF_FAILURES):
+                    self._on_step(line)
+
+
+def _failure(said: str) -> PackageError:
+    reason = next((name for name, mark in _CAUSES if mark.search(said)), "failed")
+    lines = [line.strip() for line in said.splitlines()]
+    start = next((i for i, line in enumerate(lines) if line.startswith("error:")), 0)
+    told = " ".join(lines[start:]).partition(" hint: ")[0].replace(" cause: ", ": ")
+    return PackageError(
+        f"packages cannot be installed: {told[:_MAX_TOLD].removeprefix('error: ')}",
+        hint=_HINTS.get(reason),
+        details={"reason": reason},
+    )
+
+
+def find_uv() -> str:
+    """Return the path of uv: that of the `packages` extra, else the one on PATH.
+
+    Raises:
+        SandboxUnavailableError: There is none.
+    """
+    try:
+        import uv
+
+        return uv.find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        pass
+    found = shutil.which("uv")
+    if found is None:
+        raise SandboxUnavailableError(
+            "packages need uv, which is not installed",
+            hint="pip install 'toolcell[packages]'",
+        )
+    return found
