@@ -14,6 +14,7 @@ from toolcell.sandbox import SandboxConfig
 
 from .config_file import read_source
 from .config_model import IMPORT_PATH, Count, FilePath, Model, Seconds
+from .mcp_peers_config import MCPName, MCPServerConfig
 from .secret import SecretReference
 from .server_config import AuthConfig, ServerConfig
 
@@ -71,6 +72,13 @@ class ToolsConfig(Model):
     database: DatabaseConfig | None = None
     """For the group `database`, which needs it."""
 
+    mcp: dict[MCPName, MCPServerConfig] = Field(default_factory=dict)
+    """MCP servers whose tools are offered, each in a table of its own."""
+
+    mcp_pins: Annotated[FilePath, Field(validate_default=True)] = Path("mcp_pins.json")
+    """The definitions of MCP tools that were approved; `toolcell tools pin` writes
+    it. A tool that is not in it, or that its server changed since, is not called."""
+
     timeout_seconds: Seconds = 30.0
     """Seconds of a call to a tool that names no timeout. When it is reached the call
     ends as `timeout`."""
@@ -87,6 +95,9 @@ class ToolsConfig(Model):
     def _complete(self) -> Self:
         if "database" in self.builtin and self.database is None:
             raise ValueError("the group 'database' needs a table [tools.database]")
+        prefixes = [each.prefix or name for name, each in self.mcp.items()]
+        if len({each.lower() for each in prefixes}) < len(prefixes):
+            raise ValueError("two MCP servers have one prefix")
         return self
 
 

@@ -50,6 +50,7 @@ from toolcell.tools.builtin import (
 from .asking import ask_the_caller
 from .config import Group, HostConfig
 from .logs import open_logging
+from .mcp_peers import listed_toolsets, make_toolsets
 from .secret import read_secret
 
 ENTRY_POINTS = "toolcell.tools"
@@ -88,6 +89,8 @@ async def open_parts(
     guarded = open_guard(config, environ, stack)
     open_logging(config.logging, guarded.redactor, stack)
     registry = make_registry(config, guarded.guard)
+    for toolset in make_toolsets(config, read_secrets(config, environ)):
+        registry.register_many((await stack.enter_async_context(toolset)).tools)
     sandbox = sessions = None
     if needs_sandbox(config, registry):
         manager = SandboxManager(config.sandbox)
@@ -113,6 +116,8 @@ def list_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
         ToolcellError: As `make_registry`.
     """
     registry = make_registry(config, guard)
+    for toolset in listed_toolsets(config):
+        registry.register_many(toolset.tools)
     if needs_sessions(config):
         sandbox = SandboxManager(config.sandbox)
         executor = ConcurrentExecutor(registry, guard=guard)
@@ -145,7 +150,9 @@ def open_guard(
 
 def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the secrets that the configuration names, by their reference."""
-    named = (config.audit.key, config.state.redis_url)
+    named = [config.audit.key, config.state.redis_url]
+    for server in config.tools.mcp.values():
+        named += server.secrets
     return {each: read_secret(each, environ) for each in named if each}
 
 

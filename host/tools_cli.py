@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, ToolName
+from .pin_cli import pin
 from .show import print_table
 
 if TYPE_CHECKING:
     from toolcell.tools import Snapshot, Tool
 
 tools = typer.Typer(help="The tools of a host.", no_args_is_help=True)
+tools.command()(pin)
 
 AgentFilter = Annotated[
     str | None, typer.Option("--agent", help="Only what this agent may know of.")

@@ -52,6 +52,8 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
 
 
 def _header(name: str) -> str:
+    if name == "tools.mcp":
+        return "[tools.mcp.NAME]"
     return f"[[{name}]]" if name == "sandbox.mounts" else f"[{name}]"
 
 
@@ -68,7 +70,7 @@ def _default(field: Any) -> str:
         return "empty" if not isinstance(value, BaseModel) else "its defaults"
     if value is None:
         return "none"
-    return f"`{json.dumps(value)}`"
+    return f"`{json.dumps(value, default=str)}`"
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:

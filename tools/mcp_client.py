@@ -36,7 +36,7 @@ from .tool import Tool
 CLOSE_SECONDS = 5.0
 """Seconds that a server has to take its leave. When it is reached it is cut off."""
 
-_PREFIX = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]|_(?!_))*(?<!_)")
+_PREFIX = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
 _log = logging.getLogger(__name__)
 
 
@@ -124,7 +124,7 @@ class MCPToolset:
         if not _PREFIX.fullmatch(self.prefix) or len(self.prefix) > 32:
             raise ConfigError(
                 f"{self.prefix!r} cannot be the prefix of an MCP server's tools",
-                hint="take letters, digits, `-` and single `_`, at most 32",
+                hint="take words of letters and digits with `_` or `-` between",
             )
         if not min(timeout_seconds, startup_seconds, max_message_bytes) > 0:
             raise ConfigError("the limits of an MCP server are above 0")

@@ -1,0 +1,110 @@
+"""Makes toolsets of the MCP servers that the configuration names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from toolcell.core import ConfigError
+from toolcell.tools import MCPCommand, MCPEndpoint, MCPPins, MCPToolset
+
+from .config import HostConfig
+from .mcp_peers_config import MCPServerConfig
+from .secret import read_secret
+
+_log = logging.getLogger(__name__)
+
+
+def listed_toolsets(config: HostConfig) -> list[MCPToolset]:
+    """Return the approved tools to be looked at; no secret is read.
+
+    Raises:
+        ConfigError: The pins cannot be read.
+    """
+    if not config.tools.mcp:
+        return []
+    pins = MCPPins.load(config.tools.mcp_pins)
+    return [
+        _toolset(name, settings, pins, dict.fromkeys(settings.secrets, ""))
+        for name, settings in config.tools.mcp.items()
+    ]
+
+
+def make_toolsets(config: HostConfig, secrets: Mapping[str, Any]) -> list[MCPToolset]:
+    """Return the approved tools of all servers; none is started or reached yet.
+
+    Raises:
+        ConfigError: The pins cannot be read.
+    """
+    if not config.tools.mcp:
+        return []
+    pins = MCPPins.load(config.tools.mcp_pins)
+    made = []
+    for name, settings in config.tools.mcp.items():
+        known = {each: secrets[each].get_secret_value() for each in settings.secrets}
+        toolset = _toolset(name, settings, pins, known)
+        for tool, reason in toolset.unusable.items():
+            _log.warning("%s of the MCP server %s is left out: %s", tool, name, reason)
+        if not toolset.tools:
+            _log.warning(
+                "no tool of the MCP server %s is approved; see `toolcell tools pin`",
+                name,
+            )
+        made.append(toolset)
+    return made
+
+
+def offering_toolset(
+    config: HostConfig, name: str, environ: Mapping[str, str]
+) -> MCPToolset:
+    """Return what a server offers now, approved or not, once it is opened.
+
+    Raises:
+        ConfigError: There is no such server, or a secret is not set.
+    """
+    settings = config.tools.mcp.get(name)
+    if settings is None:
+        raise ConfigError(
+            f"there is no MCP server {name!r}",
+            hint=f"add a table [tools.mcp.{name}]",
+        )
+    known = {
+        each: read_secret(each, environ).get_secret_value() for each in settings.secrets
+    }
+    return _toolset(name, settings, None, known)
+
+
+def _toolset(
+    name: str,
+    settings: MCPServerConfig,
+    pins: MCPPins | None,
+    secrets: Mapping[str, str],
+) -> MCPToolset:
+    return MCPToolset(
+        name,
+        _server(settings, secrets),
+        pins=pins,
+        prefix=settings.prefix,
+        idempotent=settings.idempotent,
+        timeout_seconds=settings.timeout_seconds,
+        startup_seconds=settings.startup_seconds,
+        max_message_bytes=settings.max_message_bytes,
+    )
+
+
+def _server(
+    settings: MCPServerConfig, secrets: Mapping[str, str]
+) -> MCPCommand | MCPEndpoint:
+    if settings.command is not None:
+        hidden = {key: secrets[each] for key, each in settings.secret_env.items()}
+        return MCPCommand(
+            command=settings.command,
+            args=settings.args,
+            env={**settings.env, **hidden},
+            folder=settings.folder,
+        )
+    headers = {key: secrets[each] for key, each in settings.headers.items()}
+    if settings.bearer is not None:
+        headers["Authorization"] = f"Bearer {secrets[settings.bearer]}"
+    return MCPEndpoint(url=settings.url or "", headers=headers)
