@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -111,6 +111,21 @@ class _Record(FrozenModel):
     model_config = ConfigDict(defer_build=True)
 
 
+_SLOTS = (
+    ("__pydantic_fields_set__", {"call_id", "name", "content", "usage"}),
+    ("__pydantic_extra__", None),
+    ("__pydantic_private__", None),
+)
+
+
+def _is_simple(content: Any) -> bool:
+    """Tell a value that needs no copy and no check."""
+    kind = type(content)
+    if kind is str:
+        return bool(content.isascii())
+    return kind is int or kind is bool or content is None
+
+
 class ToolCall(_Record):
     """A call that a model asks for.
 
@@ -190,6 +205,40 @@ class ToolResult(_Record):
         if (self.status == "ok") is not (self.error is None):
             raise ValueError("a status other than 'ok' needs an error, 'ok' has none")
         return self
+
+    @classmethod
+    def returned(
+        cls, call: ToolCall, content: JsonValue, usage: Mapping[str, int | str]
+    ) -> ToolResult:
+        """Return the result of a call whose tool returned.
+
+        Args:
+            call: The call.
+            content: What the tool returned.
+            usage: What it used, by unit.
+
+        Raises:
+            InvalidInputError: The content is no JSON value, or a usage no amount.
+        """
+        fields: dict[str, Any] = {
+            "call_id": call.id,
+            "name": call.name,
+            "status": "ok",
+            "content": content,
+            "error": None,
+            "usage": dict(usage),
+        }
+        if not _is_simple(content):
+            return cls(**fields)
+        for amount in usage.values():
+            if type(amount) is not int or amount < 0:
+                return cls(**fields)
+        # Known to be valid, and made for each call: put together as by unpickling.
+        made = cls.__new__(cls)
+        for slot, held in _SLOTS:
+            object.__setattr__(made, slot, held)
+        object.__setattr__(made, "__dict__", fields)
+        return made
 
     @classmethod
     def failed(

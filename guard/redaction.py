@@ -28,6 +28,7 @@ DEPTH = 32
 _SECRET_CHARACTERS = 6
 _NAME_CHARACTERS = 256
 _INTEGER_BITS = 1024
+_COMMON = 2**31
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 _SECRET_WORDS = frozenset(
     "authorization authorisation cookie cookies credential credentials passphrase "
@@ -153,16 +154,16 @@ class Redactor:
         return f"{_without_forms(kept)} [{left_out} characters left out]"
 
     def _value(self, value: Any, depth: int) -> JsonValue:
+        # The usual ones first: each record comes by here.
+        kind = type(value)
+        if kind is bool or value is None:
+            return value  # type: ignore[no-any-return]
+        if kind is dict and depth:
+            return self._mapping(value, depth - 1)
+        if isinstance(value, (int, float)):
+            return _number(value)
         if isinstance(value, str):
             return self.text(value)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int):
-            if value.bit_length() <= _INTEGER_BITS:
-                return int(value)
-            return f"[an integer of {value.bit_length()} bits]"
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else json.dumps(float(value))
         if isinstance(value, SecretStr | SecretBytes):
             return HIDDEN
         if depth == 0:
@@ -200,6 +201,16 @@ class Redactor:
         ):
             return [self.text(values[0]), HIDDEN]
         return [self._value(value, depth) for value in values]
+
+
+def _number(value: float) -> JsonValue:
+    if type(value) is int and -_COMMON < value < _COMMON:
+        return value
+    if isinstance(value, int):
+        if value.bit_length() <= _INTEGER_BITS:
+            return int(value)
+        return f"[an integer of {value.bit_length()} bits]"
+    return float(value) if math.isfinite(value) else json.dumps(float(value))
 
 
 def _may_hold_secrets(text: str) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from toolcell.core import (
@@ -59,7 +62,7 @@ async def test_results_are_in_input_order_lt_32_36_44_gr_08(kind: type[Any]) -> 
 
 
 @BOTH
-async def test_each_index_comes_once_in_a_stream_lt_33_34_39_40(
+async def test_each_index_comes_once_in_a_stream_lt_33_34_39(
     kind: type[Any],
 ) -> None:
     made = kind(ToolRegistry([echo, crash]), guard=None)
@@ -270,6 +273,85 @@ async def test_contextvars_reach_tools_and_stay_apart_lt_12() -> None:
 
     assert {result.content for result in results + threads} == {"ada"}
     assert user.get() == "ada"
+
+
+async def test_calls_that_share_a_task_share_nothing_else_lt_12_38() -> None:
+    tasks: list[Any] = []
+
+    @tool
+    async def look(number: int) -> list[str | None]:
+        seen = user.get()
+        user.set(f"changed by {number}")
+        task = asyncio.current_task()
+        tasks.append(task)
+        assert task is not None
+        return [seen, task.get_name()]
+
+    made = executor(look)
+    results = await made.execute(calls("look", 50))
+
+    expected = [["nobody", f"look {number} {number}"] for number in range(50)]
+    assert [result.content for result in results] == expected
+    assert len(set(tasks)) < 50, "calls that never wait share a task"
+
+
+async def test_a_call_that_waits_has_its_task_to_itself() -> None:
+    seen: dict[Any, list[int]] = {}
+
+    @tool
+    async def look(number: int) -> None:
+        seen.setdefault(asyncio.current_task(), []).append(number)
+        if number % 2:
+            await anyio.lowlevel.checkpoint()
+
+    await executor(look).execute(calls("look", 40))
+
+    assert sorted(number for made in seen.values() for number in made) == [*range(40)]
+    assert all(number % 2 == 0 for made in seen.values() for number in made[:-1])
+
+
+async def test_a_task_that_a_tool_cancelled_takes_nobody_along(gates: Gates) -> None:
+    @tool
+    async def cancel_and_return(number: int) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return number
+
+    made = executor(gates.tool, cancel_and_return, echo)
+    ends = call("cancel_and_return", "c", number=7)
+    batch = [call("wait", "w", number=0), ends, *calls("echo", 5)]
+    async with made.execute_streaming(batch) as results:
+        await blocked()
+        gates.gates[0].set()
+        found = dict([each async for each in results])
+
+    assert [found[index].content for index in range(7)] == [0, 7, *range(5)]
+
+
+async def test_calls_that_never_wait_let_others_have_their_turn() -> None:
+    turns: list[str] = []
+
+    async def other() -> None:
+        while "end" not in turns:
+            turns.append("other")
+            await anyio.lowlevel.checkpoint()
+
+    @tool
+    async def busy(number: int) -> None:
+        turns.append("call")
+        began = time.perf_counter()
+        while time.perf_counter() - began < 0.002:
+            pass
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        await executor(busy).execute(calls("busy", 10))
+        turns.append("end")
+
+    assert (
+        "other" in turns[turns.index("call") : len(turns) - turns[::-1].index("call")]
+    )
 
 
 async def test_the_context_tells_of_the_call_lt_16_20() -> None:

@@ -339,6 +339,33 @@ async def test_errors_are_raised_where_asked_for_gr_12_x_03_or_18() -> None:
     assert (await made.call(call("echo", number=1))).content == 1
 
 
+async def test_a_call_that_cancels_its_own_task_ends_alone_lt_40(gates: Gates) -> None:
+    @tool
+    async def leaves() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.sleep_forever()
+
+    made = executor(leaves, gates.tool, echo, max_concurrency=2)
+    leaving = [call("leaves", f"l{number}") for number in range(3)]
+    batch = [call("wait", number=0), *leaving, *calls("echo", 3)]
+    with anyio.fail_after(PATIENCE):
+        async with made.execute_streaming(batch) as results:
+            await blocked()
+            gates.gates[0].set()
+            found = dict([each async for each in results])
+
+    assert sorted(found) == list(range(7)), "one end for each, and no wait for more"
+    assert [found[0].content, *[found[index].content for index in (4, 5, 6)]] == [
+        0,
+        *range(3),
+    ]
+    assert statuses([found[index] for index in (1, 2, 3)]) == ["error"] * 3
+    records = [made.records.query(call_id=each.id) for each in leaving]
+    assert [[each.status for each in of] for of in records] == [["error"]] * 3
+
+
 async def test_faults_while_a_stream_is_left_are_recorded_lt_41(gates: Gates) -> None:
     @tool
     async def breaks_on_the_way_out() -> None:

@@ -224,4 +224,4 @@ async def test_a_registry_forgets_retired_tools() -> None:
     gc.collect()
 
     assert len(registry._runs.retired) == 0
-    assert registry._runs.cancels == {}
+    assert registry._runs.running == set()

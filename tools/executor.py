@@ -5,14 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -35,6 +33,7 @@ from toolcell.guard import ActionGuard, Redactor
 from toolcell.sandbox import SandboxManager
 
 from .attempt import Parts, RunContext
+from .batches import Turn, share_out
 from .circuit_breaker import CircuitBreaker
 from .hooks import Hook
 from .idempotency import Idempotency, MemoryIdempotency
@@ -42,19 +41,14 @@ from .pipeline import Pipeline
 from .records import MemoryRecords, Records
 from .registry import ToolRegistry
 from .retries import RetryPolicy
-from .running import NOTHING_HELD, Held, Runner
-from .slots import Slots
+from .running import Runner, current
+from .slots import Slot, Slots
 from .snapshot import Snapshot
 from .workers import Workers
 
 Call = ToolCall | Mapping[str, Any]
 """A call, or its fields as they came from a model; what cannot be read is a failed
 call, not an error of the batch."""
-
-Turn = Callable[[], Coroutine[Any, Any, None]]
-"""One call of a batch. It hands its result over; it raises when it is cancelled."""
-
-Slot = AbstractAsyncContextManager[Held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +162,11 @@ class ToolExecutor(ABC):
         Raises:
             ToolcellError: It failed, if the executor has `raise_on_error`.
         """
-        ended = await self._turn(self.registry.snapshot(), call, 0, run)
-        if ended.error is not None and self._raise_on_error:
-            raise ended.error
-        return ended.result
+        pipeline = self._pipeline(self.registry.snapshot(), call, 0, run)
+        result = await pipeline.execute()
+        if pipeline.error is not None and self._raise_on_error:
+            raise pipeline.error
+        return result
 
     async def outcome(self, call: ToolCall, *, run: RunContext = _NO_RUN) -> ToolResult:
         """Make one call; a failed one is a result, whatever `raise_on_error` says.
@@ -180,7 +175,7 @@ class ToolExecutor(ABC):
             call: What to call.
             run: What the tool and the guard may know of the agent's run.
         """
-        return (await self._turn(self.registry.snapshot(), call, 0, run)).result
+        return await self._pipeline(self.registry.snapshot(), call, 0, run).execute()
 
     def refuse(self, call: ToolCall, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made, and keep a record of it.
@@ -189,7 +184,8 @@ class ToolExecutor(ABC):
             call: What was asked for.
             error: Why it is not made.
         """
-        return self._refused(self.registry.snapshot(), call, 0, error).result
+        snapshot = self.registry.snapshot()
+        return Pipeline(self._parts, snapshot, call, _NO_RUN).refuse(error)
 
     async def execute(
         self, calls: Sequence[Call], *, run: RunContext = _NO_RUN
@@ -207,7 +203,7 @@ class ToolExecutor(ABC):
         results: list[ToolResult | None] = [None] * len(calls)
         errors: dict[int, ToolcellError] = {}
 
-        async def take(item: Ended) -> None:
+        def take(item: Ended) -> None:
             results[item.index] = item.result
             if item.error is not None:
                 errors[item.index] = item.error
@@ -237,55 +233,65 @@ class ToolExecutor(ABC):
 
     @abstractmethod
     async def _run_all(self, turns: Sequence[Turn], names: Sequence[str]) -> None:
-        """Await every turn, each in a task of its own of the name beside it."""
+        """Await every turn, in tasks of the executor's own and of the names beside."""
 
-    def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot:
+    def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot | None:
         """Return what a call holds while it runs; by default nothing."""
-        return nullcontext(NOTHING_HELD)
+        return None
 
     async def _make(
         self,
         calls: Sequence[Call],
         run: RunContext,
-        take: Callable[[Ended], Awaitable[None]],
+        take: Callable[[Ended], None],
     ) -> None:
         """Make calls and hand over each end, exactly one for each index."""
         snapshot = self.registry.snapshot()
-        missing = set(range(len(calls)))
+        waiting, missing = set(range(len(calls))), set(range(len(calls)))
 
-        async def turn(index: int) -> None:
-            ended = await self._turn(snapshot, calls[index], index, run)
+        async def turn(index: int) -> bool:
+            waiting.remove(index)
+            made = self._pipeline(snapshot, calls[index], index, run, own_task=True)
+            result = await made.execute()
             missing.remove(index)
-            await take(ended)
+            take(Ended(index, result, made.error))
+            return result.ok
 
         turns = [partial(turn, index) for index in range(len(calls))]
-        await self._run_all(turns, [_name(*each) for each in enumerate(calls)])
+        try:
+            await self._run_all(turns, [_name(*each) for each in enumerate(calls)])
+        except BaseException:
+            for index in sorted(waiting):
+                self._pipeline(snapshot, calls[index], index, run).stop()
+            raise
         for index in sorted(missing):
             # An executor of somebody else left it out.
             error = ToolExecutionError(f"{type(self).__name__} did not make the call")
-            await take(self._refused(snapshot, calls[index], index, error))
+            made = self._pipeline(snapshot, calls[index], index, run)
+            take(Ended(index, made.refuse(error), error))
 
-    async def _turn(
-        self, snapshot: Snapshot, given: Call, index: int, run: RunContext
-    ) -> Ended:
+    def _pipeline(
+        self,
+        snapshot: Snapshot,
+        given: Call,
+        index: int,
+        run: RunContext,
+        *,
+        own_task: bool = False,
+    ) -> Pipeline:
+        """Return the way of a call; one that cannot be read ends on it like others."""
+        problem = None
         try:
             call = given if isinstance(given, ToolCall) else ToolCall(**given)
         except InvalidInputError as error:
-            return self._refused(snapshot, given, index, error)
+            problem = error
         except TypeError:
             problem = InvalidInputError("a call is an object with `id` and `name`")
-            return self._refused(snapshot, given, index, problem)
-        pipeline = Pipeline(self._parts, snapshot, call, run)
-        result = await pipeline.execute(self._slot(snapshot, call))
-        return Ended(index, result, pipeline.error)
-
-    def _refused(
-        self, snapshot: Snapshot, given: Call, index: int, error: ToolcellError
-    ) -> Ended:
-        """End a call that was not made, with a record like any other."""
-        call = given if isinstance(given, ToolCall) else _stand_in(given, index)
-        pipeline = Pipeline(self._parts, snapshot, call, _NO_RUN)
-        return Ended(index, pipeline.refuse(error), error)
+        if problem is not None:
+            stand_in = _stand_in(given, index)
+            return Pipeline(self._parts, snapshot, stand_in, _NO_RUN, problem=problem)
+        slot = self._slot(snapshot, call)
+        return Pipeline(self._parts, snapshot, call, run, slot=slot, own_task=own_task)
 
 
 def _name(index: int, call: Call) -> str:
@@ -335,8 +341,13 @@ class ResultStream:
         return self
 
     async def _produce(self, send: MemoryObjectSendStream[Ended]) -> None:
+        def hand_over(ended: Ended) -> None:
+            # Whoever left the stream takes no more.
+            with suppress(anyio.BrokenResourceError):
+                send.send_nowait(ended)
+
         with send:
-            await self._executor._make(self._calls, self._run, send.send)
+            await self._executor._make(self._calls, self._run, hand_over)
 
     async def __aexit__(
         self,
@@ -375,9 +386,7 @@ class SequentialExecutor(ToolExecutor):
     """Makes the calls of a batch one after the other, in their order."""
 
     async def _run_all(self, turns: Sequence[Turn], names: Sequence[str]) -> None:
-        for turn, name in zip(turns, names, strict=True):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(turn, name=name)
+        await share_out(turns, names, 1)
 
 
 class ConcurrentExecutor(ToolExecutor):
@@ -406,20 +415,21 @@ class ConcurrentExecutor(ToolExecutor):
         super().__init__(registry, **options)
         if max_concurrency < 1:
             raise ConfigError("max_concurrency must be at least 1")
+        self._limit = max_concurrency
         self._slots = Slots(max_concurrency)
         self._group_of = _group_of(groups or {})
 
     async def _run_all(self, turns: Sequence[Turn], names: Sequence[str]) -> None:
-        async with anyio.create_task_group() as tasks:
-            for turn, name in zip(turns, names, strict=True):
-                tasks.start_soon(turn, name=name)
+        # Calls of groups, and calls inside a call, do not only wait for slots.
+        bounded = not self._group_of and current.get() is None
+        await share_out(turns, names, self._limit if bounded else len(turns))
 
     def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot:
         group = None
         if self._group_of:
             tool = snapshot.for_agent(call.agent_id).get(call.name)
             group = None if tool is None else self._group_of.get(tool.name)
-        return self._slots.turn(group)
+        return Slot(self._slots, group)
 
 
 def _group_of(groups: Mapping[str, Collection[str]]) -> dict[str, str]:

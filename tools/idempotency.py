@@ -52,21 +52,6 @@ class Entry:
     result: ToolResult | None = None
 
 
-@dataclass(slots=True)
-class _Flight:
-    """A run of this event loop that holds a key; leaving it wakes who waits."""
-
-    body: Body
-    ended: anyio.Event | None = None
-    """Made by the first who waits."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None:
-        if self.ended is not None:
-            self.ended.set()
-
-
 class Idempotency(ABC):
     """Keys of calls and what came of them.
 
@@ -75,7 +60,27 @@ class Idempotency(ABC):
     """
 
     def __init__(self) -> None:
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, Body] = {}
+        """Keys that runs of this event loop hold."""
+
+        self._ends: dict[str, anyio.Event] = {}
+        """Set when a run that others wait for gives its key up."""
+
+    def take(self, key: str, body: Body, *, repeatable: bool) -> bool:
+        """Claim a key if it is free right now; if not, `claim` knows more.
+
+        Args:
+            key: What must happen once.
+            body: What is asked for.
+            repeatable: As for `claim`.
+
+        Raises:
+            StoreUnavailableError: The keys cannot be read or written.
+        """
+        if key in self._flights or self._take(key, body, repeatable) is not None:
+            return False
+        self._flights[key] = body
+        return True
 
     async def claim(
         self, key: str, body: Body, *, repeatable: bool
@@ -98,15 +103,14 @@ class Idempotency(ABC):
         """
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            flight = self._flights.get(key)
-            if flight is not None:
-                _check(same=flight.body.text == body.text)
-                flight.ended = flight.ended or anyio.Event()
-                await flight.ended.wait()
+            held = self._flights.get(key)
+            if held is not None:
+                _check(same=held.text == body.text)
+                await self._ends.setdefault(key, anyio.Event()).wait()
                 continue
             entry = self._take(key, body, repeatable)
             if entry is None:
-                self._flights[key] = _Flight(body)
+                self._flights[key] = body
                 return None
             _check(same=entry.same)
             if entry.state == "unknown":
@@ -119,31 +123,45 @@ class Idempotency(ABC):
 
     def finish(self, key: str, result: ToolResult) -> None:
         """End a claimed key with the result that later calls get."""
-        with self._flights.pop(key):
-            self._keep(key, result)
+        body = self._flights.pop(key)
+        try:
+            self._keep(key, body, result)
+        finally:
+            self._wake(key)
 
     def forget(self, key: str) -> None:
         """End a claimed key as if it had never been asked for."""
-        with self._flights.pop(key):
-            self._drop(key)
+        body = self._flights.pop(key)
+        try:
+            self._drop(key, body)
+        finally:
+            self._wake(key)
 
     def doubt(self, key: str) -> None:
         """End a claimed key of which nobody knows what its run did."""
-        with self._flights.pop(key):
-            self._suspect(key)
+        body = self._flights.pop(key)
+        try:
+            self._suspect(key, body)
+        finally:
+            self._wake(key)
+
+    def _wake(self, key: str) -> None:
+        ended = self._ends.pop(key, None)
+        if ended is not None:
+            ended.set()
 
     @abstractmethod
     def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
         """Return what stands under the key, or None: it is now running, by us."""
 
     @abstractmethod
-    def _keep(self, key: str, result: ToolResult) -> None: ...
+    def _keep(self, key: str, body: Body, result: ToolResult) -> None: ...
 
     @abstractmethod
-    def _drop(self, key: str) -> None: ...
+    def _drop(self, key: str, body: Body) -> None: ...
 
     @abstractmethod
-    def _suspect(self, key: str) -> None: ...
+    def _suspect(self, key: str, body: Body) -> None: ...
 
 
 def _check(*, same: bool) -> None:
@@ -191,9 +209,16 @@ class MemoryIdempotency(Idempotency):
         self._ttl = ttl_seconds
         self._max_entries = max_entries
         self._clock = clock
-        self._running: dict[str, Body] = {}
         # Oldest first: an entry is put in when its key ends.
         self._ended: dict[str, _Kept] = {}
+
+    def take(self, key: str, body: Body, *, repeatable: bool) -> bool:
+        if key in self._ended:
+            return super().take(key, body, repeatable=repeatable)
+        free = key not in self._flights
+        if free:
+            self._flights[key] = body
+        return free
 
     def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
         self._remove_expired()
@@ -202,22 +227,22 @@ class MemoryIdempotency(Idempotency):
             same, result = kept.body.text == body.text, kept.result
             own = None if result is None else _own(result)
             return Entry(same=same, state=kept.state, result=own)
-        self._running[key] = body
         return None
 
-    def _keep(self, key: str, result: ToolResult) -> None:
-        self._put(key, "done", _own(result))
+    def _keep(self, key: str, body: Body, result: ToolResult) -> None:
+        self._put(key, _Kept(body, "done", _own(result), self._clock() + self._ttl))
 
-    def _drop(self, key: str) -> None:
-        del self._running[key]
+    def _drop(self, key: str, body: Body) -> None:
+        # A key that runs stands in no table of ours.
+        return
 
-    def _suspect(self, key: str) -> None:
-        self._put(key, "unknown", None)
+    def _suspect(self, key: str, body: Body) -> None:
+        self._put(key, _Kept(body, "unknown", None, self._clock() + self._ttl))
 
-    def _put(self, key: str, state: State, result: ToolResult | None) -> None:
-        body, expires_at = self._running.pop(key), self._clock() + self._ttl
+    def _put(self, key: str, kept: _Kept) -> None:
+        # At the end of the line, also where it stood before.
         self._ended.pop(key, None)
-        self._ended[key] = _Kept(body, state, result, expires_at)
+        self._ended[key] = kept
         if len(self._ended) > self._max_entries:
             del self._ended[next(iter(self._ended))]
 
@@ -232,5 +257,5 @@ class MemoryIdempotency(Idempotency):
 
 def _own(result: ToolResult) -> ToolResult:
     """Return a result whose content nobody else can change."""
-    shared = isinstance(result.content, list | dict)
+    shared = isinstance(result.content, (list, dict))
     return result.model_copy(deep=True) if shared else result

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 import anyio
@@ -36,7 +35,8 @@ from .context import ToolContext
 from .hooks import Invocation, Proceed
 from .idempotency import Body
 from .retries import RetryPolicy
-from .running import Held, Running, as_json
+from .running import as_json, is_cancelled
+from .slots import Slot
 from .snapshot import Snapshot
 from .spans import close_span, start_span
 from .tool import Tool
@@ -44,6 +44,7 @@ from .validation import Arguments
 
 _log = logging.getLogger(__name__)
 _Ran = tuple[ToolResult, ToolcellError | None]
+_Key = tuple[str, Body]
 _Failure = Literal["error", "denied", "timeout", "cancelled"]
 
 
@@ -55,40 +56,45 @@ class Pipeline:
         snapshot: The tools that there are, for the whole batch.
         call: What was asked for.
         run: What is known of the agent's run.
+        slot: What the call waits for and holds while it runs.
+        own_task: Whether nobody but the executor cancels the task it is made in.
+        problem: Why the call cannot be made at all.
     """
 
     _tool: Tool
     _arguments: Arguments
 
     def __init__(
-        self, parts: Parts, snapshot: Snapshot, call: ToolCall, run: RunContext
+        self,
+        parts: Parts,
+        snapshot: Snapshot,
+        call: ToolCall,
+        run: RunContext,
+        *,
+        slot: Slot | None = None,
+        own_task: bool = False,
+        problem: ToolcellError | None = None,
     ) -> None:
         self._parts = parts
         self._snapshot = snapshot
         self._call = call
         self._run = run
-        self._attempt = Attempt(started_at=_now(parts))
+        self._slot = slot
+        self._own_task = own_task
+        self._attempt = Attempt(_now(parts))
         self._in_doubt = False
-        self.error: ToolcellError | None = None
+        self._judged: ToolCall | None = None
+        self.error = problem
         """What ended the call, if it failed."""
 
-    def execute(
-        self, slot: AbstractAsyncContextManager[Held]
-    ) -> Coroutine[Any, Any, ToolResult]:
-        """Return the one result of the call; only cancellation is raised.
-
-        Args:
-            slot: What the call waits for and holds while it runs.
-        """
+    def execute(self) -> Coroutine[Any, Any, ToolResult]:
+        """Return the one result of the call; only cancellation is raised."""
         span = start_span(self._call)
-        recording = span.is_recording()
-        return self._traced(span, slot) if recording else self._execute(slot)
+        return self._traced(span) if span.is_recording() else self._execute()
 
-    async def _traced(
-        self, span: trace.Span, slot: AbstractAsyncContextManager[Held]
-    ) -> ToolResult:
+    async def _traced(self, span: trace.Span) -> ToolResult:
         with trace.use_span(span, end_on_exit=True):
-            result = await self._execute(slot)
+            result = await self._execute()
             close_span(span, result)
             return result
 
@@ -96,15 +102,24 @@ class Pipeline:
         """Return the result of a call that is not made at all."""
         return self._failed(error)
 
-    async def _execute(self, slot: AbstractAsyncContextManager[Held]) -> ToolResult:
+    def stop(self) -> None:
+        """Keep a record of a call that was given up before it began."""
+        self._failed(ToolExecutionError("the call was cancelled"), "cancelled")
+
+    async def _execute(self) -> ToolResult:
+        slot = self._slot
         try:
-            async with slot as held:
-                self._attempt.running.held = held
-                view = self._snapshot.for_agent(self._call.agent_id)
-                self._tool = view.get_or_raise(self._call.name)
-                self._attempt.tool = self._tool
-                self._validate()
-                return await self._once(self._keys())
+            if self.error is not None:
+                raise self.error
+            if slot is None:
+                return await self._found()
+            try:
+                if not slot.enter():
+                    await slot.wait()
+                self._attempt.running.held = slot.held
+                return await self._found()
+            finally:
+                slot.leave()
         except ToolcellError as error:
             return self._failed(error)
         except Exception as error:  # noqa: BLE001 - one call's fault, not the batch's
@@ -112,10 +127,23 @@ class Pipeline:
             fault = ToolExecutionError(f"the call could not be made ({_kind(error)})")
             return self._failed(fault, cause=error)
         except BaseException as error:
-            # Cancelled: nobody takes a result, the record stays.
+            cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+            if cancelled and self._own_task and not is_cancelled(own_task=True):
+                # A tool cancelled the task that it ran in, and ended before it felt it.
+                made_up = ToolExecutionError(f"{self._call.name} cancelled itself")
+                return self._failed(made_up, cause=error)
+            # Nobody takes a result, the record stays.
             stopped = ToolExecutionError("the call was cancelled")
             self._failed(stopped, "cancelled", cause=error)
             raise
+
+    def _found(self) -> Coroutine[Any, Any, ToolResult]:
+        """Find the tool and check the arguments; the rest is to be awaited."""
+        call = self._call
+        tool = self._snapshot.for_agent(call.agent_id).get_or_raise(call.name)
+        self._tool = self._attempt.tool = tool
+        self._validate()
+        return self._once(*self._keys())
 
     def _validate(self) -> None:
         try:
@@ -124,13 +152,15 @@ class Pipeline:
             raise
         except Exception as error:
             raise self._masked(error) from error
-        self.__dict__.pop("_request", None)
+        self._judged = None
 
-    @cached_property
+    @property
     def _request(self) -> ToolCall:
         """The call as the guard judges it: with what the tool will get."""
-        changes = {"name": self._tool.name, "arguments": self._arguments.json}
-        return self._call.model_copy(update=changes)
+        if self._judged is None:
+            changes = {"name": self._tool.name, "arguments": self._arguments.json}
+            self._judged = self._call.model_copy(update=changes)
+        return self._judged
 
     def _masked(self, error: BaseException) -> ToolExecutionError:
         """Return what a model may know of an error that nobody meant for it."""
@@ -140,7 +170,7 @@ class Pipeline:
 
     # What happens once, however often it is asked for.
 
-    def _keys(self) -> list[tuple[str, Body]]:
+    def _keys(self) -> list[_Key]:
         """Return what must happen once, each with what is asked for under it."""
         tool, call = self._tool, self._call
         agent, made = _part(call.agent_id), f"{tool.name}/{tool.version}"
@@ -152,17 +182,17 @@ class Pipeline:
             keys.append((f"arguments/{agent}/{run}/{body.text}", body))
         return keys
 
-    async def _once(self, keys: Sequence[tuple[str, Body]]) -> ToolResult:
+    async def _once(self, first: _Key, *rest: _Key) -> ToolResult:
         """Run under the keys; hand out an earlier result if one of them has it."""
-        (key, body), *rest = keys
-        earlier = await self._parts.idempotency.claim(
-            key, body, repeatable=self._tool.idempotent
-        )
-        if earlier is not None:
-            return await self._replay(earlier)
+        key, body = first
+        idempotency, repeatable = self._parts.idempotency, self._tool.idempotent
+        if not idempotency.take(key, body, repeatable=repeatable):
+            earlier = await idempotency.claim(key, body, repeatable=repeatable)
+            if earlier is not None:
+                return await self._replay(earlier)
         result: ToolResult | None = None
         try:
-            result = await (self._once(rest) if rest else self._attempts())
+            result = await (self._once(*rest) if rest else self._attempts())
             return result
         finally:
             self._end(key, result)
@@ -197,51 +227,45 @@ class Pipeline:
     # One attempt, or several.
 
     def _attempts(self) -> Coroutine[Any, Any, ToolResult]:
-        policy = self._parts.retries.get(self._tool.name)
-        if policy is None or not self._tool.idempotent:
+        retries = self._parts.retries
+        if not (retries and self._tool.idempotent and self._tool.name in retries):
             return self._one_attempt(final=True)
-        return self._retried(policy)
+        return self._retried(retries[self._tool.name])
 
     async def _retried(self, policy: RetryPolicy) -> ToolResult:
         for number in range(1, policy.max_attempts):
             result = await self._one_attempt(final=False)
             if not self._attempt.retry:
                 return result
-            started_at = _now(self._parts)
-            self._attempt = Attempt(
-                started_at=started_at,
-                number=number + 1,
-                tool=self._tool,
-                running=Running(held=self._attempt.running.held),
+            failed, self._attempt = (
+                self._attempt,
+                Attempt(_now(self._parts), number + 1),
             )
+            self._attempt.tool = self._tool
+            self._attempt.running.held = failed.running.held
             await anyio.sleep(policy.pause(number))
             # The tool may have changed the values that it got.
             self._validate()
         return await self._one_attempt(final=True)
 
     async def _one_attempt(self, *, final: bool) -> ToolResult:
+        attempt, guard = self._attempt, self._parts.guard
         breaker = self._parts.circuit_breaker
-        if breaker is None:
-            result, error = await self._admitted()
-        else:
-            circuit = breaker.enter(self._tool.name)
-            outcome: Outcome = "none"
-            try:
-                result, error = await self._admitted()
-                outcome = "failed" if error else "ok"
-            finally:
+        circuit = None if breaker is None else breaker.enter(self._tool.name)
+        outcome: Outcome = "none"
+        try:
+            if guard is None:
+                attempt.verdict = "unguarded"
+                result, error = await self._ran()
+            else:
+                # What it raises is its own.
+                result, error = await self._guarded(guard)
+            outcome = "failed" if error else "ok"
+        finally:
+            if circuit is not None:
                 circuit.end(outcome)
-        attempt = self._attempt
         attempt.retry = not final and error is not None and _may_pass(error)
         return self._closed(result, error)
-
-    def _admitted(self) -> Coroutine[Any, Any, _Ran]:
-        """Run the tool if the guard lets it; a GuardError is the guard's own."""
-        guard = self._parts.guard
-        if guard is None:
-            self._attempt.verdict = "unguarded"
-            return self._ran()
-        return self._guarded(guard)
 
     async def _guarded(self, guard: ActionGuard) -> _Ran:
         attempt = self._attempt
@@ -253,7 +277,7 @@ class Pipeline:
                     # Who approved it changed it.
                     attempt.edited = permit.call.arguments
                     self._arguments = self._tool.validate(permit.call.arguments)
-                    self._request = permit.call
+                    self._judged = permit.call
                 result, error = await self._ran()
             except BaseException as stopped:
                 fault = isinstance(stopped, Exception)
@@ -289,16 +313,11 @@ class Pipeline:
 
     async def _ran(self) -> _Ran:
         """Run the tool inside its hooks; whatever they raise is a result."""
-        call, attempt = self._call, self._attempt
-        proceed: Proceed = self._run_tool
-        if self._parts.hooks:
-            proceed = self._hooked(proceed)
-        usage = attempt.running.usage
         try:
+            proceed = self._hooked() if self._parts.hooks else self._run_tool
             content = await proceed()
-            result = ToolResult(
-                call_id=call.id, name=call.name, content=content, usage=usage
-            )
+            usage = self._attempt.running.usage
+            return ToolResult.returned(self._call, content, usage), None
         except ToolTimeoutError as error:
             return self._failure(error, "timeout"), error
         except ToolcellError as error:
@@ -306,13 +325,13 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its own
             masked = self._masked(error)
             return self._failure(masked, "error"), masked
-        return result, None
 
     def _failure(self, error: ToolcellError, status: _Failure) -> ToolResult:
         result = ToolResult.failed(self._call.id, self._call.name, error, status=status)
         return result.model_copy(update={"usage": self._attempt.running.usage})
 
-    def _hooked(self, proceed: Proceed) -> Proceed:
+    def _hooked(self) -> Proceed:
+        proceed: Proceed = self._run_tool
         invocation = Invocation(
             call=self._request,
             tool=self._tool,
@@ -329,7 +348,12 @@ class Pipeline:
         self._in_doubt = True
         try:
             value = await self._parts.runner.run(
-                self._tool, self._arguments, context, running, seconds
+                self._tool,
+                self._arguments,
+                context,
+                running,
+                seconds,
+                own_task=self._own_task,
             )
         except ToolTimeoutError:
             raise

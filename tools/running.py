@@ -7,9 +7,8 @@ import inspect
 import math
 import time
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -36,22 +35,24 @@ _MEASURED = ("wall_ms", "cpu_ms", "bytes")
 _PLAIN = (str, int, bool, type(None))
 
 
+Work = Coroutine[Any, Any, Any]
 Held = frozenset[int]
 """The slots that a call and the calls around it hold."""
 
 NOTHING_HELD: Held = frozenset()
 
 
-@dataclass(slots=True)
 class Running:
     """What is known of a run while it goes on, also when it is torn down."""
 
     held: Held = NOTHING_HELD
     backend: str | None = None
     job: Job | None = None
-    usage: dict[str, int | str] = field(default_factory=dict)
-    cpu_ms: int = 0
-    bytes: int = 0
+    cpu_ms = 0
+    bytes = 0
+
+    def __init__(self) -> None:
+        self.usage: dict[str, int | str] = {}
 
     def take(self, result: ExecutionResult) -> None:
         """Add what a run in a cell used."""
@@ -92,6 +93,7 @@ class Runner:
         self._registry = registry
         self._workers = workers
         self._sandbox = sandbox
+        self._scope_class: type[anyio.CancelScope] | None = None
 
     def most(self, tool: Tool, seconds: float) -> dict[str, int | str]:
         """Return the most that a call may use, by unit, as far as it is known."""
@@ -109,78 +111,95 @@ class Runner:
         context: ToolContext | None,
         running: Running,
         seconds: float,
+        *,
+        own_task: bool = False,
     ) -> Any:
         """Return what the tool returns.
+
+        Args:
+            tool: What to run.
+            arguments: What it gets.
+            context: What it gets besides, if it takes one.
+            running: Is told what becomes known of the run.
+            seconds: Its deadline.
+            own_task: Whether nobody but us cancels the task that we are in.
 
         Raises:
             ToolTimeoutError: It was stopped at its deadline.
             ToolNotFoundError: It was taken out of the registry with what it runs.
             Exception: Whatever the tool raises.
         """
-        retired = False
-
-        def retire() -> None:
-            nonlocal retired
-            retired = True
-            scope.cancel()
-
-        began = time.perf_counter()
-
-        def set_deadline() -> None:
-            # In a cell the kernel holds it; to wait for a cell is not its time.
-            if not tool.sandboxed:
-                spent = time.perf_counter() - began
-                scope.deadline = anyio.current_time() + seconds - spent
-
-        with anyio.CancelScope() as scope:
-            try:
-                with self._registry.running(tool, retire):
-                    value = await _told_of_pause(
-                        self._value(tool, arguments, context, running, seconds),
-                        set_deadline,
-                    )
-            except anyio.get_cancelled_exc_class():
-                if context is not None:
-                    context.cancel()
-                if _asked_to_stop(scope):
-                    raise
-                raise ToolExecutionError(f"{tool.name} cancelled itself") from None
-            return value
-        if retired:
-            raise ToolNotFoundError(f"{tool.name} was taken away while it ran")
-        raise _out_of_time(tool.name, seconds, still_running=running.still_running)
-
-    async def _value(
-        self,
-        tool: Tool,
-        arguments: Arguments,
-        context: ToolContext | None,
-        running: Running,
-        seconds: float,
-    ) -> Any:
         began = time.perf_counter()
         token = current.set(running)
         if tool.cost:
             running.usage |= {
                 unit: most for unit, most in tool.cost.items() if unit not in _MEASURED
             }
+        scope = self._new_scope()
+        run = self._registry.running(tool, scope.cancel)
         try:
-            if tool.sandboxed:
-                return await self._in_cell(tool, arguments, running, seconds)
-            if tool.blocking:
-                running.backend = "thread"
-                running.job = self._workers.job(partial(tool.call, arguments, context))
-                value = await running.job.run()
-                return await value if inspect.isawaitable(value) else value
-            running.backend = "loop"
-            return await tool.call(arguments, context)
-        except SystemExit as error:
-            # It would take every other call of the process along.
-            raise ToolExecutionError(f"{tool.name} failed (SystemExit)") from error
+            with scope:
+                try:
+                    with run:
+                        work = self._work(tool, arguments, context, running, seconds)
+                        # In a cell the kernel holds the deadline; to wait for a
+                        # cell is not the tool's time.
+                        deadline = None if tool.sandboxed else began + seconds
+                        return await _until(work, scope, deadline)
+                except anyio.get_cancelled_exc_class():
+                    if context is not None:
+                        context.cancel()
+                    if is_cancelled(own_task=own_task):
+                        raise
+                    raise ToolExecutionError(f"{tool.name} cancelled itself") from None
+                except SystemExit as error:
+                    # It would take every other call of the process along.
+                    raise ToolExecutionError(
+                        f"{tool.name} failed (SystemExit)"
+                    ) from error
         finally:
             current.reset(token)
             wall = math.ceil((time.perf_counter() - began) * 1000)
             running.usage["wall_ms"] = wall
+        if run.retired:
+            raise ToolNotFoundError(f"{tool.name} was taken away while it ran")
+        raise _out_of_time(tool.name, seconds, still_running=running.still_running)
+
+    def _new_scope(self) -> anyio.CancelScope:
+        if self._scope_class is None:
+            # What the public class makes is of the event loop's own class, and made
+            # twice. An executor has one loop.
+            self._scope_class = type(anyio.CancelScope())
+        return self._scope_class()
+
+    def _work(
+        self,
+        tool: Tool,
+        arguments: Arguments,
+        context: ToolContext | None,
+        running: Running,
+        seconds: float,
+    ) -> Work:
+        """Return the run of a tool, to be awaited."""
+        if tool.sandboxed:
+            return self._in_cell(tool, arguments, running, seconds)
+        if tool.blocking:
+            return self._in_thread(tool, arguments, context, running)
+        running.backend = "loop"
+        work = tool.call(arguments, context)
+        return work if type(work) is types.CoroutineType else _awaited(work)
+
+    async def _in_thread(
+        self,
+        tool: Tool,
+        arguments: Arguments,
+        context: ToolContext | None,
+        running: Running,
+    ) -> Any:
+        running.backend = "thread"
+        running.job = self._workers.job(partial(tool.call, arguments, context))
+        value = await running.job.run()
+        return await value if inspect.isawaitable(value) else value
 
     async def _in_cell(
         self, tool: Tool, arguments: Arguments, running: Running, seconds: float
@@ -195,17 +214,23 @@ class Runner:
         return content_of(tool.name, result, wall)
 
 
+async def _awaited(work: Any) -> Any:
+    return await work
+
+
 @types.coroutine
-def _told_of_pause(
-    work: Coroutine[Any, Any, Any], told: Callable[[], None]
+def _until(
+    work: Work, scope: anyio.CancelScope, deadline: float | None
 ) -> Generator[Any, Any, Any]:
-    """Do the work, and call `told` before it waits for the first time.
+    """Do the work; when it waits for the first time, set the scope's deadline.
 
     Most tools never wait: a timer for them is dear, and could not fire.
     """
     try:
         waited = work.send(None)
-        told()
+        if deadline is not None:
+            left = deadline - time.perf_counter()
+            scope.deadline = anyio.current_time() + left
         while True:
             try:
                 sent = yield waited
@@ -219,16 +244,20 @@ def _told_of_pause(
         work.close()
 
 
-def _asked_to_stop(scope: anyio.CancelScope) -> bool:
-    """Tell a cancellation that we were sent from one that a tool made up."""
-    if scope.cancel_called or anyio.current_effective_deadline() == -math.inf:
+def is_cancelled(*, own_task: bool) -> bool:
+    """Tell a cancellation that we were sent from one that a tool made up.
+
+    Args:
+        own_task: Whether nobody but us cancels the task that we are in.
+    """
+    if anyio.current_effective_deadline() == -math.inf:
         return True
     try:
         task = asyncio.current_task()
     except RuntimeError:
         # Trio, where nobody can make one up.
         return True
-    return task is None or task.cancelling() > 0
+    return not own_task and (task is None or task.cancelling() > 0)
 
 
 def _out_of_time(name: str, seconds: float, *, still_running: bool) -> ToolTimeoutError:

@@ -16,27 +16,26 @@ class Runs:
     """The running calls of a registry's tools, on one event loop."""
 
     def __init__(self) -> None:
-        self.cancels: dict[int, dict[Run, Callable[[], object]]] = {}
-        """How to end each run, by the id of its tool."""
-
-        self.ended: dict[int, anyio.Event] = {}
-        """Set when no run of a retired tool is left."""
-
+        self.running: set[Run] = set()
         self.retired: WeakValueDictionary[int, Tool] = WeakValueDictionary()
+        """By id; a tool that is gone leaves its id to others."""
+
+        self.any_retired = False
+        """Whether it is worth looking into `retired`."""
 
     async def retire(self, tools: Iterable[Tool], *, cancel: bool) -> None:
         """Let no new run of these tools begin, and wait for the last to end."""
-        ids = []
-        for tool in tools:
-            self.retired[id(tool)] = tool
-            if id(tool) in self.cancels:
-                ids.append(id(tool))
-                self.ended.setdefault(id(tool), anyio.Event())
-        if cancel:
-            for stop in [stop for each in ids for stop in self.cancels[each].values()]:
-                stop()
-        for event in [self.ended[each] for each in ids]:
-            await event.wait()
+        gone = {id(tool): tool for tool in tools}
+        self.retired.update(gone)
+        self.any_retired = True
+        left = [run for run in self.running if id(run.tool) in gone]
+        for run in left:
+            run.ended = run.ended or anyio.Event()
+            if cancel:
+                run.cancel()
+        for run in left:
+            if run.ended is not None:
+                await run.ended.wait()
 
 
 class Run:
@@ -46,25 +45,28 @@ class Run:
         ToolNotFoundError: On entering, if the tool was retired meanwhile.
     """
 
-    __slots__ = ("_cancel", "_runs", "_tool")
+    __slots__ = ("_cancel", "_runs", "ended", "retired", "tool")
 
     def __init__(self, runs: Runs, tool: Tool, cancel: Callable[[], object]) -> None:
         self._runs = runs
-        self._tool = tool
         self._cancel = cancel
+        self.tool = tool
+        self.ended: anyio.Event | None = None
+        self.retired = False
+        """Whether it was cancelled because its tool was taken away."""
+
+    def cancel(self) -> None:
+        """End the run: its tool is taken away."""
+        self.retired = True
+        self._cancel()
 
     def __enter__(self) -> None:
-        key = id(self._tool)
-        if key in self._runs.retired:
+        runs = self._runs
+        if runs.any_retired and id(self.tool) in runs.retired:
             raise ToolNotFoundError("the tool was withdrawn meanwhile")
-        self._runs.cancels.setdefault(key, {})[self] = self._cancel
+        runs.running.add(self)
 
     def __exit__(self, *error: object) -> None:
-        key = id(self._tool)
-        left = self._runs.cancels[key]
-        del left[self]
-        if not left:
-            del self._runs.cancels[key]
-            ended = self._runs.ended.pop(key, None)
-            if ended is not None:
-                ended.set()
+        self._runs.running.discard(self)
+        if self.ended is not None:
+            self.ended.set()

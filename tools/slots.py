@@ -31,10 +31,7 @@ class Slots:
         self._free = limit
         self._busy: set[str] = set()
         self._waiting: deque[_Waiter] = deque()
-
-    def turn(self, group: str | None) -> Turn:
-        """Return a turn; `async with` it waits for a slot and for the group."""
-        return Turn(self, group)
+        self.own: Held = frozenset({id(self)})
 
     def take(self, group: str | None) -> bool:
         """Take a slot and the group if both are free; `leave` gives them back."""
@@ -75,25 +72,37 @@ class Slots:
             waiter.granted.set()
 
 
-class Turn:
-    """A call's turn, as an async context manager."""
+class Slot:
+    """What one call waits for and holds while it runs."""
+
+    __slots__ = ("_entered", "_group", "_slots", "held")
 
     def __init__(self, slots: Slots, group: str | None) -> None:
         self._slots = slots
         self._group = group
         self._entered = False
+        self.held: Held = NOTHING_HELD
+        """All slots that this call and those around it hold."""
 
-    async def __aenter__(self) -> Held:
-        """Wait; return all slots that this call and those around it hold."""
-        outer = current.get()
-        held = NOTHING_HELD if outer is None else outer.held
-        if id(self._slots) in held:
-            return held
-        if not self._slots.take(self._group):
-            await self._slots.wait(self._group)
+    def enter(self) -> bool:
+        """Take the slot if it is free, or not needed; if not, `wait` for it."""
+        outer, own = current.get(), self._slots.own
+        if outer is None:
+            self.held = own
+        elif own <= outer.held:
+            self.held = outer.held
+            return True
+        else:
+            self.held = outer.held | own
+        self._entered = self._slots.take(self._group)
+        return self._entered
+
+    async def wait(self) -> None:
+        """Wait for the slot that `enter` did not get."""
+        await self._slots.wait(self._group)
         self._entered = True
-        return held | {id(self._slots)}
 
-    async def __aexit__(self, *error: object) -> None:
+    def leave(self) -> None:
+        """Give back what was taken."""
         if self._entered:
             self._slots.leave(self._group)

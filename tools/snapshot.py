@@ -107,6 +107,9 @@ class Snapshot:
     ) -> None:
         self.state = state
         self._may_see = may_see
+        self._found: dict[str, Tool] = {}
+        """Tools that were looked up, by name as asked; the host's view only."""
+
         self.revision = revision
         """Grows with each change of the registry."""
 
@@ -125,11 +128,18 @@ class Snapshot:
             version: Which one; None: the pinned one, else the newest that is not
                 deprecated, else the newest.
         """
+        known = self._found.get(name)
+        if known is not None and version is None:
+            return known
         versions = self.state.find(name)
         if versions is None:
             return None
         found = self._chosen(versions) if version is None else versions.get(version)
-        return found if found is not None and self._may_see(found) else None
+        if found is None or not self._may_see(found):
+            return None
+        if version is None and self._may_see is everything:
+            self._found[name] = found
+        return found
 
     def get_or_raise(self, name: str, version: str | None = None) -> Tool:
         """Return a tool.

@@ -106,10 +106,10 @@ class SQLiteIdempotency(Idempotency):
             return Entry(same=same, state="running")
         return Entry(same=same, state="unknown")
 
-    def _keep(self, key: str, result: ToolResult) -> None:
+    def _keep(self, key: str, body: Body, result: ToolResult) -> None:
         self._set(key, "done", result.model_dump_json())
 
-    def _suspect(self, key: str) -> None:
+    def _suspect(self, key: str, body: Body) -> None:
         self._set(key, "unknown", None)
 
     def _set(self, key: str, state: str, result: str | None) -> None:
@@ -126,7 +126,7 @@ class SQLiteIdempotency(Idempotency):
                 ],
             )
 
-    def _drop(self, key: str) -> None:
+    def _drop(self, key: str, body: Body) -> None:
         with self._file.transaction() as database:
             database.execute(
                 "DELETE FROM idempotency_keys WHERE key = ? AND owner = ?",

@@ -29,6 +29,13 @@ from .validation import Arguments, canonical_json, sha256
 P = ParamSpec("P")
 R = TypeVar("R")
 _CALL = "__call__"
+_MADE_OF_SIGNATURE = (
+    "_schema",
+    "_written_examples",
+    "returns",
+    "definition_hash",
+    "takes_context",
+)
 _NO_COST: Mapping[str, int | str] = MappingProxyType({})
 
 
@@ -161,7 +168,7 @@ class Tool(ABC):
         is_async = inspect.iscoroutinefunction
         return not (is_async(body) or is_async(getattr(type(body), _CALL, None)))
 
-    @property
+    @cached_property
     def takes_context(self) -> bool:
         """Whether the tool wants a `ToolContext`."""
         return bool(self._schema.contexts)
@@ -331,12 +338,7 @@ class FunctionTool(Tool, Generic[P, R]):
             return self
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, function=bound, __wrapped__=bound)
-        for made_of_signature in (
-            "_schema",
-            "_written_examples",
-            "returns",
-            "definition_hash",
-        ):
+        for made_of_signature in _MADE_OF_SIGNATURE:
             made.__dict__.pop(made_of_signature, None)
         return made
 
