@@ -100,6 +100,11 @@ class Approvals:
         self._handled: set[str] = set()
 
     @property
+    def wait_seconds(self) -> float:
+        """How long a call waits for an answer."""
+        return self._wait_seconds
+
+    @property
     def audit(self) -> AuditLog | None:
         """The log of requests and answers."""
         return self._desk.audit

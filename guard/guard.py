@@ -25,7 +25,7 @@ from .hold_ids import new_hold_id
 from .ledger import Ledger
 from .loop_breaker import NO_CAPS, LoopBreaker
 from .memory_store import MemoryStore
-from .permit import Permit
+from .permit import Parked, Permit
 from .policy import AgentPolicy
 from .quotas import MissingFacts, agent_prefix
 from .rates import MICROSECONDS
@@ -90,6 +90,11 @@ class ActionGuard:
         """The version of the policies in force."""
         return self._policies.version
 
+    @property
+    def approval_seconds(self) -> float:
+        """How long a call waits for a person, where its facts do not say."""
+        return 0.0 if self._approvals is None else self._approvals.wait_seconds
+
     def replace_policies(self, policies: Iterable[AgentPolicy]) -> str:
         """Put new policies in force, all at once; return their version.
 
@@ -114,14 +119,25 @@ class ActionGuard:
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
             return self._because_of(error)
 
-    def admit(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Permit:
+    def admit(
+        self,
+        call: ToolCall,
+        facts: CallFacts = NO_FACTS,
+        *,
+        parked: Parked | None = None,
+    ) -> Permit:
         """Return the permit of a call; entering it decides and reserves.
 
         Args:
             call: Its arguments are validated, and its `agent_id` is the host's word.
             facts: What else the host knows of it.
+            parked: Entered while the call waits for a person, so that clocks can be
+                stopped meanwhile; an async context manager.
         """
-        return Permit(self, call, facts)
+        permit = Permit(self, call, facts)
+        if parked is not None:
+            permit.parked = parked
+        return permit
 
     async def remaining(
         self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
@@ -273,7 +289,8 @@ class ActionGuard:
         if self._audit is not None:
             self._audit.decision(call, facts, parked)
         wait = facts.approval_seconds
-        answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
+        async with permit.parked():
+            answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
         if answer.approved:
             return answer
         said_no = answer.status == "rejected"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ from .units import Amount, parse_amount
 if TYPE_CHECKING:
     from .guard import ActionGuard
 
+Parked = Callable[[], AbstractAsyncContextManager[object]]
 _log = logging.getLogger("toolcell.guard")
 _NOTHING: Mapping[str, Amount] = {}
 
@@ -55,6 +57,9 @@ class Permit:
     watched = False
     _decision: Decision | None = None
     state: Literal["new", "refused", "open", "settled"] = "new"
+
+    parked: Parked = nullcontext
+    """Entered while the call waits for a person."""
 
     def __init__(self, guard: ActionGuard, call: ToolCall, facts: CallFacts) -> None:
         self._guard = guard

@@ -1,5 +1,6 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
+from .call_server import clock_stopped
 from .cell_client import HostCalls
 from .config import CodePolicy, Limits, Mount, Network, PackageRules, SandboxConfig
 from .doctor import Check, Report, examine
@@ -55,6 +56,7 @@ __all__ = [
     "build_image",
     "call_program",
     "clean",
+    "clock_stopped",
     "examine",
     "image_names",
     "list_packages",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,12 +32,23 @@ class Tell(Protocol):
     ) -> Awaitable[None]: ...
 
 
+_answering: ContextVar[CallServer | None] = ContextVar("answering", default=None)
+"""Serves the call that we are in."""
+
+
 class CallServer:
     """Serves the calls of one run; leaving it cancels those that are still at work."""
 
-    def __init__(self, calls: HostCalls, tell: Tell) -> None:
+    def __init__(
+        self, calls: HostCalls, tell: Tell, backstop: anyio.CancelScope
+    ) -> None:
         self._calls = calls
         self._tell = tell
+        self._backstop = backstop
+        self._outer = _answering.get()
+        self._pauses = 0
+        self._pause_began = 0.0
+        self._pause_left = calls.max_pause_seconds
         self._room = anyio.Semaphore(calls.max_concurrency)
         self._sending = anyio.Lock()
         self._count = 0
@@ -76,6 +90,7 @@ class CallServer:
         except (FrameError, KeyError, TypeError, ValueError):
             # The program bypassed its own side of the bridge; nobody can answer it.
             return
+        _answering.set(self)
         async with self._room:
             answer = await self._outcome(count, name, arguments, options)
         text = self._encoded({"id": number, **answer})
@@ -84,6 +99,32 @@ class CallServer:
                 await self._tell({"type": "answer"}, text)
             except CellLostError:
                 return
+
+    @asynccontextmanager
+    async def clock_stopped(self) -> AsyncIterator[None]:
+        """Stop the wall clock of the run, and of those around it."""
+        outer = self._outer
+        async with outer.clock_stopped() if outer else contextlib.nullcontext():
+            self._pauses += 1
+            try:
+                if self._pauses == 1:
+                    self._pause_began = anyio.current_time()
+                    await self._extend(self._pause_left)
+                yield
+            finally:
+                self._pauses -= 1
+                if self._pauses == 0:
+                    paused = anyio.current_time() - self._pause_began
+                    left = max(self._pause_left - paused, 0.0)
+                    self._pause_left = left
+                    await self._extend(-left)
+
+    async def _extend(self, seconds: float) -> None:
+        if seconds:
+            self._backstop.deadline += seconds
+            async with self._sending:
+                with contextlib.suppress(CellLostError):
+                    await self._tell({"type": "extend", "seconds": seconds})
 
     async def _outcome(
         self, count: int, name: str, arguments: list[Any], options: dict[str, Any]
@@ -109,3 +150,16 @@ class CallServer:
 
 def _error(code: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message}}
+
+
+@asynccontextmanager
+async def clock_stopped() -> AsyncIterator[None]:
+    """Stop the wall clock of the program whose call is being answered, for a while.
+
+    For handlers of `HostCalls` that wait for a person. A program runs on meanwhile, if
+    it has other threads: `HostCalls.max_pause_seconds` is the most that it can gain.
+    Programs around this one stop too. Elsewhere it does nothing.
+    """
+    server = _answering.get()
+    async with server.clock_stopped() if server else contextlib.nullcontext():
+        yield

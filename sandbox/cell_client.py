@@ -89,6 +89,10 @@ class HostCalls:
     max_concurrency: int = 8
     """Calls at work at once. When it is reached further ones wait."""
 
+    max_pause_seconds: float = 0.0
+    """Seconds of one run in which `clock_stopped` stops its wall clock, in all. When
+    it is reached the clock runs again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellTraits:
@@ -235,7 +239,7 @@ class Cell:
                 while not await self.step(report, on_output):
                     pass
             else:
-                async with CallServer(program.calls, self.tell) as server:
+                async with CallServer(program.calls, self.tell, backstop) as server:
                     while not await self.step(report, on_output, server):
                         pass
         if backstop.cancelled_caught:

@@ -48,8 +48,8 @@ FACES = {
         ExecutionResult FileInfo Finished HostCalls Isolation Limits Mount
         Network PackageLayer PackageRules PoolStats Report SandboxConfig
         SandboxManager Session Status
-        Stderr Stdout Truncated Usage build_image call_program clean examine
-        image_names list_packages prune_packages run save_artifact
+        Stderr Stdout Truncated Usage build_image call_program clean clock_stopped
+        examine image_names list_packages prune_packages run save_artifact
     """,
     "guard": """
         ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals

@@ -33,6 +33,7 @@ from .stubs import stub
 from .tool import Tool
 
 _ASKS_NOBODY = RunContext(approval_seconds=0)
+_ASKS = RunContext()
 _TAKEN = frozenset({"tools", "ToolError"})
 
 
@@ -123,7 +124,7 @@ class CodeExecutor:
         limits: Limits | None = None,
         session: Session | None = None,
         call_id: str | None = None,
-        run: RunContext = _ASKS_NOBODY,
+        run: RunContext | None = None,
         on_output: Callable[[str, bytes], None] | None = None,
     ) -> CodeResult:
         """Run a Python program; what it leaves unfinished is cancelled with it.
@@ -137,8 +138,10 @@ class CodeExecutor:
                 takes a cell of its own.
             call_id: The call that asked for the program, as the parent of its calls;
                 None makes an id.
-            run: What tools and the guard may know of the agent's run; by default
-                calls that need a person's approval are denied at once.
+            run: What tools and the guard may know of the agent's run. None: calls that
+                need a person's approval wait for it in a session, and are denied at
+                once elsewhere. While one waits the program's wall clock stands
+                still, for `approval_seconds` of a run in all.
             on_output: Called with the stream's name and bytes as output arrives.
 
         Raises:
@@ -153,6 +156,8 @@ class CodeExecutor:
                 "the session is not this agent's",
                 hint="open one with sandbox.session(agent_id=...)",
             )
+        if run is None:
+            run = _ASKS_NOBODY if session is None else _ASKS
         inside = self._inside()
         made = uuid.uuid4().hex
         outer = ToolCall(id=call_id or made, name="program", agent_id=agent_id)
@@ -164,6 +169,7 @@ class CodeExecutor:
             handler=caller.answer,
             max_calls=min(self._max_calls, inside.budget.left),
             max_concurrency=self._max_concurrency,
+            max_pause_seconds=self.executor.approval_seconds(run),
         )
         place = self._sandbox if session is None else session
         inputs = _inputs(extra_namespace)

@@ -152,6 +152,13 @@ class ToolExecutor(ABC):
         """How many functions run on in threads although their calls have ended."""
         return self._workers.still_running
 
+    def approval_seconds(self, run: RunContext) -> float:
+        """Return how long a call may wait for a person; 0: nobody is asked."""
+        if run.approval_seconds is not None:
+            return run.approval_seconds
+        guard = self._parts.guard
+        return 0.0 if guard is None else guard.approval_seconds
+
     async def call(self, call: Call, *, run: RunContext = _NO_RUN) -> ToolResult:
         """Make one call, in the task and at the cost of the caller.
 

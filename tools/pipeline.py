@@ -28,6 +28,7 @@ from toolcell.core import (
     ToolTimeoutError,
 )
 from toolcell.guard import ActionGuard, CallFacts
+from toolcell.sandbox import clock_stopped
 
 from .attempt import Attempt, Parts, RunContext
 from .circuit_breaker import Outcome
@@ -270,7 +271,8 @@ class Pipeline:
     async def _guarded(self, guard: ActionGuard) -> _Ran:
         attempt = self._attempt
         attempt.verdict = "denied"
-        async with guard.admit(self._request, self._facts()) as permit:
+        asked = guard.admit(self._request, self._facts(), parked=clock_stopped)
+        async with asked as permit:
             attempt.verdict = "allowed"
             try:
                 if permit.call.arguments != self._request.arguments:

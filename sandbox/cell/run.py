@@ -117,6 +117,7 @@ class Run:
             self._relay = CallRelay(child.request, channel)
         self._started = time.monotonic()
         self._ended = self._started
+        self._deadline = self._started
 
     def hand_over(self, frame: Frame) -> None:
         """Give the child its program; a child that is already dead is noticed later."""
@@ -142,7 +143,7 @@ class Run:
             poller.register(self._child.result, select.POLLIN)
         if self._relay is not None:
             poller.register(self._child.request, select.POLLIN)
-        deadline = self._started + self._request["wall_seconds"]
+        self._deadline = self._started + self._request["wall_seconds"]
         poller.poll(_DEAF_SECONDS * 1000)
         drain(self._wake_fd)
         self.reap()
@@ -151,8 +152,8 @@ class Run:
         for fd in (self._child.stdout, self._child.stderr, self._child.result):
             poller.register(fd, select.POLLIN)
         while self._goes_on and self._reason is None:
-            self._listen(poller, self._patience(deadline))
-            self._keep_limits(deadline)
+            self._listen(poller, self._patience())
+            self._keep_limits()
         if self._live and self._goes_on:
             self._interrupt(poller)
         if self._relay is not None:
@@ -196,15 +197,15 @@ class Run:
         while self._goes_on and time.monotonic() < until:
             self._listen(poller, min(until - time.monotonic(), 0.05))
 
-    def _patience(self, deadline: float) -> float:
-        patience = deadline - time.monotonic()
+    def _patience(self) -> float:
+        patience = self._deadline - time.monotonic()
         if self._accounts.must_watch(self._request):
             patience = min(patience, self._accounts.INTERVAL_SECONDS)
         for sink in self._sinks.values():
             patience = min(patience, sink.patience())
         return max(patience, 0.0)
 
-    def _keep_limits(self, deadline: float) -> None:
+    def _keep_limits(self) -> None:
         if self._status is not None or self._reason is not None:
             return
         for sink in self._sinks.values():
@@ -212,7 +213,7 @@ class Run:
                 self._channel.send(*sink.live_frames())
             if sink.dropped and self._request["stop_at_output_limit"]:
                 self._reason = "output_limit"
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= self._deadline:
             self._reason = "timeout"
         elif self._accounts.must_watch(self._request):
             self._reason = self._reason or self._accounts.exceeded(self._request)
@@ -220,6 +221,9 @@ class Run:
     def _obey(self, frame: Frame, poller: select.poll) -> None:
         if frame.header["type"] == "stop":
             self._reason = self._reason or "cancelled"
+        elif frame.header["type"] == "extend":
+            # The host stops the clock while a person thinks, and starts it again.
+            self._deadline += frame.header["seconds"]
         elif frame.header["type"] == "answer" and self._relay is not None:
             self._relay.answer(frame.payload)
             self._relay_calls(poller, select.POLLOUT)

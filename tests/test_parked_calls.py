@@ -1,0 +1,174 @@
+"""Calls of a running program that wait for a person, on every backend."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from toolcell.guard import (
+    ActionGuard,
+    AgentPolicy,
+    ApprovalRequest,
+    Approvals,
+    Approve,
+    Reject,
+)
+from toolcell.sandbox import Limits, SandboxManager, clock_stopped
+from toolcell.tools import (
+    CodeExecutor,
+    RunContext,
+    ToolContext,
+    ToolRegistry,
+    tool,
+)
+
+pytestmark = pytest.mark.anyio
+
+WALL = 1.5
+LIMITS = Limits(wall_seconds=WALL)
+TRY = """
+def attempt(tool, *args):
+    try:
+        return tool(*args)
+    except ToolError as error:
+        return error.code
+"""
+
+
+class Person:
+    """Says yes, after longer than a program may run; or never says anything."""
+
+    def __init__(self, *, answers: bool = True) -> None:
+        self.asked: list[ApprovalRequest] = []
+        self._answers = answers
+
+    async def __call__(self, request: ApprovalRequest) -> Approve | Reject | None:
+        self.asked.append(request)
+        if not self._answers:
+            await anyio.sleep_forever()
+        await anyio.sleep_until(anyio.current_time() + WALL + 0.1)
+        return Approve(approver="anna")
+
+
+@tool
+async def pay(amount: int) -> int:
+    """Pay."""
+    return amount
+
+
+def code_with(person: Person, sandbox: SandboxManager) -> CodeExecutor:
+    guard = ActionGuard(
+        [AgentPolicy(agent_id="a", allow=["outer"], ask=["pay"])],
+        approvals=Approvals(handler=person, wait_seconds=30),
+    )
+    return CodeExecutor(sandbox, ToolRegistry([pay]), guard=guard)
+
+
+async def test_a_clock_stands_still_while_a_person_thinks(
+    sandbox: SandboxManager,
+) -> None:
+    code = code_with(Person(), sandbox)
+    run = RunContext(approval_seconds=30)
+    result = await code.execute("tools.pay(5)", agent_id="a", limits=LIMITS, run=run)
+
+    assert (result.status, result.value) == ("ok", 5), result.stderr
+    assert result.usage.wall_ms > WALL * 1000
+    # It runs on afterwards.
+    spent = await code.execute(
+        "tools.pay(5)\nwhile True: pass", agent_id="a", limits=LIMITS, run=run
+    )
+    assert spent.status == "timeout"
+    assert spent.usage.wall_ms < (2 * WALL + 1.5) * 1000
+
+
+async def test_a_call_that_nobody_answers_is_denied_and_the_program_goes_on(
+    sandbox: SandboxManager,
+) -> None:
+    code = code_with(Person(answers=False), sandbox)
+    result = await code.execute(
+        f"{TRY}\nattempt(tools.pay, 5)",
+        agent_id="a",
+        limits=LIMITS,
+        run=RunContext(approval_seconds=WALL + 0.1),
+    )
+
+    assert (result.status, result.value) == ("ok", "guard.denied"), result.stderr
+    [call] = result.calls
+    assert call.result.error is not None
+    assert call.result.error.details["reason"] == "approval_unavailable"
+
+
+async def test_no_program_gains_more_than_its_approval_seconds(
+    sandbox: SandboxManager,
+) -> None:
+    code = code_with(Person(answers=False), sandbox)
+    run = RunContext(approval_seconds=0.5)
+    program = f"{TRY}\nn = 0\nwhile True: n += 1; attempt(tools.pay, n)"
+    result = await code.execute(program, agent_id="a", limits=LIMITS, run=run)
+
+    assert result.status == "timeout"
+    assert (WALL + 0.5) * 1000 <= result.usage.wall_ms < (WALL + 1.5) * 1000
+    # Two calls at once stop the clock no longer than one.
+    program = (
+        f"{TRY}\nimport threading\n"
+        "threads = [threading.Thread(target=attempt, args=(tools.pay, n))"
+        " for n in range(4)]\n"
+        "for each in threads: each.start()\n"
+        "while True: pass"
+    )
+    result = await code.execute(program, agent_id="a", limits=LIMITS, run=run)
+    assert result.status == "timeout"
+    assert result.usage.wall_ms < (WALL + 1.5) * 1000
+
+
+async def test_one_run_asks_nobody_and_a_session_waits(
+    sandbox: SandboxManager,
+) -> None:
+    person = Person()
+    code = code_with(person, sandbox)
+    denied = await code.execute(
+        f"{TRY}\nattempt(tools.pay, 1)", agent_id="a", limits=LIMITS
+    )
+    assert (denied.value, person.asked) == ("guard.denied", [])
+    async with sandbox.session(agent_id="a") as session:
+        paid = await code.execute(
+            "tools.pay(2)", agent_id="a", limits=LIMITS, session=session
+        )
+        assert (paid.value, len(person.asked)) == (2, 1), paid.stderr
+        # The clock of the next run is its own.
+        late = await code.execute(
+            "while True: pass", agent_id="a", limits=LIMITS, session=session
+        )
+    assert late.status == "timeout"
+    assert late.usage.wall_ms < (WALL + 1.5) * 1000
+
+
+async def test_programs_around_the_one_that_waits_wait_too(
+    sandbox: SandboxManager,
+) -> None:
+    run = RunContext(approval_seconds=30)
+    registry = ToolRegistry([pay])
+
+    @tool
+    async def outer(context: ToolContext) -> int | None:
+        """Run a program."""
+        result = await code.execute(
+            "tools.pay(7)", agent_id=context.agent_id, limits=LIMITS, run=run
+        )
+        value = result.value
+        return value if isinstance(value, int) else None
+
+    registry.register(outer)
+    guard = ActionGuard(
+        [AgentPolicy(agent_id="a", allow=["outer"], ask=["pay"])],
+        approvals=Approvals(handler=Person()),
+    )
+    code = CodeExecutor(sandbox, registry, guard=guard)
+    result = await code.execute("tools.outer()", agent_id="a", limits=LIMITS, run=run)
+
+    assert (result.status, result.value) == ("ok", 7), result.stderr
+
+
+async def test_elsewhere_there_is_no_clock_to_stop() -> None:
+    async with clock_stopped(), clock_stopped():
+        pass
