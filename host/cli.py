@@ -27,6 +27,7 @@ from .images_cli import images
 from .init_cli import init
 from .packages_cli import packages
 from .policy_cli import policy
+from .repl_cli import repl
 from .safe_text import safe
 from .serve_cli import serve
 from .tokens_cli import tokens
@@ -62,6 +63,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(init)
+app.command()(repl)
 app.command()(call)
 app.command()(serve)
 app.command()(budget)

@@ -1,0 +1,252 @@
+"""Speaks with a person about programs in one session."""
+
+from __future__ import annotations
+
+import codeop
+import signal
+import sys
+import warnings
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from toolcell.core import CellLostError, InvalidInputError, ToolcellError
+from toolcell.sandbox import (
+    Artifact,
+    Described,
+    ExecutionResult,
+    SandboxManager,
+    Session,
+)
+
+from .artifacts import FolderArtifacts
+from .run_command import LiveView, summary
+from .safe_text import safe
+
+T = TypeVar("T")
+_INSIST_SECONDS = 1.0
+HELP = """\
+:files [FOLDER]     list the files of the session
+:fork               keep variables and files as they are now
+:rollback [NUMBER]  go back to a fork, by default the last one; it stays
+:help               this text
+:quit               end; so does Ctrl-D
+Ctrl-C interrupts what runs, and drops what is typed. Anything else is Python."""
+
+
+class Repl:
+    """Reads, runs and shows until the input ends.
+
+    Args:
+        manager: Open in the loop of the portal.
+        portal: Leads to that loop.
+        out: Where artifacts are saved; None: they are only named.
+    """
+
+    def __init__(
+        self, manager: SandboxManager, portal: BlockingPortal, out: Path | None
+    ) -> None:
+        self._manager = manager
+        self._portal = portal
+        self._out = out
+        self._sink = None if out is None else FolderArtifacts(out)
+        self._handed_out: set[tuple[str, str]] = set()
+        self._forks: list[str] = []
+        self._inputs = 0
+        self._reading = self._interrupted = False
+        self._future: Future[ExecutionResult] | None = None
+        self._stack = ExitStack()
+        self._commands: dict[str, Callable[[str], None]] = {
+            ":files": self._files,
+            ":fork": self._fork,
+            ":rollback": self._rollback,
+            ":help": lambda _: print(HELP),
+        }
+
+    def run(self) -> None:
+        """Speak until `:quit` or the end of the input."""
+        with self._stack:
+            self._session = self._open()
+            before = signal.signal(signal.SIGINT, self._on_interrupt)
+            self._stack.callback(signal.signal, signal.SIGINT, before)
+            while (text := self._read()) is not None:
+                if text.strip() == ":quit":
+                    return
+                try:
+                    self._do(text)
+                except CellLostError as error:
+                    _complain(f"{error}; variables and files are lost")
+                    self._begin_anew()
+                except ToolcellError as error:
+                    _complain(str(error))
+
+    def _on_interrupt(self, number: int, frame: object) -> None:
+        """Take Ctrl-C, which comes at any time, where it is meant to go."""
+        if self._reading:
+            raise KeyboardInterrupt
+        if self._future is not None and not self._interrupted:
+            self._portal.start_task_soon(self._insist, self._future)
+        self._interrupted = True
+
+    async def _insist(self, future: Future[ExecutionResult]) -> None:
+        """Interrupt a run; the first time may be before it has begun."""
+        while not future.done():
+            await self._session.interrupt()
+            await anyio.sleep(_INSIST_SECONDS)
+
+    def _open(self) -> Session:
+        session: AbstractContextManager[Session]
+        session = self._portal.wrap_async_context_manager(self._manager.session())
+        return self._stack.enter_context(session)
+
+    def _begin_anew(self) -> None:
+        self._forks.clear()
+        self._session = self._open()
+
+    def _read(self) -> str | None:
+        """Return one whole input; None at the end. Ctrl-C drops what was typed."""
+        terminal = sys.stdin.isatty()
+        lines: list[str] = []
+        while True:
+            prompt = ("... " if lines else ">>> ") if terminal else ""
+            try:
+                lines.append(self._line(prompt))
+            except EOFError:
+                if terminal:
+                    print()
+                return "\n".join(lines) or None
+            except KeyboardInterrupt:
+                print()
+                lines.clear()
+                continue
+            if not _goes_on(text := "\n".join(lines)):
+                return text
+
+    def _line(self, prompt: str) -> str:
+        self._reading = True
+        try:
+            return input(prompt)
+        finally:
+            self._reading = False
+
+    def _do(self, text: str) -> None:
+        if not text.startswith(":"):
+            if text.strip():
+                self._show(self._run(text))
+            return
+        name, _, argument = text.strip().partition(" ")
+        command = self._commands.get(name)
+        if command is None:
+            raise InvalidInputError(f"there is no command {name}", hint=":help")
+        command(argument.strip())
+
+    def _run(self, code: str) -> ExecutionResult:
+        view = _View()
+        work = partial(self._session.run, code, on_output=view.show)
+        self._interrupted = False
+        self._future = self._portal.start_task_soon(work)
+        try:
+            result = self._future.result()
+        finally:
+            self._future = None
+        view.end()
+        return result
+
+    def _wait(self, work: Callable[[], Awaitable[T]]) -> T:
+        return self._portal.start_task_soon(work).result()
+
+    def _show(self, result: ExecutionResult) -> None:
+        self._inputs += 1
+        value = result.value
+        if isinstance(value, Described):
+            print(safe(value.repr))
+        elif value is not None:
+            print(safe(repr(value)))
+        for line in (*result.reasons, *result.warnings):
+            _complain(line)
+        for artifact in result.artifacts:
+            key = artifact.name, artifact.sha256
+            if key not in self._handed_out:
+                self._handed_out.add(key)
+                self._keep(artifact)
+        if result.status not in ("ok", "error"):
+            _complain(summary(result))
+        if result.state == "lost":
+            _complain("variables are lost, files are kept")
+
+    def _keep(self, artifact: Artifact) -> None:
+        told = f"artifact {artifact.name}, {artifact.mime}, {artifact.size} bytes"
+        if self._sink is None:
+            _complain(f"{told}; --out FOLDER saves them")
+            return
+        # The same name may come again with other content.
+        name = f"{self._inputs}/{artifact.name}"
+        try:
+            place = self._sink.save(name, artifact.data, artifact.mime)
+        except InvalidInputError as error:
+            _complain(f"{told}; not saved: {error.message}")
+        else:
+            _complain(f"{told}, saved as {place}")
+
+    def _files(self, folder: str) -> None:
+        for each in self._wait(partial(self._session.list_files, folder)):
+            kind = "" if each.kind == "file" else f" ({each.kind})"
+            print(safe(f"{each.size:>12}  {each.path}{kind}"))
+
+    def _fork(self, argument: str) -> None:
+        _none(argument)
+        self._forks.append(self._wait(self._session.checkpoint))
+        print(f"fork {len(self._forks)}")
+
+    def _rollback(self, argument: str) -> None:
+        number = argument or str(len(self._forks))
+        if not number.isdecimal() or not 1 <= int(number) <= len(self._forks):
+            raise InvalidInputError(f"there is no fork {number}", hint=":fork")
+        self._wait(partial(self._session.rollback, self._forks[int(number) - 1]))
+        print(f"back at fork {number}")
+
+
+class _View(LiveView):
+    """Live output that leaves the cursor at the beginning of a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = b"\n"
+
+    def show(self, stream: str, data: bytes) -> None:
+        super().show(stream, data)
+        self._last = data[-1:] or self._last
+
+    def end(self) -> None:
+        super().end()
+        if self._last != b"\n":
+            print()
+        sys.stdout.flush()
+
+
+def _goes_on(text: str) -> bool:
+    """Tell whether more lines belong to a program, as Python's own prompt does."""
+    if text.startswith(":"):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return codeop.compile_command(text) is None
+        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+            # The cell says it better, and its Python may be another one.
+            return False
+
+
+def _none(argument: str) -> None:
+    if argument:
+        raise InvalidInputError("this command takes nothing more", hint=":help")
+
+
+def _complain(text: str) -> None:
+    print(f"toolcell: {safe(text)}", file=sys.stderr)

@@ -1,0 +1,68 @@
+"""`toolcell repl`: a session of one cell, spoken to line by line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_DAY = 86_400.0
+
+
+def repl(
+    backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
+    timeout: Annotated[
+        float, typer.Option(help="Seconds of real time of each input.")
+    ] = 600.0,
+    memory: Annotated[int, typer.Option(help="MiB of memory.")] = 256,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for artifacts.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="The image of Docker cells.")
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="runc, runsc, kata ...")] = None,
+    isolation: Annotated[
+        str,
+        typer.Option(help="The weakest accepted: kernel, container or namespaces."),
+    ] = "namespaces",
+    history: Annotated[
+        Path | None,
+        typer.Option(help="A file for what was typed; default below ~/.local/state."),
+    ] = None,
+) -> None:
+    """Run Python in a cell line by line; variables and files stay. `:help` helps."""
+    from anyio.from_thread import start_blocking_portal
+
+    from toolcell.sandbox import SandboxConfig, SandboxManager
+
+    from .repl import Repl
+    from .repl_history import default_history, kept_history
+    from .run_command import make_folder
+    from .safe_text import safe
+
+    options = {
+        "backend": backend,
+        "minimum_isolation": isolation,
+        "runtime": runtime,
+        "limits": {"wall_seconds": timeout, "memory_mb": memory},
+        # A person may be away for long.
+        "session_idle_seconds": _DAY,
+        "session_lifetime_seconds": _DAY,
+        **({"image": image} if image else {}),
+    }
+    config = SandboxConfig.model_validate(options)
+    if out is not None:
+        make_folder(out)
+    manager = SandboxManager(config)
+    # The loop has a thread of its own: Ctrl-C is this one's, and so is the terminal.
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(manager),
+        kept_history(history or default_history()),
+    ):
+        for line in manager.notices:
+            print(f"toolcell: {safe(line)}", file=sys.stderr)
+        Repl(manager, portal, out).run()
