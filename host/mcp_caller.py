@@ -7,11 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
-from toolcell.core import ToolcellError
+from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approve, Reject
 
 from .host import Host
@@ -60,43 +63,90 @@ class AskClient:
     Args:
         ctx: The request that makes the call.
         caller: Who makes it.
-        park: Ends the call; its client will make it again with the answer.
+        asked: Whether the user was asked about this call already.
+        seconds: How long others may answer when the user does not.
+        park: Ends the call; its client makes it again, with or without the answer.
     """
 
-    def __init__(self, ctx: Context, caller: Caller, park: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        caller: Caller,
+        *,
+        asked: bool,
+        seconds: float,
+        park: Callable[[], None],
+    ) -> None:
         self._ctx = ctx
         self._caller = caller
+        self._asked = asked
+        self._seconds = seconds
         self._park = park
         self.request: ApprovalRequest | None = None
         """What waits for an answer."""
 
     @property
     def can_ask(self) -> bool:
-        """Whether the client has a user whose word counts."""
-        return self._caller.approver is not None and _offers_forms(self._ctx)
+        """Whether the client has a user to ask, whose word counts."""
+        may = self._caller.approver is not None and not self._asked
+        return may and _offers_forms(self._ctx)
 
     async def __call__(self, request: ApprovalRequest) -> Approve | Reject | None:
         self.request = request
         if not self.can_ask or self._caller.approver is None:
             return None
-        if self._ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        if self._is_modern:
             self._park()
             return None
-        answer = await self._ctx.session.elicit_form(
-            request.to_display(), _SCHEMA, related_request_id=self._ctx.request_id
-        )
-        return reply_of(answer, self._caller.approver)
+        reply = await self._elicit(request, self._caller.approver)
+        if reply is None:
+            await anyio.sleep(self._seconds)
+            self._park()
+        return reply
 
-    def input_required(self) -> types.InputRequiredResult:
-        """Return the question for clients that make the call again."""
-        assert self.request is not None
+    @property
+    def _is_modern(self) -> bool:
+        return self._ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    async def _elicit(
+        self, request: ApprovalRequest, approver: str
+    ) -> Approve | Reject | None:
+        try:
+            answer = await self._ctx.session.elicit_form(
+                request.to_display(), _SCHEMA, related_request_id=self._ctx.request_id
+            )
+        except (MCPError, ValidationError) as error:
+            _log.warning("a client asked nobody: %s", type(error).__name__)
+            return None
+        return reply_of(answer, approver)
+
+    @property
+    def asks_by_result(self) -> bool:
+        """Whether the question is the result of the call, which is made again."""
+        return self._is_modern and self.can_ask
+
+    def question(self, request: ApprovalRequest) -> types.InputRequiredResult:
+        """Return the question as a result."""
         form = types.ElicitRequestFormParams(
-            message=self.request.to_display(), requested_schema=_SCHEMA
+            message=request.to_display(), requested_schema=_SCHEMA
         )
         return types.InputRequiredResult(
             input_requests={ANSWER_KEY: types.ElicitRequest(params=form)},
-            request_state=self.request.id,
+            request_state=request.id,
         )
+
+
+def waits_for_approval(request: ApprovalRequest) -> dict[str, Any]:
+    """Return the error of a call that nobody has approved yet."""
+    return {
+        "code": GuardDeniedError.kind,
+        "message": f"this call waits for approval as {request.id}; "
+        "make the same call again later",
+        "retryable": True,
+        "rule": request.rule,
+        "reason": "approval_unavailable",
+        "approval_id": request.id,
+    }
 
 
 def _offers_forms(ctx: Context) -> bool:
@@ -120,7 +170,10 @@ def reply_of(answer: types.ElicitResult, approver: str) -> Approve | Reject | No
 async def take_answer(
     host: Host, caller: Caller, params: types.CallToolRequestParams
 ) -> None:
-    """Hand in the answer that a call brings along, if it is one to its own request."""
+    """Hand in the answer that a call brings along, if it is one to its own request.
+
+    It is handed in once: a call goes on with what came of it.
+    """
     answer = (params.input_responses or {}).get(ANSWER_KEY)
     if caller.approver is None or not isinstance(answer, types.ElicitResult):
         return

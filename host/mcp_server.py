@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -23,20 +22,13 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-from toolcell.core import (
-    ErrorInfo,
-    ToolcellError,
-    ToolResult,
-)
-from toolcell.tools import RunContext, Tool
+from toolcell.core import ErrorInfo, ToolcellError
 
-from .asking import asking
 from .host import Host
-from .mcp_artifacts import Artifacts
-from .mcp_caller import AskClient, Caller, Context, WhoCalls, take_answer
+from .mcp_call import McpCall
+from .mcp_caller import Context, WhoCalls
 from .mcp_calls import BusyError, Calls
-from .mcp_progress import ProgressRelay
-from .mcp_results import Definitions, error_envelope, failure, success
+from .mcp_results import Definitions, error_envelope, failure
 
 NAME = "toolcell"
 
@@ -66,7 +58,9 @@ class McpServer:
     """
 
     def __init__(self, host: Host, who_calls: WhoCalls) -> None:
-        self._host = host
+        self.host = host
+        """Whose tools they are; open."""
+
         self._who_calls = who_calls
         self._definitions = Definitions()
         self._clients: set[ServerSession] = set()
@@ -105,7 +99,7 @@ class McpServer:
                 changed = anyio.Event()
                 await self._tell_of_change()
 
-        unwatch = self._host.registry.watch(
+        unwatch = self.host.registry.watch(
             # Looked up when it runs: there is a new event for each change.
             lambda: loop.call_soon_threadsafe(lambda: changed.set())
         )
@@ -129,8 +123,8 @@ class McpServer:
         # The library has no public place for what ends with a connection.
         stack = client._connection.exit_stack
         stack.callback(self._clients.discard, client)
-        if self._host.sessions is not None:
-            close = self._host.sessions.close
+        if self.host.sessions is not None:
+            close = self.host.sessions.close
             stack.push_async_callback(close, caller.agent_id, caller.run_id)
 
     async def _list_tools(
@@ -139,7 +133,7 @@ class McpServer:
         if params is not None and params.cursor is not None:
             raise MCPError(types.INVALID_PARAMS, "there are no further pages")
         caller = self._who_calls(ctx)
-        tools = self._host.tools(caller.agent_id)
+        tools = self.host.tools(caller.agent_id)
         return types.ListToolsResult(
             tools=[self._definitions.of(each) for each in tools]
         )
@@ -147,12 +141,9 @@ class McpServer:
     def _input_schema(self, name: str) -> dict[str, Any] | None:
         """Return the schema that headers are checked by, of tools the caller sees."""
         token = get_access_token()
-        agent_id = token.subject if token else self._host.config.server.agent_id
-        tool = self._tool(agent_id, name)
+        agent_id = token.subject if token else self.host.config.server.agent_id
+        tool = self.host.registry.snapshot().for_agent(agent_id).get(name)
         return None if tool is None else tool.parameters
-
-    def _tool(self, agent_id: str | None, name: str) -> Tool | None:
-        return self._host.registry.snapshot().for_agent(agent_id).get(name)
 
     async def _call_tool(
         self, ctx: Context, params: types.CallToolRequestParams
@@ -162,7 +153,8 @@ class McpServer:
         token = auth_context_var.set(None)
         try:
             with self.calls.enter() as place:
-                return await self._make_call(ctx, params, caller)
+                call = McpCall(self.host, self._definitions, ctx, params, caller)
+                return await call.make()
         except ToolcellError as error:
             return failure(error_envelope(ErrorInfo.of(error)))
         finally:
@@ -170,74 +162,3 @@ class McpServer:
         assert place.cancelled_caught
         stopped = BusyError("the server stopped before the call ended")
         return failure(error_envelope(ErrorInfo.of(stopped)))
-
-    async def _make_call(
-        self, ctx: Context, params: types.CallToolRequestParams, caller: Caller
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        await take_answer(self._host, caller, params)
-        artifacts = Artifacts()
-        tool = (
-            self._host.registry.snapshot().for_agent(caller.agent_id).get(params.name)
-        )
-        with anyio.CancelScope() as parked:
-            ask = AskClient(ctx, caller, parked.cancel)
-            token = asking.set(ask)
-            try:
-                result = await self._outcome(ctx, params, caller, ask, artifacts)
-            finally:
-                asking.reset(token)
-        if parked.cancelled_caught:
-            return ask.input_required()
-        return self._answer(tool, result, ask, artifacts)
-
-    async def _outcome(
-        self,
-        ctx: Context,
-        params: types.CallToolRequestParams,
-        caller: Caller,
-        ask: AskClient,
-        artifacts: Artifacts,
-    ) -> ToolResult:
-        """Make the call; what it reports goes to clients that asked for it."""
-        wait = None if ask.can_ask else self._host.config.server.approval_seconds
-        relay = None
-        if ctx.meta and "progress_token" in ctx.meta:
-            relay = ProgressRelay(ctx.session)
-        run = RunContext(
-            run_id=caller.run_id,
-            session=caller.run_id,
-            approval_seconds=wait,
-            on_progress=None if relay is None else relay.report,
-            artifacts=artifacts,
-        )
-        # Ids of MCP requests begin anew in each session: they name no call.
-        arguments: dict[str, Any] = {
-            "agent_id": caller.agent_id,
-            "call_id": uuid.uuid4().hex,
-            "run": run,
-        }
-        if relay is None:
-            return await self._host.call(params.name, params.arguments, **arguments)
-        async with relay.running():
-            return await self._host.call(params.name, params.arguments, **arguments)
-
-    def _answer(
-        self,
-        tool: Tool | None,
-        result: ToolResult,
-        ask: AskClient,
-        artifacts: Artifacts,
-    ) -> types.CallToolResult:
-        problem = result.error
-        if problem is None:
-            try:
-                content = self._definitions.structured(tool, result.content)
-                return success(result, content, artifacts.saved)
-            except ToolcellError as error:
-                problem = ErrorInfo.of(error)
-        envelope = error_envelope(problem)
-        if problem.kind == "tool.not_found":
-            raise MCPError(types.INVALID_PARAMS, problem.message, envelope)
-        if problem.details.get("reason") == "approval_unavailable" and ask.request:
-            envelope |= {"retryable": True, "approval_id": ask.request.id}
-        return failure(envelope, result)

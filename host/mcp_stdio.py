@@ -239,6 +239,6 @@ def _taken(fd: int, other: int) -> int:
 
 def _user() -> str:
     try:
-        return getpass.getuser()
+        return f"user {getpass.getuser()}"
     except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+        return f"user {os.getuid()}"

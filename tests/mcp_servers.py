@@ -13,6 +13,7 @@ import anyio
 import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CallToolResult, ElicitResult
 
 from toolcell.host import Host, HostConfig
@@ -70,6 +71,26 @@ async def served(
         host.registry.register_many(tools)
         caller = Caller(agent_id="a", run_id="run", approver=approver)
         yield McpServer(host, lambda ctx: caller)
+
+
+@asynccontextmanager
+async def client_of(server: McpServer, **options: Any) -> AsyncIterator[Client]:
+    """Return a client of a server in this process."""
+    async with Client(_pipe(server), **options) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _pipe(server: McpServer) -> AsyncIterator[Any]:
+    lowlevel = server.lowlevel
+    async with (
+        create_client_server_memory_streams() as (ours, theirs),
+        anyio.create_task_group() as tasks,
+    ):
+        options = lowlevel.create_initialization_options()
+        tasks.start_soon(lowlevel.run, *theirs, options)
+        yield ours
+        tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, MCPError
+from mcp import MCPError
 from mcp_types import TextContent
 from typing_extensions import TypedDict
 
 from toolcell.tools import tool
 
-from .mcp_servers import MODES, SUM, said, served
+from .mcp_servers import MODES, SUM, client_of, said, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("mode", MODES)]
 
@@ -54,7 +54,7 @@ async def test_a_client_sees_what_its_agent_may_call_gr_15(
 ) -> None:
     async with (
         served(tmp_path, place, hidden) as server,
-        Client(server.lowlevel, mode=mode) as client,
+        client_of(server, mode=mode) as client,
     ):
         listed = {each.name: each for each in (await client.list_tools()).tools}
 
@@ -76,7 +76,7 @@ async def test_a_client_sees_what_its_agent_may_call_gr_15(
 async def test_results_are_text_and_objects(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, place) as server,
-        Client(server.lowlevel, mode=mode) as client,
+        client_of(server, mode=mode) as client,
     ):
         await client.list_tools()
         number = await client.call_tool("calculate", SUM)
@@ -93,7 +93,7 @@ async def test_results_are_text_and_objects(tmp_path: Path, mode: Any) -> None:
 async def test_errors_are_data_for_the_model(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, crash, liar) as server,
-        Client(server.lowlevel, mode=mode) as client,
+        client_of(server, mode=mode) as client,
     ):
         wrong = await client.call_tool("calculate", {"expression": 1})
         crashed = await client.call_tool("own_crash", {})
@@ -114,7 +114,7 @@ async def test_errors_are_data_for_the_model(tmp_path: Path, mode: Any) -> None:
 async def test_an_unknown_tool_is_a_protocol_error(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, hidden) as server,
-        Client(server.lowlevel, mode=mode) as client,
+        client_of(server, mode=mode) as client,
     ):
         codes = []
         for name in ("hidden", "nothing"):

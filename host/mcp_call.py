@@ -1,0 +1,121 @@
+"""One call of an MCP client, from its request to its result."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+
+import anyio
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from toolcell.core import ErrorInfo, ToolcellError, ToolResult
+from toolcell.tools import RunContext
+
+from .asking import asking
+from .host import Host
+from .mcp_artifacts import Artifacts
+from .mcp_caller import AskClient, Caller, Context, take_answer, waits_for_approval
+from .mcp_progress import ProgressRelay
+from .mcp_results import Definitions, error_envelope, failure, success
+
+
+class McpCall:
+    """A call on its way through a host.
+
+    Args:
+        host: The host; open.
+        definitions: What clients know of its tools.
+        ctx: The request.
+        params: What it asks for.
+        caller: Who makes it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        definitions: Definitions,
+        ctx: Context,
+        params: types.CallToolRequestParams,
+        caller: Caller,
+    ) -> None:
+        self._host = host
+        self._definitions = definitions
+        self._ctx = ctx
+        self._params = params
+        self._caller = caller
+        self._parked = anyio.CancelScope()
+        self._wait = host.config.server.approval_seconds
+        self._ask = AskClient(
+            ctx,
+            caller,
+            asked=params.input_responses is not None,
+            seconds=self._wait,
+            park=self._parked.cancel,
+        )
+        self._artifacts = Artifacts()
+        self._tool = (
+            host.registry.snapshot().for_agent(caller.agent_id).get(params.name)
+        )
+
+    async def make(self) -> types.CallToolResult | types.InputRequiredResult:
+        """Make the call; a failed or refused one is a result.
+
+        Raises:
+            MCPError: There is no such tool to see.
+            InvalidInputError: A value cannot be in a call.
+        """
+        await take_answer(self._host, self._caller, self._params)
+        with self._parked:
+            token = asking.set(self._ask)
+            try:
+                result = await self._outcome()
+            finally:
+                asking.reset(token)
+            return self._answer(result)
+        request = self._ask.request
+        assert request is not None
+        if self._ask.asks_by_result:
+            return self._ask.question(request)
+        return failure(waits_for_approval(request))
+
+    async def _outcome(self) -> ToolResult:
+        """Make the call; what it reports goes to a client that asked for it."""
+        relay = None
+        if self._ctx.meta and "progress_token" in self._ctx.meta:
+            relay = ProgressRelay(self._ctx.session)
+        call = partial(
+            self._host.call,
+            self._params.name,
+            self._params.arguments,
+            agent_id=self._caller.agent_id,
+            # Ids of MCP requests begin anew in each session: they name no call.
+            call_id=uuid.uuid4().hex,
+            run=RunContext(
+                run_id=self._caller.run_id,
+                session=self._caller.run_id,
+                approval_seconds=None if self._ask.can_ask else self._wait,
+                on_progress=None if relay is None else relay.report,
+                artifacts=self._artifacts,
+            ),
+        )
+        if relay is None:
+            return await call()
+        async with relay.running():
+            return await call()
+
+    def _answer(self, result: ToolResult) -> types.CallToolResult:
+        problem = result.error
+        if problem is None:
+            try:
+                content = self._definitions.structured(self._tool, result.content)
+                return success(result, content, self._artifacts.saved)
+            except ToolcellError as error:
+                problem = ErrorInfo.of(error)
+        envelope = error_envelope(problem)
+        if problem.kind == "tool.not_found":
+            raise MCPError(types.INVALID_PARAMS, problem.message, envelope)
+        request = self._ask.request
+        if request and problem.details.get("reason") == "approval_unavailable":
+            envelope = waits_for_approval(request)
+        return failure(envelope, result)
