@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .strict_json import read_json
+from .strict_json import is_request, read_json
 
 BODY_SECONDS = 30.0
 """Seconds that a body may take to come. When it is reached the request is answered
@@ -62,6 +62,7 @@ class Bodies:
         self._max_bytes = max_bytes
         self._max_requests = max_requests
         self._requests = 0
+        self._idle = anyio.Event()
         self.closed = False
         """Whether nothing is behind any more."""
 
@@ -84,20 +85,28 @@ class Bodies:
             await PlainTextResponse("too large", 413)(scope, receive, send)
             return
         try:
-            message = read_json(body)
+            wants_answer = is_request(read_json(body))
         except ValueError:
             await _parse_error(scope, receive, send)
             return
-        is_request = isinstance(message, dict) and {"id", "method"} <= message.keys()
-        if is_request and self._requests >= self._max_requests:
+        if wants_answer and self._requests >= self._max_requests:
             refusal = _busy(f"{self._max_requests} requests are in flight")
             await refusal(scope, receive, send)
             return
-        self._requests += is_request
+        self._requests += wants_answer
         try:
             await self._app(scope, _replaying(body, receive), send)
         finally:
-            self._requests -= is_request
+            self._requests -= wants_answer
+            if not self._requests:
+                self._idle.set()
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until no request is without its whole answer, but no longer."""
+        with anyio.move_on_after(seconds):
+            while self._requests:
+                self._idle = anyio.Event()
+                await self._idle.wait()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the body; None if it is too large."""

@@ -100,6 +100,7 @@ class HttpServer:
                 async with manager.run():
                     tasks.start_soon(uvicorn_server._serve, [self._socket])
                     await self._stop.wait()
+                    await bodies.settle(_CLOSE_SECONDS)
                     bodies.closed = True
                 uvicorn_server.should_exit = True
 

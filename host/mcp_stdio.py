@@ -22,12 +22,11 @@ import anyio.lowlevel
 import anyio.to_thread
 import mcp_types as types
 from mcp.server.stdio import stdio_server
-from pydantic import ValidationError
 
 from .host import Host
 from .mcp_caller import Caller
 from .mcp_server import McpServer
-from .strict_json import read_json
+from .strict_json import is_request, read_json
 
 _CHUNK = 65_536
 _ANSWERED = re.compile(
@@ -121,10 +120,11 @@ class Wire:
         except ValueError:
             return _error(types.PARSE_ERROR, "Parse error")
         try:
+            wants_answer = is_request(message)
             types.jsonrpc_message_adapter.validate_python(message, by_name=False)
-        except ValidationError:
+        except ValueError:
             return _error(types.INVALID_REQUEST, "Invalid Request")
-        if "method" in message and "id" in message:
+        if wants_answer:
             self._owed.add(json.dumps(message["id"]))
         elif message.get("method") == "notifications/cancelled":
             cancelled = (message.get("params") or {}).get("requestId")

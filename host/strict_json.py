@@ -1,4 +1,4 @@
-"""JSON as all of its readers read it: what they could read in two ways is refused."""
+"""JSON-RPC as all of its readers read it: what has two meanings is refused."""
 
 from __future__ import annotations
 
@@ -30,3 +30,16 @@ def read_json(data: bytes) -> Any:
         )
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def is_request(message: Any) -> bool:
+    """Tell whether a message wants an answer.
+
+    Raises:
+        ValueError: Its id is none that a request may have, so no notification either.
+    """
+    if not isinstance(message, dict) or not {"id", "method"} <= message.keys():
+        return False
+    if type(message["id"]) not in (str, int):
+        raise ValueError("an id is text or a whole number")
+    return True
