@@ -389,8 +389,8 @@ def test_every_module_can_be_imported_first() -> None:
     # that each is in a fork of its own, so that none relies on another's import.
     script = """
 import importlib, os, sys
-import docker, rich.table, RestrictedPython
-import toolcell.host, toolcell.sandbox
+import docker, mcp.server.lowlevel, rich.table, uvicorn, RestrictedPython
+import toolcell.host, toolcell.sandbox, toolcell.tools.builtin
 for name in sys.argv[1:]:
     if os.fork() == 0:
         importlib.import_module(name)
