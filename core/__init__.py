@@ -1,5 +1,6 @@
 """The words that every room speaks."""
 
+from .addresses import is_public_address
 from .errors import (
     AuditError,
     CallFailedError,
@@ -73,4 +74,5 @@ __all__ = [
     "ToolTimeoutError",
     "ToolValidationError",
     "ToolcellError",
+    "is_public_address",
 ]

@@ -123,6 +123,10 @@ def run(
             help="The weakest accepted: kernel, container, namespaces or process."
         ),
     ] = "namespaces",
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="HOST:PORT that it may reach; *.HOST:PORT for all below."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON line only.")
     ] = False,
@@ -141,6 +145,7 @@ def run(
             "limits": {"wall_seconds": timeout, "memory_mb": memory},
             **({"image": image} if image else {}),
             "package_rules": {"allow": package or []},
+            **({"network": _network(allow_host)} if allow_host else {}),
         },
         files=dict(read_file(text) for text in file_ or []),
         packages=package or [],
@@ -149,6 +154,10 @@ def run(
     )
     status, exit_code, signal_name = run_program(options)
     raise typer.Exit(exit_code_of(status, exit_code, signal_name))
+
+
+def _network(hosts: list[str]) -> dict[str, Any]:
+    return {"mode": "allow", "hosts": hosts}
 
 
 def read_program(file: str) -> str:

@@ -20,6 +20,8 @@ from toolcell.sandbox import (
 
 from .safe_text import safe
 
+_MAX_UNREACHED = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -53,7 +55,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     else:
         for reason in result.reasons:
             print(f"toolcell: refused: {safe(reason)}", file=sys.stderr)
-        for line in (*notices, *result.warnings):
+        for line in (*notices, *result.warnings, *unreached(result)):
             print(f"toolcell: {safe(line)}", file=sys.stderr)
         print(f"toolcell: {summary(result)}", file=sys.stderr)
     return result.status, result.exit_code, result.signal
@@ -103,6 +105,16 @@ def save_artifacts(result: ExecutionResult, folder: Path) -> list[str]:
         except InvalidInputError as error:
             left_out.append(f"an artifact was not saved: {error.message}")
     return left_out
+
+
+def unreached(result: ExecutionResult) -> list[str]:
+    """Return a line for each connection that came to nothing, once each."""
+    lines = [
+        f"network: {each.host}:{each.port} {each.verdict}: {each.reason}"
+        for each in result.connections
+        if each.verdict != "allowed"
+    ]
+    return list(dict.fromkeys(lines))[:_MAX_UNREACHED]
 
 
 class LiveView:

@@ -4,7 +4,7 @@ from .call_server import clock_stopped
 from .cell_client import HostCalls
 from .config import CodePolicy, Limits, Mount, Network, PackageRules, SandboxConfig
 from .doctor import Check, Report, examine
-from .events import ArtifactMade, Event, Finished, Stderr, Stdout
+from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .files import FileInfo, save_artifact
 from .function_source import call_program
 from .images import build_image, image_names
@@ -14,6 +14,7 @@ from .manager import SandboxManager
 from .pool import PoolStats
 from .result import (
     Artifact,
+    Connection,
     Described,
     ExceptionInfo,
     ExecutionResult,
@@ -30,6 +31,8 @@ __all__ = [
     "ArtifactMade",
     "Check",
     "CodePolicy",
+    "Connected",
+    "Connection",
     "Described",
     "Event",
     "ExceptionInfo",

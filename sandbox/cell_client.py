@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 
@@ -19,6 +19,9 @@ from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits
 from .result import ExecutionResult
 from .verdict import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, RunReport, verdict
+
+if TYPE_CHECKING:
+    from .egress import Egress
 
 Language = Literal["python", "bash"]
 Stream = Literal["stdout", "stderr"]
@@ -66,6 +69,9 @@ class Program:
 
     packages: str = ""
     """Where the cell shows its packages; empty if it has none."""
+
+    egress: Egress | None = None
+    """Its way to the network."""
 
     streamed: bool = False
     """Whether output is passed on only, not kept for the result."""
@@ -230,17 +236,21 @@ class Cell:
         try:
             return await self._run(program, on_output)
         finally:
+            if program.egress is not None:
+                await program.egress.close()
             self.idle.set()
 
     async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
         report = await self.begin(program)
         with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
             if program.calls is None:
-                while not await self.step(report, on_output):
+                while not await self.step(report, on_output, None, program.egress):
                     pass
             else:
                 async with CallServer(program.calls, self.tell, backstop) as server:
-                    while not await self.step(report, on_output, server):
+                    while not await self.step(
+                        report, on_output, server, program.egress
+                    ):
                         pass
         if backstop.cancelled_caught:
             await self.give_up(report)
@@ -254,6 +264,8 @@ class Cell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
+        if program.egress is not None:
+            program.egress.begin(self.tell)
         # In one piece, so that the supervisor knows at once that it is wanted.
         await self._channel.send(self._hello() + self._request(program))
         if not self._ready:
@@ -311,7 +323,7 @@ class Cell:
         limits = program.limits
         held = self.traits.enforced_by.get("memory_mb") == "cgroup"
         watch = not held and not program.unwatched
-        header = {
+        header: dict[str, Any] = {
             "type": "run",
             "language": program.language,
             "code_bytes": len(program.code),
@@ -329,6 +341,8 @@ class Cell:
             "artifact_bytes": MAX_ARTIFACT_BYTES,
             "artifact_count": MAX_ARTIFACTS,
         }
+        if program.egress is not None:
+            header["network"] = program.egress.request
         return encode(header, program.code + program.inputs)
 
     async def step(
@@ -336,6 +350,7 @@ class Cell:
         report: RunReport,
         on_output: OnOutput | None,
         server: CallServer | None = None,
+        egress: Egress | None = None,
     ) -> bool:
         """Take in the next frame of a run; True when it was the last.
 
@@ -352,6 +367,8 @@ class Cell:
                     on_output(header["stream"], payload)
             elif kind == "call" and server is not None:
                 server.serve(payload)
+            elif egress is not None and kind.startswith("net_"):
+                egress.serve(header, payload)
             elif kind == "artifact":
                 report.add_artifact(header, payload)
             elif kind == "artifacts_left":
@@ -367,6 +384,10 @@ class Cell:
 
     def result(self, report: RunReport, program: Program) -> ExecutionResult:
         """Turn a report into the result that users see."""
+        if program.egress is not None:
+            report.connections = program.egress.connections
+            report.network_bytes = program.egress.spent
+            report.warnings = program.egress.warnings
         return verdict(report, program.language, program.limits, self.traits)
 
     async def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -30,18 +31,36 @@ class Channel:
         self._sock = sock
         self._decoder = FrameDecoder(_MAX_FROM_CELL)
         self._frames: list[Frame] = []
+        self._unsent: deque[memoryview] = deque()
+        self._sending = anyio.Lock()
         self._streams = StreamSplitter() if multiplexed else None
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`. Raises CellLostError if nobody reads it."""
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[self._sock.send(view) :]
-            except BlockingIOError:
+        """Send all of `data`. Raises CellLostError if nobody reads it.
+
+        Any number of tasks may send. What one has begun to send, and was cancelled
+        over, the next one ends: a cell never sees half a frame.
+        """
+        self._unsent.append(memoryview(data))
+        if len(self._unsent) == 1 and self._push():
+            return
+        async with self._sending:
+            while not self._push():
                 await self._wait(anyio.wait_writable)
+
+    def _push(self) -> bool:
+        """Send what can be sent now; True if that was all. Raises CellLostError."""
+        while self._unsent:
+            try:
+                sent = self._sock.send(self._unsent[0])
+            except BlockingIOError:
+                return False
             except OSError as error:
                 raise CellLostError(f"the cell's channel broke: {error}") from None
+            view = self._unsent.popleft()
+            if sent < len(view):
+                self._unsent.appendleft(view[sent:])
+        return True
 
     async def _wait(self, event: Callable[[socket.socket], Awaitable[None]]) -> None:
         try:

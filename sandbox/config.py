@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from os.path import realpath
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,7 +16,7 @@ from pydantic import (
 
 from toolcell.core import ConfigError, FrozenModel, InvalidInputError
 
-from . import mounts
+from . import mounts, network
 
 Backend = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
@@ -83,6 +84,15 @@ class Limits(_Model):
     open_files: Annotated[int, Field(ge=16, le=65_536)] = 256
     """File descriptors per process. When it is reached open() fails with EMFILE."""
 
+    connections: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Connections that one run may ask for over the network, refused ones included;
+    128 at once, others wait. When it is reached further ones are closed unanswered
+    and not recorded."""
+
+    network_bytes: Annotated[int, Field(ge=1, le=2**40)] = 1_073_741_824
+    """Bytes of one run over the network, both directions together. When it is reached
+    its connections are closed, further ones are refused, and the program runs on."""
+
     code_bytes: Annotated[int, Field(ge=1, le=33_554_432)] = 1_048_576
     """Bytes of the program's UTF-8 text, and as many of its inputs as JSON. More
     is refused with InvalidInputError before a cell is spent."""
@@ -110,9 +120,66 @@ def _wider(mine: float | None, theirs: float | None) -> bool:
 
 
 class Network(_Model):
-    """What a cell may reach: nothing but its own loopback interface."""
+    """What programs may reach beyond their cell's own loopback interface.
 
-    mode: Literal["none"] = "none"
+    `Network.none` is nothing. `Network.allow(["api.example.org:443"])` is what a list
+    names, through a proxy in the cell that the proxy variables of the environment
+    lead to. This machine looks names up and connects. Addresses that are not public
+    (private, loopback, link-local, metadata) are refused whatever name leads there,
+    unless the list names the address itself.
+    """
+
+    none: ClassVar[Network]
+    """Nothing."""
+
+    mode: Literal["none", "allow"] = "none"
+    """`none`: nothing but the cell itself. `allow`: what `hosts` names."""
+
+    hosts: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    """At most 1,000 of `api.example.org:443`, `*.example.org:443` for all below a
+    name, `192.0.2.1:443`, `[2001:db8::1]:443`. Names in `xn--` form, ports always."""
+
+    @classmethod
+    def allow(cls, hosts: Iterable[str]) -> Network:
+        """Return what a list of `host:port` names; see `hosts`.
+
+        Raises:
+            ConfigError: One of them cannot be read.
+        """
+        return cls(mode="allow", hosts=tuple(hosts))
+
+    @field_validator("hosts")
+    @classmethod
+    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        network.Rules(value)
+        return value
+
+    @model_validator(mode="after")
+    def _clear(self) -> Network:
+        if self.hosts and self.mode == "none":
+            raise ValueError("`hosts` are reached with mode='allow'")
+        return self
+
+    def narrowed_by(self, other: Network) -> Network:
+        """Return the other one.
+
+        Raises:
+            InvalidInputError: It reaches further than this.
+        """
+        rules = network.Rules(self.hosts)
+        wider = [
+            each for each in other.hosts if not rules.allow(*network.read_rule(each))
+        ]
+        if wider or (other.mode, self.mode) == ("allow", "none"):
+            raise InvalidInputError(
+                f"a run can only narrow the network; wider here: {', '.join(wider)}",
+                hint="name it in SandboxConfig(network=...), or use "
+                "Session.set_network",
+            )
+        return other
+
+
+Network.none = Network()
 
 
 class Mount(_Model):
@@ -251,7 +318,8 @@ class SandboxConfig(_Model):
     """The limits of every run; a run may narrow them."""
 
     network: Network = Network()
-    """What cells may reach."""
+    """What programs may reach; a run may narrow it, a session may be given another.
+    Not in `process` isolation."""
 
     env: dict[Name, str] = Field(default_factory=dict)
     """Environment variables of the programs, the only ones they see."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .result import Artifact, ExecutionResult
+from .result import Artifact, Connection, ExecutionResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,17 @@ class ArtifactMade:
 
 
 @dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection over the network that has ended, or was refused."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end. The result holds everything but the output, which has passed."""
 
     result: ExecutionResult
 
 
-Event = Stdout | Stderr | ArtifactMade | Finished
+Event = Stdout | Stderr | ArtifactMade | Connected | Finished

@@ -18,24 +18,24 @@ import anyio
 import anyio.abc
 from pydantic import SecretStr
 
-from toolcell.core import CallFailedError, SandboxUnavailableError
+from toolcell.core import CallFailedError, InvalidInputError, SandboxUnavailableError
 
 from . import code_policy
 from .cell_client import Backend, Cell, HostCalls, Language, OnOutput, Program
-from .config import ENFORCERS, LEVELS, Limits, SandboxConfig
+from .config import Limits, Network, SandboxConfig
 from .events import Event, Finished
 from .fair_queue import FairQueue
 from .files import WorkDir
 from .function_source import call_program
-from .layers import require_possible
 from .pool import Pool, PoolStats
 from .program import make_program
 from .result import Described, ExecutionResult, Usage
-from .selection import open_backend
+from .selection import check_strength, open_backend
 from .session import Session
-from .streaming import stream_run
+from .streaming import Pieces, stream_run
 
 if TYPE_CHECKING:
+    from .egress import OnConnection, Resolver
     from .packages import Packages
 
 _STOP_SECONDS = 2.0
@@ -54,13 +54,19 @@ class SandboxManager:
 
     Args:
         config: How and where to run; the defaults are closed.
+        resolver: Looks up the names that programs may reach, as
+            `async def resolver(host, port)`, and returns addresses or raises OSError;
+            None asks this machine's.
     """
 
     _tasks: anyio.abc.TaskGroup
     _queue: FairQueue
 
-    def __init__(self, config: SandboxConfig | None = None) -> None:
+    def __init__(
+        self, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
+    ) -> None:
         self.config = config or SandboxConfig()
+        self._resolver = resolver
         self._stack = AsyncExitStack()
         self._backend: Backend | None = None
         self._pool: Pool | None = None
@@ -73,7 +79,7 @@ class SandboxManager:
     async def __aenter__(self) -> SandboxManager:
         backend, self.notices = await open_backend(self.config)
         try:
-            self._check_strength(backend)
+            check_strength(self.config, backend.traits)
             tasks = await self._stack.enter_async_context(anyio.create_task_group())
         except BaseException:
             await backend.close()
@@ -90,30 +96,6 @@ class SandboxManager:
                 await self.__aexit__(None, None, None)
                 raise
         return self
-
-    def _check_strength(self, backend: Backend) -> None:
-        traits, wanted = backend.traits, self.config.minimum_isolation
-        if LEVELS.index(traits.level) < LEVELS.index(wanted):
-            raise SandboxUnavailableError(
-                f"{traits.backend} gives {traits.level!r} isolation, "
-                f"{wanted!r} was asked for",
-                hint="choose a stronger `runtime` or `backend`; see `toolcell doctor`",
-            )
-        require_possible(self.config, traits.level)
-        if self.config.mounts and traits.level == "process":
-            raise SandboxUnavailableError(
-                "'process' isolation has no file system of its own to mount into",
-                hint="`toolcell doctor` says how to get namespaces, or use Docker",
-            )
-        weakest = ENFORCERS.index(self.config.minimum_enforcement)
-        for limit in ("memory_mb", "pids", "cpus"):
-            held = traits.enforced_by.get(limit)
-            if weakest > 0 and (held is None or ENFORCERS.index(held) < weakest):
-                raise SandboxUnavailableError(
-                    f"{limit} is held by {held or 'nothing'} here, "
-                    f"{self.config.minimum_enforcement!r} was asked for",
-                    hint="`toolcell doctor` says how to get cgroups",
-                )
 
     async def __aexit__(
         self,
@@ -161,7 +143,9 @@ class SandboxManager:
         packages: Sequence[str] = (),
         agent_id: str | None = None,
         calls: HostCalls | None = None,
+        network: Network | None = None,
         on_output: OnOutput | None = None,
+        on_connection: OnConnection | None = None,
     ) -> ExecutionResult:
         """Run a program in a never-used cell and destroy the cell.
 
@@ -182,7 +166,11 @@ class SandboxManager:
                 those of the configuration; see `PackageRules`. Installed at the
                 first use, which is before the run and not in its time.
             agent_id: Who asks. Agents that wait take turns; None is one agent, too.
+            network: Whom this run may reach, of those that the manager's allows; None
+                takes the manager's.
             on_output: Called with the stream's name and bytes as output arrives.
+            on_connection: Called with each connection that the program asked for,
+                when it has ended or was refused; they are in the result, too.
 
         Raises:
             InvalidInputError: The arguments cannot be used.
@@ -193,6 +181,9 @@ class SandboxManager:
         program = self._program(
             code, language, inputs, limits, final=True, secrets=secrets, calls=calls
         )
+        rules = self.narrowed(network)
+        if rules.mode == "allow":
+            program = self.reaching_out(program, rules, on_connection)
         refusal = self.refusal(program)
         if refusal is not None:
             return refusal
@@ -298,6 +289,7 @@ class SandboxManager:
         secrets: Mapping[str, SecretStr] | None = None,
         packages: Sequence[str] = (),
         agent_id: str | None = None,
+        network: Network | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield what happens as it happens.
 
@@ -317,6 +309,10 @@ class SandboxManager:
             streamed=True,
             secrets=secrets,
         )
+        pieces = Pieces()
+        rules = self.narrowed(network)
+        if rules.mode == "allow":
+            program = self.reaching_out(program, rules, pieces.add_connection)
         refusal = self.refusal(program)
         if refusal is not None:
             yield Finished(refusal)
@@ -324,8 +320,36 @@ class SandboxManager:
         program = await self.equip(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
             await _put_files(cell, files)
-            async for event in stream_run(cell, program):
+            async for event in stream_run(cell, program, pieces):
                 yield event
+
+    def narrowed(self, network: Network | None) -> Network:
+        """Return the manager's network, or one within it.
+
+        Raises:
+            InvalidInputError: It reaches further.
+        """
+        own = self.config.network
+        if network is None:
+            return own
+        if not isinstance(network, Network):
+            raise InvalidInputError("network must be a Network")
+        return own.narrowed_by(network)
+
+    def reaching_out(
+        self, program: Program, network: Network, on_connection: OnConnection | None
+    ) -> Program:
+        """Return the program with a way out of its cell."""
+        from .egress import Egress, look_up
+
+        egress = Egress(
+            network,
+            program.limits,
+            resolve=self._resolver or look_up,
+            spawn=self._tasks.start_soon,
+            on_connection=on_connection,
+        )
+        return replace(program, egress=egress)
 
     def refusal(self, program: Program) -> ExecutionResult | None:
         """Return the `refused` result of a program that the code policy stops."""
@@ -365,22 +389,32 @@ class SandboxManager:
 
     @asynccontextmanager
     async def session(
-        self, *, packages: Sequence[str] = (), agent_id: str | None = None
+        self,
+        *,
+        packages: Sequence[str] = (),
+        agent_id: str | None = None,
+        network: Network | None = None,
     ) -> AsyncIterator[Session]:
         """Open a cell for several runs of one agent; closing destroys it.
 
         Args:
             packages: What its programs can import; as in `run`.
             agent_id: Whose session this is, for records; as in `run` otherwise.
+            network: Whom its runs may reach, as in `run`; `Session.set_network`
+                changes it.
 
         Raises:
-            InvalidInputError: A package is not written as one.
+            InvalidInputError: A package is not written as one, or `network` reaches
+                further than the manager's.
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: There is no cell to be had.
         """
+        rules = self.narrowed(network)
         await self.install(packages)
         async with self._cell(self.config.limits, agent_id) as cell:
-            session = Session(self, cell, agent_id, packages=tuple(packages))
+            session = Session(
+                self, cell, agent_id, packages=tuple(packages), network=rules
+            )
             watch = anyio.CancelScope()
             self._watches.add(watch)
             self._tasks.start_soon(self._mind, session, watch)

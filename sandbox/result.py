@@ -64,6 +64,12 @@ class Usage(_Record):
     peak_memory_bytes: int = 0
     """Largest resident size of one process of the run, from wait4(2)."""
 
+    connections: int = 0
+    """Connections that it asked for over the network, refused ones included."""
+
+    network_bytes: int = 0
+    """Bytes over the network, both directions together."""
+
     enforced_by: dict[str, Enforcer] = Field(default_factory=dict)
     """Who held each limit; the limits that are not listed need no holder."""
 
@@ -87,6 +93,30 @@ class Artifact(_Record):
     """Bytes."""
 
     sha256: str
+
+
+class Connection(_Record):
+    """A connection over the network that a program asked for."""
+
+    host: str
+    """The name or address that it asked for; empty if it asked for nothing
+    readable."""
+
+    port: int
+    verdict: Literal["allowed", "refused", "failed"]
+    """`refused` by the rules; `failed`: it was allowed, and nobody was reached."""
+
+    reason: str = ""
+    """Why it was refused, failed, or ended before its time."""
+
+    address: str | None = None
+    """The address that was connected to."""
+
+    bytes_in: int = 0
+    """Bytes to the program."""
+
+    bytes_out: int = 0
+    """Bytes from the program."""
 
 
 class ExecutionResult(_Record):
@@ -131,6 +161,9 @@ class ExecutionResult(_Record):
     """For a session: whether the variables of this run are there for the next."""
 
     artifacts: tuple[Artifact, ...] = ()
+    connections: tuple[Connection, ...] = ()
+    """What was asked for over the network, in the order in which it was opened."""
+
     usage: Usage = Usage()
     backend: Literal["docker", "subprocess"] | None = None
     isolation: Isolation | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from toolcell.core import SandboxUnavailableError
 
-from .cell_client import Backend
-from .config import SandboxConfig
+from .cell_client import Backend, CellTraits
+from .config import ENFORCERS, LEVELS, IsolationLevel, Network, SandboxConfig
+from .layers import require_possible
 
 
 async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]:
@@ -53,3 +54,39 @@ async def _open_subprocess(config: SandboxConfig) -> tuple[Backend, tuple[str, .
     last = ProcessBackend(config)
     await last.start()
     return last, (f"no OS isolation, only RestrictedPython and rlimits: {why}",)
+
+
+def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
+    """Raise SandboxUnavailableError if a backend does not give what is asked for."""
+    wanted = config.minimum_isolation
+    if LEVELS.index(traits.level) < LEVELS.index(wanted):
+        raise SandboxUnavailableError(
+            f"{traits.backend} gives {traits.level!r} isolation, "
+            f"{wanted!r} was asked for",
+            hint="choose a stronger `runtime` or `backend`; see `toolcell doctor`",
+        )
+    require_possible(config, traits.level)
+    if config.mounts and traits.level == "process":
+        raise SandboxUnavailableError(
+            "'process' isolation has no file system of its own to mount into",
+            hint="`toolcell doctor` says how to get namespaces, or use Docker",
+        )
+    check_network(config.network, traits.level)
+    weakest = ENFORCERS.index(config.minimum_enforcement)
+    for limit in ("memory_mb", "pids", "cpus"):
+        held = traits.enforced_by.get(limit)
+        if weakest > 0 and (held is None or ENFORCERS.index(held) < weakest):
+            raise SandboxUnavailableError(
+                f"{limit} is held by {held or 'nothing'} here, "
+                f"{config.minimum_enforcement!r} was asked for",
+                hint="`toolcell doctor` says how to get cgroups",
+            )
+
+
+def check_network(network: Network, level: IsolationLevel) -> None:
+    """Raise SandboxUnavailableError if cells of a level cannot have a network."""
+    if network.mode == "allow" and level == "process":
+        raise SandboxUnavailableError(
+            "'process' isolation has no network of its own to let anything out of",
+            hint="`toolcell doctor` says how to get namespaces, or use Docker",
+        )

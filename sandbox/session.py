@@ -19,13 +19,15 @@ from pydantic import SecretStr
 from toolcell.core import CellLostError, InvalidInputError
 
 from .cell_client import Cell, HostCalls, Language, OnOutput, Program
-from .config import Limits
+from .config import Limits, Network
 from .events import Event, Finished
 from .files import MAX_READ_BYTES, FileInfo, WorkDir
 from .result import ExecutionResult
-from .streaming import stream_run
+from .selection import check_network
+from .streaming import Pieces, stream_run
 
 if TYPE_CHECKING:
+    from .egress import Egress, OnConnection
     from .manager import SandboxManager
 
 MAX_BRANCHES = 16
@@ -39,8 +41,11 @@ _OPEN_ANOTHER = "open a new session"
 class _Trunk:
     """What the branches of one session share: a cell, and whose turn it is."""
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: Cell, network: Network) -> None:
         self.cell = cell
+        self.network = network
+        self.egress: Egress | None = None
+        self.was_out = False
         self.turn = anyio.Lock()
         self.made = 0
         self.forks: set[str] = set()
@@ -61,13 +66,14 @@ class Session:
         cell: Cell,
         agent_id: str | None,
         *,
+        network: Network = Network.none,
         trunk: _Trunk | None = None,
         branch: str = _MAIN,
         warnings: tuple[str, ...] = (),
         packages: tuple[str, ...] = (),
     ) -> None:
         self._manager = manager
-        self._trunk = trunk or _Trunk(cell)
+        self._trunk = trunk or _Trunk(cell, network)
         self._branch = branch
         self._packages = packages
         self.agent_id = agent_id
@@ -95,6 +101,7 @@ class Session:
         secrets: Mapping[str, SecretStr] | None = None,
         calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
+        on_connection: OnConnection | None = None,
     ) -> ExecutionResult:
         """Run a program where the last one left off.
 
@@ -114,6 +121,7 @@ class Session:
             secrets: Environment variables of this run alone; gone after it.
             calls: As in `SandboxManager.run`.
             on_output: Called with the stream's name and bytes as output arrives.
+            on_connection: As in `SandboxManager.run`.
 
         Raises:
             InvalidInputError: The arguments cannot be used.
@@ -125,6 +133,7 @@ class Session:
             return refusal
         program = await self._manager.equip(program, self._packages)
         async with self._my_turn() as cell:
+            program = self._reaching_out(program, on_connection)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
 
@@ -147,8 +156,10 @@ class Session:
             yield Finished(refusal)
             return
         program = await self._manager.equip(program, self._packages)
+        pieces = Pieces()
         async with self._my_turn() as cell:
-            async for event in stream_run(cell, program):
+            program = self._reaching_out(program, pieces.add_connection)
+            async for event in stream_run(cell, program, pieces):
                 yield event
 
     def _program(
@@ -197,6 +208,7 @@ class Session:
                     raise CellLostError(trunk.over, hint=_OPEN_ANOTHER) from None
                 raise
             finally:
+                trunk.egress = None
                 trunk.used = anyio.current_time()
 
     async def install(
@@ -221,6 +233,49 @@ class Session:
         wanted = (*self._packages, *packages)
         await self._manager.install(wanted, on_step=on_step)
         self._packages = wanted
+
+    def _reaching_out(
+        self, program: Program, on_connection: OnConnection | None
+    ) -> Program:
+        """Return the program with its way out, if the session has one now."""
+        trunk = self._trunk
+        if trunk.network.mode == "none" and not trunk.was_out:
+            return program
+        # What has learnt of the proxy and is kept hears a refusal from it later.
+        trunk.was_out = True
+        program = self._manager.reaching_out(program, trunk.network, on_connection)
+        trunk.egress = program.egress
+        return program
+
+    @property
+    def network(self) -> Network:
+        """Whom its runs may reach now."""
+        return self._trunk.network
+
+    async def set_network(self, network: Network) -> None:
+        """Change whom this session, and its forks, may reach; also beyond the config.
+
+        It holds at once for new connections of a run that goes on, and when this
+        returns, open connections to hosts that are not allowed any more have been
+        closed. A run that began without network has none until it ends.
+
+        Args:
+            network: `Network.none`, or `Network.allow([...])`, which raises ConfigError
+                for what cannot be read; the old rules stand then.
+
+        Raises:
+            InvalidInputError: It is no Network.
+            SandboxUnavailableError: `process` isolation has none.
+        """
+        if not isinstance(network, Network):
+            raise InvalidInputError(
+                "network must be a Network", hint="use Network.allow([...])"
+            )
+        trunk = self._trunk
+        check_network(network, trunk.cell.traits.level)
+        trunk.network = network
+        if trunk.egress is not None:
+            await trunk.egress.set_network(network)
 
     async def interrupt(self) -> None:
         """Interrupt the run of this session, if there is one, as Ctrl-C does.

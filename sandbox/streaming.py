@@ -7,36 +7,60 @@ from collections.abc import AsyncGenerator
 import anyio
 
 from .cell_client import Cell, Program, Stream
-from .events import ArtifactMade, Event, Finished, Stderr, Stdout
+from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
+from .result import Connection
 
 
-async def stream_run(cell: Cell, program: Program) -> AsyncGenerator[Event, None]:
+class Pieces:
+    """What has happened and was not yielded yet."""
+
+    def __init__(self) -> None:
+        self._found: list[Event] = []
+
+    def add_output(self, stream: Stream, data: bytes) -> None:
+        """Keep a piece of output."""
+        self._found.append(Stdout(data) if stream == "stdout" else Stderr(data))
+
+    def add_connection(self, connection: Connection) -> None:
+        """Keep a connection that has ended."""
+        self._found.append(Connected(connection))
+
+    def take(self) -> list[Event]:
+        """Return what was kept, and forget it."""
+        found, self._found = self._found, []
+        return found
+
+
+async def stream_run(
+    cell: Cell, program: Program, pieces: Pieces
+) -> AsyncGenerator[Event, None]:
     """Run a program and yield what happens. Nothing is read ahead of the reader.
 
     Raises:
         CellLostError: The cell went away.
         SandboxUnavailableError: The program could not be confined.
     """
-    pieces: list[Event] = []
-
-    def keep(stream: Stream, data: bytes) -> None:
-        pieces.append(Stdout(data) if stream == "stdout" else Stderr(data))
-
     report = await cell.begin(program)
     until = cell.backstop(program)
     done = False
-    while not done:
-        # Time that the reader takes is the program's loss, not the supervisor's.
-        with anyio.CancelScope(deadline=max(until, anyio.current_time() + 1)) as scope:
-            done = await cell.step(report, keep)
-        if scope.cancelled_caught:
-            await cell.give_up(report)
-            done = True
-        for piece in pieces:
-            yield piece
-        pieces.clear()
+    try:
+        while not done:
+            # Time that the reader takes is the program's loss, not the supervisor's.
+            deadline = max(until, anyio.current_time() + 1)
+            with anyio.CancelScope(deadline=deadline) as scope:
+                done = await cell.step(report, pieces.add_output, None, program.egress)
+            if scope.cancelled_caught:
+                await cell.give_up(report)
+                done = True
+            for piece in pieces.take():
+                yield piece
+    finally:
+        if program.egress is not None:
+            await program.egress.close()
     await cell.check(report)
     result = cell.result(report, program)
+    for piece in pieces.take():
+        yield piece
     for artifact in result.artifacts:
         yield ArtifactMade(artifact)
     yield Finished(result)

@@ -14,6 +14,7 @@ from .config import Limits
 from .mime import mime_of
 from .result import (
     Artifact,
+    Connection,
     Described,
     ExceptionInfo,
     ExecutionResult,
@@ -81,6 +82,9 @@ class RunReport:
     artifacts_left: tuple[str, ...] = ()
     word: dict[str, Any] | None = None
     forged: bool = False
+    connections: tuple[Connection, ...] = ()
+    network_bytes: int = 0
+    warnings: tuple[str, ...] = ()
     keep_output: bool = True
     """Whether output is kept for the result; a stream passes it on instead."""
 
@@ -197,10 +201,13 @@ def verdict(
         warnings=_warnings(report),
         state=report.state,
         artifacts=tuple(report.artifacts),
+        connections=report.connections,
         usage=Usage.model_construct(
             wall_ms=report.wall_ms,
             cpu_ms=report.cpu_ms,
             peak_memory_bytes=report.peak_memory_bytes,
+            connections=len(report.connections),
+            network_bytes=report.network_bytes,
             enforced_by=held,
         ),
         backend=traits.backend,
@@ -218,7 +225,7 @@ def _warnings(report: RunReport) -> tuple[str, ...]:
         )
     if report.artifacts_left:
         found.append("artifacts left out: " + ", ".join(report.artifacts_left[:10]))
-    return tuple(found)
+    return (*found, *report.warnings)
 
 
 def _ending(report: RunReport) -> tuple[int | None, int | None]:

@@ -41,10 +41,11 @@ FACES = {
         SandboxUnavailableError
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
-        ToolValidationError ToolcellError
+        ToolValidationError ToolcellError is_public_address
     """,
     "sandbox": """
-        Artifact ArtifactMade Check CodePolicy Described Event ExceptionInfo
+        Artifact ArtifactMade Check CodePolicy Connected Connection Described Event
+        ExceptionInfo
         ExecutionResult FileInfo Finished HostCalls Isolation Limits Mount
         Network PackageLayer PackageRules PoolStats Report SandboxConfig
         SandboxManager Session Status

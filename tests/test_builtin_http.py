@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import ConfigError, ToolCall, ToolResult
+from toolcell.core import ConfigError, ToolCall, ToolResult, is_public_address
 from toolcell.tools import ConcurrentExecutor, Tool, ToolRegistry
 from toolcell.tools.builtin import http_get_tool
-from toolcell.tools.builtin.http import is_public
 
 pytestmark = pytest.mark.anyio
 LOCAL = ["127.0.0.1/32"]
@@ -180,16 +179,18 @@ async def test_loopback_is_refused_without_leave(site: ThreadingHTTPServer) -> N
         "::ffff:a9fe:a9fe",
         "2002:7f00:1::",
         "64:ff9b::7f00:1",
+        "64:ff9b:1::7f00:1",
+        "::7f00:1",
         "2001:0:4136:e378:8000:63bf:80ff:fffe",
     ],
 )
 def test_addresses_that_are_not_public(address: str) -> None:
-    assert not is_public(ipaddress.ip_address(address))
+    assert not is_public_address(ipaddress.ip_address(address))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111"])
 def test_addresses_that_are_public(address: str) -> None:
-    assert is_public(ipaddress.ip_address(address))
+    assert is_public_address(ipaddress.ip_address(address))
 
 
 @pytest.mark.attack(68)

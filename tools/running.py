@@ -22,7 +22,7 @@ from toolcell.core import (
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import ExecutionResult, SandboxManager
+from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager
 
 from .context import ToolContext
 from .registry import ToolRegistry
@@ -59,6 +59,7 @@ class Running:
         self.backend = result.backend
         self.cpu_ms += math.ceil(result.usage.cpu_ms)
         self.bytes += len(result.stdout_bytes) + len(result.stderr_bytes)
+        self.bytes += result.usage.network_bytes
         self.usage |= {"cpu_ms": self.cpu_ms, "bytes": self.bytes}
 
     @property
@@ -81,6 +82,12 @@ def account(result: ExecutionResult) -> None:
         running.take(result)
 
 
+def most_bytes(limits: Limits, network: Network) -> int:
+    """Return the bytes of output and network that a run in a cell may cost."""
+    reach = limits.network_bytes if network.mode == "allow" else 0
+    return 2 * limits.output_bytes + reach
+
+
 class Runner:
     """Runs functions on the event loop, in threads, or in cells."""
 
@@ -99,9 +106,10 @@ class Runner:
         """Return the most that a call may use, by unit, as far as it is known."""
         cost: dict[str, int | str] = {"wall_ms": math.ceil(seconds * 1000), "cpu_ms": 0}
         if tool.sandboxed and self._sandbox is not None:
-            limits = self._sandbox.config.limits
+            config = self._sandbox.config
+            limits = config.limits
             cost["cpu_ms"] = math.ceil(seconds * 1000 * max(1.0, limits.cpus))
-            cost["bytes"] = 2 * limits.output_bytes
+            cost["bytes"] = most_bytes(limits, config.network)
         return cost | dict(tool.cost) if tool.cost else cost
 
     async def run(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .accounts import Accounts
+    from .egress_relay import EgressRelay
     from .frames import Frame
     from .host_channel import Channel
 
@@ -93,12 +94,14 @@ class Run:
         request: dict[str, Any],
         accounts: Accounts,
         wake_fd: int,
+        egress: EgressRelay | None = None,
     ) -> None:
         self._channel = channel
         self._child = child
         self._request = request
         self._accounts = accounts
         self._wake_fd = wake_fd
+        self._egress = egress
         self._live = bool(request.get("branch"))
         self._answered = False
         cap = request["output_bytes"]
@@ -143,6 +146,8 @@ class Run:
             poller.register(self._child.result, select.POLLIN)
         if self._relay is not None:
             poller.register(self._child.request, select.POLLIN)
+        if self._egress is not None:
+            poller.register(self._egress.fd, select.POLLIN)
         self._deadline = self._started + self._request["wall_seconds"]
         poller.poll(_DEAF_SECONDS * 1000)
         drain(self._wake_fd)
@@ -158,6 +163,8 @@ class Run:
             self._interrupt(poller)
         if self._relay is not None:
             self._relay.close()
+        if self._egress is not None:
+            self._egress.close_streams()
         self._ended = time.monotonic()
 
     @property
@@ -175,6 +182,8 @@ class Run:
             elif fd == self._wake_fd:
                 drain(self._wake_fd)
                 self.reap()
+            elif self._egress is not None and fd == self._egress.fd:
+                self._egress.pump()
             else:
                 self._channel.read_more()
                 while (frame := self._channel.take()) is not None:
@@ -227,6 +236,8 @@ class Run:
         elif frame.header["type"] == "answer" and self._relay is not None:
             self._relay.answer(frame.payload)
             self._relay_calls(poller, select.POLLOUT)
+        elif frame.header["type"].startswith("net_") and self._egress is not None:
+            self._egress.obey(frame)
 
     def _read(self, fd: int) -> bool:
         """Take what a pipe holds; False at its end."""

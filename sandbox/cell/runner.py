@@ -225,7 +225,10 @@ def _read_request(first: bytes) -> dict[str, Any]:
     values, _, code = rest.partition(b"\n")
     request: dict[str, Any] = json.loads(header)
     inputs: dict[str, Any] = json.loads(values)
-    secrets: dict[str, str] = inputs.pop(SECRETS, {})
+    secrets: dict[str, str] = {
+        **request.get("variables", {}),
+        **inputs.pop(SECRETS, {}),
+    }
     if request.get("packages"):
         packages.use(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}

@@ -35,6 +35,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+    from .egress_relay import EgressRelay
+
 
 _KILL_AGAIN_SECONDS = 0.01
 # After this a program that outruns its killing costs the whole cell its processes.
@@ -109,6 +111,7 @@ class Supervisor:
         self._held: list[str] = []
         self._strays_end = False
         self._accounts = Accounts(cgroup)
+        self._egress: EgressRelay | None = None
 
     def prepare(self, settings: dict[str, Any]) -> None:
         """Protect this process and fork the first program's, before any host is heard.
@@ -276,7 +279,10 @@ class Supervisor:
                 self._fork()
             child, self._child = self._child, None
         assert child is not None
-        run = Run(self._channel, child, frame.header, self._accounts, self._wake_r)
+        egress = self._egress_for(frame.header)
+        run = Run(
+            self._channel, child, frame.header, self._accounts, self._wake_r, egress
+        )
         run.hand_over(frame)
         try:
             run.watch()
@@ -287,6 +293,20 @@ class Supervisor:
         if branch and run.kept:
             self._branches.keep(branch, child, self._workdir)
         self._kill_strays(self._known())
+
+    def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
+        """Return the way out of a run, and lead its program there, if it has one."""
+        if not request.get("network"):
+            return None
+        if self._egress is None:
+            from . import egress_relay
+
+            self._egress = egress_relay.EgressRelay(self._channel)
+        wish = request["network"]
+        self._egress.begin(wish["connections"])
+        if wish["told"]:
+            request["variables"] = self._egress.variables(wish["without_proxy"])
+        return self._egress
 
     def _known(self) -> set[int]:
         """Return the processes that outlive a run."""

@@ -23,7 +23,7 @@ from ..code_calls import around
 from ..code_executor import CodeExecutor, CodeResult
 from ..code_sessions import CodeSession, CodeSessions
 from ..context import ToolContext
-from ..running import account
+from ..running import account, most_bytes
 from ..tool import Tool, tool
 
 _EXTRA_SECONDS = 10.0
@@ -53,11 +53,12 @@ def code_tools(
         sessions: Where a call names a session (`RunContext.session`), its programs run
             there, and variables and files stay.
     """
-    limits = place.limits if isinstance(place, Session) else place.config.limits
+    whole = place if isinstance(place, Session) else place.config
+    limits = whole.limits
     wall_ms = round(limits.wall_seconds * 1000)
     most = {
         "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
-        "bytes": 2 * limits.output_bytes,
+        "bytes": most_bytes(limits, whole.network),
     }
     # The cell's deadline is the one that kills; waiting for a cell comes on top.
     seconds = limits.wall_seconds + _EXTRA_SECONDS

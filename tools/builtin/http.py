@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import JsonValue
 
-from toolcell.core import ConfigError, ToolError
+from toolcell.core import ConfigError, ToolError, is_public_address
 
 from ..context import ToolContext
 from ..tool import Tool, tool
@@ -30,9 +30,6 @@ MAX_REDIRECTS = 5
 
 _Address = IPv4Address | IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-# Answers to guests of one cloud alone, from an address that looks public.
-_NOT_PUBLIC = (ipaddress.ip_network("168.63.129.16/32"),)
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TEXT = ("json", "xml", "javascript", "x-www-form-urlencoded", "yaml")
 
@@ -134,21 +131,6 @@ def _may_ask(host: str, hosts: frozenset[str]) -> bool:
     return any(f"*.{name}" in hosts for name in above)
 
 
-def is_public(address: _Address) -> bool:
-    """Return whether an address belongs to the public internet, however written."""
-    if isinstance(address, IPv6Address):
-        inside = address.ipv4_mapped or address.sixtofour
-        if address in _NAT64:
-            inside = IPv4Address(int(address) & 0xFFFF_FFFF)
-        if address.teredo is not None:
-            inside = address.teredo[1]
-        if inside is not None:
-            return is_public(inside)
-    if any(_within(address, network) for network in _NOT_PUBLIC):
-        return False
-    return address.is_global and not address.is_multicast
-
-
 def _within(address: _Address, network: _Network) -> bool:
     return address.version == network.version and address in network
 
@@ -163,7 +145,7 @@ def _addresses(target: _Target, inner: tuple[_Network, ...]) -> list[str]:
     for text in addresses:
         address = ipaddress.ip_address(text.partition("%")[0])
         known = any(_within(address, network) for network in inner)
-        if not known and not is_public(address):
+        if not known and not is_public_address(address):
             raise ToolError(f"the host {target.host} is not on the public internet")
     return addresses
 

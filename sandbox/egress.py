@@ -1,0 +1,369 @@
+"""The host's side of a run's network: judges, connects, counts and records.
+
+Theory of operation. The relay in the cell (`cell/egress_relay.py`) passes on every
+byte that programs send to its port. Here one task for each connection reads what is
+asked for (`proxy.py`), looks the name up, and connects to an address that the rules
+allow: the address that was judged is the one that is connected to, so that a name
+which leads elsewhere a moment later leads nowhere. A redirect is a request like any
+other. Nothing that a program sends is decided upon anywhere else.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, Literal, Protocol
+
+import anyio
+
+from toolcell.core import CellLostError
+
+from . import egress_stream, proxy
+from .cell.frames import FrameError
+from .config import Limits, Network
+from .egress_stream import CellStream, Tell
+from .network import Rules
+from .result import Connection
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns the addresses of a name and port. Raises OSError if there are none."""
+
+OnConnection = Callable[[Connection], None]
+_CONNECT_SECONDS = 10.0
+_MAX_HOST = 300
+_MAX_REASON = 300
+
+
+class Spawn(Protocol):
+    """Starts a task that outlives the caller."""
+
+    def __call__(
+        self, function: Callable[[_Attempt], Coroutine[Any, Any, None]], /, *args: Any
+    ) -> Any: ...
+
+
+async def look_up(host: str, port: int) -> list[str]:
+    """Return the addresses of a name, as this machine finds them. Raises OSError."""
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """One connection that a program asked for."""
+
+    stream: CellStream
+    host: str = ""
+    port: int = 0
+    verdict: Literal["allowed", "refused", "failed"] = "refused"
+    reason: str = ""
+    address: str | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    asked: bool = False
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    farewell: anyio.CancelScope = field(
+        default_factory=lambda: anyio.CancelScope(shield=True)
+    )
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+    def judge(
+        self, verdict: Literal["allowed", "refused", "failed"], why: object = ""
+    ) -> None:
+        self.verdict, self.reason = verdict, str(why)[:_MAX_REASON]
+
+    def stop(self, why: object = "") -> None:
+        """End it where it stands."""
+        self.reason = self.reason or str(why)[:_MAX_REASON]
+        self.scope.cancel()
+
+    def record(self) -> Connection:
+        return Connection(
+            host=self.host[:_MAX_HOST],
+            port=self.port,
+            verdict=self.verdict,
+            reason=self.reason,
+            address=self.address,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+        )
+
+
+class Egress:
+    """The network of one run.
+
+    Args:
+        network: Whom its program may reach.
+        limits: How much of it.
+        resolve: Looks names up.
+        spawn: Starts tasks; what they raise is ours to catch.
+        on_connection: Called with each connection when it has ended or was refused.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        limits: Limits,
+        *,
+        resolve: Resolver,
+        spawn: Spawn,
+        on_connection: OnConnection | None = None,
+    ) -> None:
+        self._network = network
+        self._rules = Rules(network.hosts)
+        self._max_connections = limits.connections
+        self._bytes_left = limits.network_bytes
+        self._resolve = resolve
+        self._spawn = spawn
+        self._on_connection = on_connection
+        self._tell: Tell | None = None
+        self._opened = 0
+        self._attempts: dict[int, _Attempt] = {}
+        self._records: dict[int, Connection] = {}
+        self._over = False
+        self._problem: Exception | None = None
+        self.spent = 0
+        """Bytes that went through, both directions together."""
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What the cell has to know."""
+        return {
+            "told": self._network.mode == "allow",
+            "without_proxy": self._rules.without_proxy(),
+            "connections": self._max_connections,
+        }
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """What was asked for and has ended, in the order in which it was opened."""
+        return tuple(self._records[number] for number in sorted(self._records))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Which limits were reached."""
+        found = []
+        if self._opened >= self._max_connections:
+            found.append(f"the run has used up its {self._max_connections} connections")
+        if not self._bytes_left:
+            found.append("the run has used up its network_bytes")
+        return tuple(found)
+
+    def begin(self, tell: Tell) -> None:
+        """Be ready to answer the cell."""
+        self._tell = tell
+
+    def serve(self, header: dict[str, Any], payload: bytes) -> None:
+        """Take in a frame; never waits.
+
+        Raises:
+            FrameError: A cell does not say such a thing.
+        """
+        kind, number = header["type"], header["id"]
+        if kind == "net_open":
+            self._opened += 1
+            if self._opened > self._max_connections or number in self._attempts:
+                raise FrameError("a connection that may not be")
+            assert self._tell is not None
+            attempt = _Attempt(CellStream(number, self._tell))
+            self._attempts[number] = attempt
+            self._spawn(self._serve, attempt)
+        elif kind not in ("net_data", "net_credit", "net_end", "net_close"):
+            raise FrameError(f"unexpected frame {kind[:40]!r}")
+        elif number in self._attempts:
+            self._attempts[number].stream.take(kind, header, payload)
+
+    async def set_network(self, network: Network) -> None:
+        """Go by other rules; return when what they forbid has ended."""
+        self._rules = Rules(network.hosts)
+        ended = [each for each in self._attempts.values() if not self._may_stay(each)]
+        for attempt in ended:
+            attempt.stop("the rules have changed")
+        for attempt in ended:
+            await attempt.over.wait()
+
+    def _may_stay(self, attempt: _Attempt) -> bool:
+        if not attempt.asked:
+            return True
+        found = attempt.address
+        return self._rules.allow(attempt.host, attempt.port) and (
+            found is None or self._rules.allow_address(found, attempt.port)
+        )
+
+    async def close(self) -> None:
+        """End every connection; the cell ends its side by itself.
+
+        Raises:
+            Exception: What `on_connection` raised.
+        """
+        self._over = True
+        with anyio.CancelScope(shield=True):
+            for attempt in list(self._attempts.values()):
+                attempt.stop()
+                attempt.farewell.cancel()
+            for attempt in list(self._attempts.values()):
+                await attempt.over.wait()
+        if self._problem is not None:
+            raise self._problem
+
+    async def _serve(self, attempt: _Attempt) -> None:
+        """Carry one connection from its first byte to its record."""
+        try:
+            with attempt.scope:
+                await self._carry(attempt)
+        except (OSError, CellLostError) as error:
+            attempt.stop(error)
+        except Exception as error:  # noqa: BLE001 - a fault ends one connection, closed
+            attempt.judge("failed", f"{type(error).__name__} in the proxy")
+        finally:
+            with attempt.farewell:
+                await self._end(attempt)
+            del self._attempts[attempt.stream.number]
+            attempt.over.set()
+
+    async def _end(self, attempt: _Attempt) -> None:
+        try:
+            if attempt.asked:
+                self._record(attempt.stream.number, attempt.record())
+            if not self._over:
+                await attempt.stream.close()
+        except CellLostError:
+            return
+
+    def _record(self, number: int, record: Connection) -> None:
+        self._records[number] = record
+        if self._on_connection is not None:
+            try:
+                self._on_connection(record)
+            except Exception as error:  # noqa: BLE001 - raised to the run's caller
+                self._problem = error
+
+    async def _carry(self, attempt: _Attempt) -> None:
+        stream = attempt.stream
+        try:
+            wish = await proxy.read_wish(stream)
+        except proxy.RefusedError as error:
+            attempt.asked = True
+            attempt.judge("refused", error)
+            await stream.send(error.answer)
+            return
+        if wish is None:
+            return
+        attempt.asked = True
+        attempt.host, attempt.port = wish.host, wish.port
+        try:
+            remote = await self._reach(attempt)
+        except proxy.RefusedError as error:
+            attempt.judge("refused", error)
+            await stream.send(wish.refusal(attempt.reason))
+            return
+        except OSError as error:
+            attempt.judge("failed", str(error) or "nobody answered in time")
+            await stream.send(wish.refusal(attempt.reason, failed=True))
+            return
+        with closing(remote):
+            attempt.judge("allowed")
+            await stream.send(wish.granted)
+            await self._relay(attempt, wish, remote)
+
+    async def _reach(self, attempt: _Attempt) -> socket.socket:
+        """Return a connection to where an attempt may go.
+
+        Raises:
+            RefusedError: It may not go there.
+            OSError: Nobody is there, or answered in time.
+        """
+        host, port = attempt.host, attempt.port
+        if not self._rules.allow(host, port):
+            raise proxy.RefusedError(f"{host} port {port} is not allowed")
+        if not self._bytes_left:
+            raise proxy.RefusedError("the run has used up its network_bytes")
+        with anyio.fail_after(_CONNECT_SECONDS):
+            addresses = await self._addresses(host, port)
+            problem: Exception = proxy.RefusedError(
+                f"{host} leads to {addresses[0]}, which is not on the public internet; "
+                "the list would have to name it"
+            )
+            for address in addresses:
+                # Judged at the last moment: the rules may have changed meanwhile.
+                if not self._rules.allow_address(address, port):
+                    continue
+                attempt.address = address
+                try:
+                    return await egress_stream.connect(address, port)
+                except OSError as error:
+                    problem = error
+            raise problem
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        if ":" in host or host.rpartition(".")[2].isdigit():
+            return [host]
+        try:
+            found = await self._resolve(host, port)
+        except (OSError, UnicodeError):
+            found = []
+        if not found:
+            raise OSError(f"{host} has no address")
+        return [str(ip_address(each.partition("%")[0])) for each in found]
+
+    async def _relay(
+        self, attempt: _Attempt, wish: proxy.Wish, remote: socket.socket
+    ) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._download, attempt, remote)
+            await self._upload(attempt, wish, remote)
+
+    async def _upload(
+        self, attempt: _Attempt, wish: proxy.Wish, remote: socket.socket
+    ) -> None:
+        async def send(data: bytes) -> None:
+            if self._pay(len(data)):
+                attempt.bytes_out += len(data)
+                await egress_stream.send(remote, data)
+
+        stream = attempt.stream
+        try:
+            said = wish.request or await proxy.read_first_words(stream, wish)
+            if isinstance(said, proxy.HTTPRequest):
+                await said.make(stream, send)
+                # One request, one connection: the next would not have been judged.
+                while await stream.receive():
+                    pass
+                return
+            while said:
+                await send(said)
+                said = await stream.receive()
+            remote.shutdown(socket.SHUT_WR)
+        except proxy.RefusedError as error:
+            attempt.judge("refused", error)
+            attempt.stop()
+        except (OSError, CellLostError) as error:
+            attempt.stop(error)
+
+    async def _download(self, attempt: _Attempt, remote: socket.socket) -> None:
+        stream = attempt.stream
+        try:
+            while True:
+                data = await egress_stream.receive(remote, await stream.room())
+                if not data:
+                    break
+                if self._pay(len(data)):
+                    attempt.bytes_in += len(data)
+                    await stream.send(data)
+            await stream.end()
+        except (OSError, CellLostError) as error:
+            attempt.stop(error)
+
+    def _pay(self, size: int) -> bool:
+        """Count bytes; at the limit end all connections and count none."""
+        if size <= self._bytes_left:
+            self._bytes_left -= size
+            self.spent += size
+            return True
+        self._bytes_left = 0
+        for each in self._attempts.values():
+            each.stop("the run has used up its network_bytes")
+        return False

@@ -1,0 +1,164 @@
+"""One connection of a program, seen from the host, and sockets that are waited for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+from typing import Any, Protocol
+
+import anyio
+
+from .cell.egress_relay import PIECE_BYTES, WINDOW_BYTES
+from .cell.frames import FrameError
+
+
+class Tell(Protocol):
+    """Sends a frame to the cell."""
+
+    async def __call__(self, header: dict[str, Any], payload: bytes = b"") -> None: ...
+
+
+class CellStream:
+    """Bytes from and to a program.
+
+    Args:
+        number: Its name on the channel.
+        tell: Sends a frame to the cell.
+    """
+
+    def __init__(self, number: int, tell: Tell) -> None:
+        self.number = number
+        self._tell = tell
+        self._inbox: deque[bytes] = deque()
+        self._kept = 0
+        self._taken = 0
+        self._last_came = False
+        self._broken = False
+        self._credit = WINDOW_BYTES
+        self._changed = anyio.Event()
+
+    def take(self, kind: str, header: dict[str, Any], payload: bytes) -> None:
+        """Take in what the cell says of this stream.
+
+        Raises:
+            FrameError: It is nothing that a cell may say.
+        """
+        if kind == "net_data":
+            self._kept += len(payload)
+            if self._kept > WINDOW_BYTES or self._last_came:
+                raise FrameError("more of a stream than was asked for")
+            self._inbox.append(payload)
+        elif kind == "net_credit":
+            more = header["bytes"]
+            if type(more) is not int or not 0 < more <= WINDOW_BYTES - self._credit:
+                raise FrameError("more credit than was used")
+            self._credit += more
+        elif kind == "net_end":
+            self._last_came = True
+        else:
+            self._broken = True
+        self._changed.set()
+
+    async def receive(self) -> bytes:
+        """Return what the program sent next; empty at the end.
+
+        Raises:
+            ConnectionResetError: The program has gone away.
+            CellLostError: The cell has.
+        """
+        if self._taken >= WINDOW_BYTES // 4 and not self._last_came:
+            self._kept -= self._taken
+            more, self._taken = self._taken, 0
+            header = {"type": "net_credit", "id": self.number, "bytes": more}
+            await self._tell(header)
+        while not self._inbox:
+            self._check()
+            if self._last_came:
+                return b""
+            await self._change()
+        data = self._inbox.popleft()
+        self._taken += len(data)
+        return data
+
+    async def room(self) -> int:
+        """Wait until the program reads; return how many bytes may be sent now.
+
+        Raises:
+            ConnectionResetError: The program has gone away.
+        """
+        self._check()
+        while not self._credit:
+            await self._change()
+            self._check()
+        return min(self._credit, PIECE_BYTES)
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes to the program.
+
+        Raises:
+            ConnectionResetError: The program has gone away.
+            CellLostError: The cell has.
+        """
+        while data:
+            size = await self.room()
+            piece, data = data[:size], data[size:]
+            self._credit -= len(piece)
+            await self._tell({"type": "net_data", "id": self.number}, piece)
+
+    async def end(self) -> None:
+        """Say that no more comes. Raises CellLostError."""
+        await self._tell({"type": "net_end", "id": self.number})
+
+    async def close(self) -> None:
+        """End both ways, once what was sent has been read. Raises CellLostError."""
+        if not self._broken:
+            await self._tell({"type": "net_close", "id": self.number})
+
+    def _check(self) -> None:
+        if self._broken:
+            raise ConnectionResetError(errno.ECONNRESET, "the program went away")
+
+    async def _change(self) -> None:
+        if self._changed.is_set():
+            self._changed = anyio.Event()
+        await self._changed.wait()
+
+
+async def connect(address: str, port: int) -> socket.socket:
+    """Return a connection to this very address. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex((address, port))
+        if code == errno.EINPROGRESS:
+            await anyio.wait_writable(sock)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def receive(sock: socket.socket, size: int) -> bytes:
+    """Return what came next, at most `size` bytes. Raises OSError."""
+    while True:
+        try:
+            return sock.recv(size)
+        except BlockingIOError:
+            await anyio.wait_readable(sock)
+
+
+async def send(sock: socket.socket, data: bytes) -> None:
+    """Send all of it. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[sock.send(view) :]
+        except BlockingIOError:
+            await anyio.wait_writable(sock)

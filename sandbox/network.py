@@ -1,0 +1,134 @@
+"""Whom programs may reach: rules, and the one parser of the hosts that they ask for."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator
+
+from toolcell.core import is_public_address
+
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+# What resolvers take for a number: 2130706433, 0177.0.0.1 and 0x7f.1 are addresses.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_MAX_NAME = 253
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+"""The names of a cell's own loopback interface."""
+
+
+def read_host(text: str) -> str:
+    """Return a host in its one spelling: a name, or an address.
+
+    Raises:
+        ValueError: It has no such spelling.
+    """
+    if not text.isascii():
+        raise ValueError(f"{text!r} is not ASCII; write names as xn--...")
+    host = text.lower().removesuffix(".")
+    if ":" in host:
+        return _ipv6(host)
+    labels = host.split(".")
+    if _NUMBER.fullmatch(labels[-1]):
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError:
+            raise ValueError(f"{text!r} is a number, and no dotted address") from None
+    if len(host) > _MAX_NAME or not all(map(_LABEL.fullmatch, labels)):
+        raise ValueError(f"{text[:100]!r} is not a host")
+    return host
+
+
+def _ipv6(text: str) -> str:
+    if "%" in text:
+        raise ValueError("an address with a zone reaches nobody")
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError:
+        raise ValueError(f"{text[:100]!r} is not an address") from None
+
+
+def read_authority(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """Return host and port of `host:port` or `[address]:port`.
+
+    Raises:
+        ValueError: It is not of that form, or has no port and there is no default.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or port.endswith("]"):
+        if default_port is None:
+            raise ValueError(f"{text[:100]!r} has no port; write host:port")
+        host, port = text, str(default_port)
+    if host.startswith("[") and host.endswith("]"):
+        host = _ipv6(host[1:-1].lower())
+    elif ":" in host:
+        raise ValueError(f"write [address]:port for {text[:100]!r}")
+    else:
+        host = read_host(host)
+    # No sign, no space, no other digits than ASCII's.
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise ValueError(f"{port[:100]!r} is not a port")
+    return host, int(port)
+
+
+def write_authority(host: str, port: int) -> str:
+    """Return host and port as `read_authority` reads them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def read_rule(text: str) -> tuple[str, int]:
+    """Return host and port of a rule; the host may begin with `*.`.
+
+    Raises:
+        ValueError: It is not a rule.
+    """
+    above = text.removeprefix("*.")
+    host, port = read_authority(above)
+    if above == text:
+        return host, port
+    if _is_address(host):
+        raise ValueError(f"{text!r}: an address has nothing below it")
+    return f"*.{host}", port
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.rpartition(".")[2].isdigit()
+
+
+class Rules:
+    """An allow-list.
+
+    Args:
+        hosts: Rules as `read_rule` reads them.
+
+    Raises:
+        ValueError: One of them is not a rule.
+    """
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._rules = frozenset(read_rule(each) for each in hosts)
+
+    def allow(self, host: str, port: int) -> bool:
+        """Tell whether a host in its one spelling, or all of a rule, may be reached."""
+        return any((each, port) in self._rules for each in (host, *_above(host)))
+
+    def allow_address(self, address: str, port: int) -> bool:
+        """Tell whether a connection may go there, by whatever name it was found."""
+        found = ipaddress.ip_address(address)
+        return is_public_address(found) or (str(found), port) in self._rules
+
+    def without_proxy(self) -> str:
+        """Return what programs reach without asking: the cell's own loopback.
+
+        Loopback hosts that a rule names are those of the host's machine.
+        """
+        named = {host for host, _ in self._rules}
+        return ",".join(name for name in LOOPBACK_NAMES if name not in named)
+
+
+def _above(host: str) -> Iterator[str]:
+    """Yield the wildcards that a name is below of."""
+    if _is_address(host):
+        return
+    labels = host.split(".")
+    for start in range(1, len(labels)):
+        yield "*." + ".".join(labels[start:])

@@ -1,0 +1,363 @@
+"""What programs ask a proxy for: HTTP, CONNECT and SOCKS5, and what they say after.
+
+Sources: RFC 9110 section 7, RFC 9112 section 3.2, RFC 1928.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Protocol
+
+import h11
+
+from .client_hello import HANDSHAKE, read_client_hello
+from .network import read_authority, read_host, write_authority
+
+_MAX_HEAD_BYTES = 65_536
+_MAX_LINE_BYTES = 16_384
+_HTTP_PORT = 80
+_ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
+_VERSION = re.compile(rb"(?i)HTTP/[0-9]")
+# The first byte of a method; or of a space, that some servers overlook.
+_METHOD = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~ \t-]")
+_NOT_TEXT = re.compile(rb"[^\t\r -~]")
+_HOP_BY_HOP = frozenset(
+    (
+        "connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
+        "te trailer upgrade"
+    ).split()
+)
+_SOCKS = 5
+_NO_METHOD, _NOT_ALLOWED, _NO_HOST, _NO_COMMAND, _NO_ADDRESS = 0xFF, 2, 4, 7, 8
+
+
+class Source(Protocol):
+    """The program's side of a connection."""
+
+    async def receive(self) -> bytes: ...
+
+    async def send(self, data: bytes) -> None: ...
+
+
+class RefusedError(Exception):
+    """What a program says is not granted.
+
+    Args:
+        reason: Why.
+        answer: What it is told in its own protocol, if anything.
+    """
+
+    def __init__(self, reason: str, answer: bytes = b"") -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Where a program wants to go."""
+
+    host: str
+    port: int
+    socks: bool = False
+    request: HTTPRequest | None = None
+    """The request, if the proxy is to make it; else a tunnel is wanted."""
+
+    rest: bytes = b""
+    """What came behind the wish."""
+
+    @property
+    def authority(self) -> str:
+        """Host and port as people write them."""
+        return write_authority(self.host, self.port)
+
+    @property
+    def granted(self) -> bytes:
+        """What the program hears when its tunnel stands."""
+        if self.socks:
+            return _socks_answer(0)
+        return b"" if self.request else b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+    def refusal(self, reason: str, *, failed: bool = False) -> bytes:
+        """Return what the program hears when it gets nothing."""
+        if self.socks:
+            return _socks_answer(_NO_HOST if failed else _NOT_ALLOWED)
+        status = "502 Bad Gateway" if failed else "403 Forbidden"
+        return _http_answer(status, reason)
+
+
+async def read_wish(source: Source) -> Wish | None:
+    """Read what a program asks for; None if it says nothing.
+
+    Raises:
+        RefusedError: It is nothing that a proxy is asked for.
+    """
+    first = await source.receive()
+    if not first:
+        return None
+    if first[0] == _SOCKS:
+        return await _read_socks(_Buffer(source, first))
+    return await _read_http(source, first)
+
+
+class _Buffer:
+    """Exact numbers of bytes out of a stream."""
+
+    def __init__(self, source: Source, data: bytes) -> None:
+        self._source = source
+        self.rest = data
+
+    async def take(self, size: int) -> bytes:
+        while len(self.rest) < size:
+            more = await self._source.receive()
+            if not more:
+                raise RefusedError("the request ended too early")
+            self.rest += more
+        part, self.rest = self.rest[:size], self.rest[size:]
+        return part
+
+    async def send(self, data: bytes) -> None:
+        await self._source.send(data)
+
+
+async def _read_socks(buffer: _Buffer) -> Wish:
+    methods = await buffer.take((await buffer.take(2))[1])
+    if 0 not in methods:
+        raise RefusedError("SOCKS with a password", bytes((_SOCKS, _NO_METHOD)))
+    await buffer.send(bytes((_SOCKS, 0)))
+    version, command, _, kind = await buffer.take(4)
+    if version != _SOCKS or command != 1:
+        raise RefusedError("SOCKS without CONNECT", _socks_answer(_NO_COMMAND))
+    if kind == 1:
+        host = str(IPv4Address(await buffer.take(4)))
+    elif kind == 4:
+        host = str(IPv6Address(await buffer.take(16)))
+    elif kind == 3:
+        host = (await buffer.take((await buffer.take(1))[0])).decode("latin-1")
+    else:
+        raise RefusedError("SOCKS without an address", _socks_answer(_NO_ADDRESS))
+    port = int.from_bytes(await buffer.take(2), "big")
+    try:
+        host, port = read_authority(write_authority(read_host(host), port))
+    except ValueError as error:
+        raise RefusedError(str(error), _socks_answer(_NOT_ALLOWED)) from None
+    return Wish(host=host, port=port, socks=True, rest=buffer.rest)
+
+
+def _socks_answer(code: int) -> bytes:
+    return bytes((_SOCKS, code, 0, 1)) + bytes(6)
+
+
+def _http_answer(status: str, reason: str) -> bytes:
+    body = f"toolcell: {reason}\n".encode("ascii", "backslashreplace")
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _read_http(source: Source, first: bytes) -> Wish:
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+    try:
+        request = await _read_head(connection, source, first)
+        if request.method == b"CONNECT":
+            host, port = read_authority(request.target.decode("ascii"))
+            _check_host(request, host, port, default_port=port)
+            return Wish(host=host, port=port, rest=_behind(connection))
+        found = _ABSOLUTE.fullmatch(request.target.decode("ascii"))
+        if found is None:
+            raise ValueError("this is a proxy; ask it for http://... or CONNECT")
+        host, port = read_authority(found[1], _HTTP_PORT)
+        _check_host(request, host, port)
+    except (h11.ProtocolError, ValueError) as error:
+        reason = str(error)
+        raise RefusedError(reason, _http_answer("400 Bad Request", reason)) from None
+    wish = HTTPRequest(connection, request, _path(found[2]), host, port)
+    return Wish(host=host, port=port, request=wish)
+
+
+async def _read_head(
+    connection: h11.Connection, source: Source, first: bytes
+) -> h11.Request:
+    connection.receive_data(first)
+    while (event := connection.next_event()) is h11.NEED_DATA:
+        connection.receive_data(await source.receive())
+    if not isinstance(event, h11.Request):
+        raise ValueError("the request ended too early")
+    return event
+
+
+def _behind(connection: h11.Connection) -> bytes:
+    """Return what came behind a CONNECT. Raises ValueError if it has a body."""
+    if not isinstance(connection.next_event(), h11.EndOfMessage):
+        raise ValueError("CONNECT has no body")
+    return connection.trailing_data[0]
+
+
+def _check_host(
+    request: h11.Request, host: str, port: int, default_port: int = _HTTP_PORT
+) -> None:
+    """Refuse a request that goes to one host and speaks to another.
+
+    Raises:
+        ValueError: It does.
+    """
+    for name, value in request.headers:
+        if name == b"host":
+            said = read_authority(value.decode("latin-1"), default_port)
+            if said != (host, port):
+                raise ValueError(
+                    f"the Host header says {write_authority(*said)}, "
+                    f"the request goes to {write_authority(host, port)}"
+                )
+
+
+def _path(text: str) -> str:
+    return text if text.startswith("/") else f"/{text}"
+
+
+class HTTPRequest:
+    """A request that is made anew: what reaches the server is what was checked.
+
+    Args:
+        connection: What reads the rest of it.
+        request: Its head.
+        target: What the server is asked for.
+        host: The server.
+        port: Its port.
+    """
+
+    def __init__(
+        self,
+        connection: h11.Connection,
+        request: h11.Request,
+        target: str,
+        host: str,
+        port: int,
+    ) -> None:
+        self._connection = connection
+        self._head = h11.Request(
+            method=request.method,
+            target=target,
+            headers=_headers(request, host, port),
+        )
+
+    async def make(
+        self, source: Source, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Send the request and its body; one connection has one.
+
+        Raises:
+            RefusedError: The body is not what its head says.
+        """
+        out = h11.Connection(h11.CLIENT)
+        event: object = self._head
+        try:
+            while not isinstance(event, h11.EndOfMessage):
+                if event is h11.NEED_DATA:
+                    self._connection.receive_data(await source.receive())
+                elif isinstance(event, h11.Request | h11.Data):
+                    await send(out.send(event) or b"")
+                else:
+                    raise RefusedError("the request ended too early")
+                event = self._connection.next_event()
+            await send(out.send(event) or b"")
+        except h11.ProtocolError as error:
+            raise RefusedError(str(error)) from None
+
+
+def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers that go on to the server."""
+    named = dict(request.headers)
+    nominated = named.get(b"connection", b"").lower().split(b",")
+    dropped = {name.strip().decode("latin-1") for name in nominated} | _HOP_BY_HOP
+    if b"transfer-encoding" in named:
+        dropped.add("content-length")
+    dropped.add("host")
+    dropped -= {"transfer-encoding"}
+    authority = write_authority(host, port)
+    if port == _HTTP_PORT:
+        authority = authority.removesuffix(f":{_HTTP_PORT}")
+    return [
+        (b"Host", authority.encode()),
+        *(
+            (name, value)
+            for name, value in request.headers.raw_items()
+            if name.lower().decode("latin-1") not in dropped
+        ),
+        (b"Connection", b"close"),
+    ]
+
+
+async def read_first_words(source: Source, wish: Wish) -> bytes | HTTPRequest:
+    """Read what a program says first in a tunnel, as far as it names a host.
+
+    TLS and HTTP do; their word has to be that of the wish.
+
+    Returns:
+        The bytes, to be passed on as they are; or a request, to be made.
+
+    Raises:
+        RefusedError: It speaks to another host than it asked for.
+    """
+    data = wish.rest or await source.receive()
+    while data:
+        if data[0] == HANDSHAKE:
+            verdict = _names_the_host(data, wish.host)
+        else:
+            verdict = _is_http(data.lstrip(b"\r\n"))
+            if verdict:
+                return await _inner_request(source, data.lstrip(b"\r\n"), wish)
+        if verdict is not None:
+            break
+        more = await source.receive()
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _names_the_host(data: bytes, host: str) -> bool | None:
+    """Check the first message of TLS; None if it is not complete."""
+    try:
+        hello = read_client_hello(data)
+        if hello is None:
+            return None
+        name = hello.server_name
+        if name is not None and read_host(name) != host:
+            raise ValueError(f"it calls for {name[:100]!r} at {host}")
+    except ValueError as error:
+        raise RefusedError(f"TLS: {error}") from None
+    if hello.encrypted:
+        raise RefusedError("TLS: it hides whom it calls for")
+    return True
+
+
+def _is_http(data: bytes) -> bool | None:
+    """Tell whether this begins an HTTP request; None if that cannot be told yet."""
+    line, newline, _ = data.partition(b"\n")
+    if newline or len(line) > _MAX_LINE_BYTES:
+        return _VERSION.search(line) is not None
+    if line and (not _METHOD.match(line) or _NOT_TEXT.search(line)):
+        return False
+    return None
+
+
+async def _inner_request(source: Source, data: bytes, wish: Wish) -> HTTPRequest:
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+    try:
+        request = await _read_head(connection, source, data)
+        if request.http_version >= b"2" or request.method == b"CONNECT":
+            raise ValueError("HTTP/2 and tunnels inside a tunnel need TLS")
+        target = request.target.decode("ascii")
+        if found := _ABSOLUTE.fullmatch(target):
+            target = _path(found[2])
+            if read_authority(found[1], _HTTP_PORT) != (wish.host, wish.port):
+                raise ValueError(f"the request is for {found[1][:100]!r}")
+        _check_host(request, wish.host, wish.port)
+        return HTTPRequest(connection, request, target, wish.host, wish.port)
+    except (h11.ProtocolError, ValueError) as error:
+        raise RefusedError(str(error)) from None

@@ -1,0 +1,330 @@
+"""What a program may say to the proxy, byte by byte, and what it is told."""
+
+from __future__ import annotations
+
+import ssl
+import struct
+from collections.abc import Iterable
+
+import pytest
+
+from toolcell.sandbox.client_hello import MAX_HELLO_BYTES, read_client_hello
+from toolcell.sandbox.proxy import (
+    HTTPRequest,
+    RefusedError,
+    Wish,
+    read_first_words,
+    read_wish,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+class Script:
+    """A program that says what was written down, and remembers what it hears."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = [part for part in parts if part]
+        self.heard = b""
+
+    async def receive(self) -> bytes:
+        return self._parts.pop(0) if self._parts else b""
+
+    async def send(self, data: bytes) -> None:
+        self.heard += data
+
+
+def in_bytes(text: bytes) -> Script:
+    return Script(text[i : i + 1] for i in range(len(text)))
+
+
+async def wish_of(text: bytes) -> Wish:
+    whole = await read_wish(Script([text]))
+    piecemeal = await read_wish(in_bytes(text))
+    assert whole is not None
+    assert piecemeal is not None
+    assert (whole.host, whole.port) == (piecemeal.host, piecemeal.port)
+    return whole
+
+
+async def made(said: bytes | HTTPRequest | None, rest: Iterable[bytes] = ()) -> bytes:
+    """Return what a request looks like to its server."""
+    sent: list[bytes] = []
+
+    async def send(data: bytes) -> None:
+        sent.append(data)
+
+    assert isinstance(said, HTTPRequest)
+    await said.make(Script(rest), send)
+    return b"".join(sent)
+
+
+def client_hello(name: str | None) -> bytes:
+    """Return what a real TLS client says first."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    client = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
+    wish = await wish_of(
+        b"GET HTTP://Example.org:80/a?b HTTP/1.1\r\nHost: example.org\r\nX-A: 1\r\n"
+        b"Proxy-Authorization: secret\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n"
+        b"Upgrade: h2c\r\nTE: trailers\r\n\r\n"
+    )
+
+    assert (wish.host, wish.port, wish.granted) == ("example.org", 80, b"")
+    assert await made(wish.request) == (
+        b"GET /a?b HTTP/1.1\r\nHost: example.org\r\nX-A: 1\r\nConnection: close\r\n\r\n"
+    )
+
+
+@pytest.mark.attack(68)
+async def test_a_body_ends_where_its_head_says() -> None:
+    """What follows is a second request, that nobody has judged."""
+    head = b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3\r\n\r\n"
+    wish = await wish_of(
+        head + b"abcGET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n"
+    )
+    both = await wish_of(
+        b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 30\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\nGET /b HTTP/1.1\r\n\r\n"
+    )
+    chunked = await made(both.request)
+
+    assert (await made(wish.request)).endswith(b"\r\n\r\nabc")
+    assert b"ontent-" not in chunked
+    assert chunked.endswith(b"\r\n\r\n2\r\nhi\r\n0\r\n\r\n")
+
+
+async def test_a_body_may_come_in_any_pieces() -> None:
+    head = b"PUT http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\n\r\n"
+    wish = await wish_of(head)
+
+    assert (await made(wish.request, [b"a", b"bc", b"d"])).endswith(b"abcd")
+    short = await wish_of(head)
+    with pytest.raises(RefusedError):
+        await made(short.request, [b"a"])
+
+
+async def test_connect_and_what_follows_it() -> None:
+    wish = await wish_of(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\nrest")
+    old = await wish_of(b"CONNECT [::1]:443 HTTP/1.0\r\n\r\n")
+
+    assert (wish.authority, wish.rest) == ("a.test:443", b"rest")
+    assert wish.granted.startswith(b"HTTP/1.1 200 ")
+    assert wish.refusal("why").startswith(b"HTTP/1.1 403 ")
+    assert (old.host, old.port) == ("::1", 443)
+
+
+@pytest.mark.parametrize(
+    ("kind", "address", "host"),
+    [
+        (1, bytes([192, 0, 2, 1]), "192.0.2.1"),
+        (3, b"\x06A.test", "a.test"),
+        (4, bytes(15) + b"\x01", "::1"),
+        (3, b"\x09127.0.0.1", "127.0.0.1"),
+    ],
+)
+async def test_socks(kind: int, address: bytes, host: str) -> None:
+    text = bytes((5, 1, 0, 5, 1, 0, kind)) + address + struct.pack(">H", 443) + b"rest"
+    script = Script([text])
+    wish = await read_wish(script)
+
+    assert wish is not None
+    assert (wish.host, wish.port, wish.rest) == (host, 443, b"rest")
+    assert script.heard == b"\x05\x00"
+    assert wish.granted[:2] == b"\x05\x00"
+    assert (wish.refusal("no")[1], wish.refusal("no", failed=True)[1]) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x05\x01\x02",
+        b"\x05\x01\x00\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50",
+        b"\x05\x01\x00\x05\x03\x00\x01\x7f\x00\x00\x01\x00\x50",
+        b"\x05\x01\x00\x05\x01\x00\x07\x7f\x00\x00\x01\x00\x50",
+        b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x00",
+        b"\x05\x01\x00\x05\x01\x00\x03\x03127\x00\x50",
+        b"\x05\x01\x00\x05\x01\x00\x03\x020\x78\x00\x50",
+        b"\x05\x01\x00\x05\x01\x00\x03\x00\x00\x50",
+        b"\x05\x01\x00\x05\x01\x00\x01\x7f",
+        b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00",
+        b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET https://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET ftp://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET http:///x HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET http://u@a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET http://a.test\\@b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"GET http://a.test:80:80/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET http://a.test:8O/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET http://127.1/ HTTP/1.1\r\nHost: 127.1\r\n\r\n",
+        b"GET http://0x7f000001/ HTTP/1.1\r\nHost: 0x7f000001\r\n\r\n",
+        b"GET http://2130706433/ HTTP/1.1\r\nHost: 2130706433\r\n\r\n",
+        b"GET http://017700000001/ HTTP/1.1\r\nHost: 017700000001\r\n\r\n",
+        b"GET http://a.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"GET http://a.test:81/ HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"GET http://a.test/ HTTP/1.1\r\n\r\n",
+        b"GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\nHost: b.test\r\n\r\n",
+        b"GET http://a.test/ HTTP/1.1\r\nHost : a.test\r\n\r\n",
+        b"CONNECT a.test HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"CONNECT a.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n",
+        b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1\r\n\r\nx",
+        b"CONNECT u@a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"SSH-2.0-x\r\n",
+        b"\x16\x03\x01\x00\x05hello",
+        b"\x00",
+    ],
+    ids=lambda text: repr(text[:40]),
+)
+@pytest.mark.attack(68)
+async def test_what_is_no_plain_wish_is_refused(text: bytes) -> None:
+    with pytest.raises(RefusedError):
+        await read_wish(Script([text]))
+    if len(text) < 1000:
+        with pytest.raises(RefusedError):
+            await read_wish(in_bytes(text))
+
+
+async def test_who_says_nothing_wishes_nothing() -> None:
+    assert await read_wish(Script([])) is None
+
+
+HOST = Wish(host="a.test", port=443)
+
+
+@pytest.mark.parametrize("name", ["a.test", "A.Test", None])
+async def test_tls_passes_unchanged(name: str | None) -> None:
+    hello = client_hello(name)
+    for script in (Script([hello]), in_bytes(hello)):
+        assert await read_first_words(script, HOST) == hello
+
+
+def in_records(message: bytes, size: int) -> bytes:
+    """Return one handshake message cut into records."""
+    pieces = (message[i : i + size] for i in range(0, len(message), size))
+    return b"".join(
+        struct.pack(">BHH", 22, 0x0301, len(piece)) + piece for piece in pieces
+    )
+
+
+@pytest.mark.attack(68)
+async def test_tls_that_calls_for_another_host_is_refused() -> None:
+    hello = client_hello("b.test")
+    twice = in_records(hello[5:], 7)
+
+    for text in (hello, twice):
+        with pytest.raises(RefusedError, match=r"b\.test"):
+            await read_first_words(Script([text]), HOST)
+        with pytest.raises(RefusedError, match=r"b\.test"):
+            await read_first_words(in_bytes(text), HOST)
+    with pytest.raises(RefusedError):
+        await read_first_words(Script([hello]), Wish(host="192.0.2.1", port=443))
+
+
+def with_extension(hello: bytes, kind: int, body: bytes) -> bytes:
+    """Return a hello with one more extension at its end."""
+    message = bytearray(hello[9:])
+    extra = struct.pack(">HH", kind, len(body)) + body
+    at = 2 + 32
+    at += 1 + message[at]
+    at += 2 + int.from_bytes(message[at : at + 2], "big")
+    at += 1 + message[at]
+    size = int.from_bytes(message[at : at + 2], "big") + len(extra)
+    message[at : at + 2] = size.to_bytes(2, "big")
+    message += extra
+    return in_records(b"\x01" + len(message).to_bytes(3, "big") + message, 16_000)
+
+
+@pytest.mark.attack(68)
+async def test_tls_that_hides_or_doubles_its_host_is_refused() -> None:
+    hello = client_hello("a.test")
+    name = struct.pack(">HBH", 9, 0, 6) + b"b.test"
+    both = struct.pack(">HBH6sBH6s", 18, 0, 6, b"a.test", 0, 6, b"b.test")
+    bare = client_hello(None)
+
+    assert await read_first_words(Script([with_extension(hello, 99, b"")]), HOST)
+    for bad in (
+        with_extension(hello, 0xFE0D, b"\0" * 20),
+        with_extension(hello, 0, name),
+        with_extension(bare, 0, both),
+        with_extension(bare, 0, b""),
+        with_extension(bare, 0, struct.pack(">HBH", 3, 0, 0)),
+        with_extension(bare, 0, struct.pack(">HBH4s", 7, 0, 4, b"\xffabc")),
+    ):
+        with pytest.raises(RefusedError, match="TLS"):
+            await read_first_words(Script([bad]), HOST)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\x16\x03\x01\x00\x00",
+        b"\x16\x02\x00\x00\x05\x01\x00\x00\x01\x00",
+        b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00",
+        b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",
+        b"\x16\x03\x01\xff\xff\x01",
+    ],
+)
+@pytest.mark.attack(68)
+def test_what_only_looks_like_tls_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_client_hello(text)
+
+
+@pytest.mark.attack(68)
+def test_a_hello_has_an_end() -> None:
+    message = b"\x01\xff\xff\xff" + bytes(MAX_HELLO_BYTES)
+    with pytest.raises(ValueError, match="too long"):
+        read_client_hello(in_records(message, 16_000))
+
+
+async def test_http_in_a_tunnel_is_made_anew() -> None:
+    text = b"\r\nGET /x HTTP/1.1\r\nHost: a.test:443\r\n\r\n"
+    for script in (Script([text]), in_bytes(text)):
+        said = await read_first_words(script, HOST)
+        assert (await made(said)).startswith(b"GET /x HTTP/1.1\r\nHost: a.test:443\r\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"GET / HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n",
+        b"get / http/1.1\nhost: b.test\n\n",
+        b" GET / HTTP/1.1\r\nHost: a.test:443\r\n\r\n",
+        b"GET\t/\tHTTP/1.1\r\nHost: a.test:443\r\n\r\n",
+        b"GET http://b.test/ HTTP/1.1\r\nHost: a.test:443\r\n\r\n",
+        b"CONNECT b.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\n\n\nGET / HTTP/1.1\r\nHost: b.test\r\n\r\n",
+    ],
+)
+@pytest.mark.attack(68)
+async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
+    with pytest.raises(RefusedError):
+        await read_first_words(Script([text]), HOST)
+    with pytest.raises(RefusedError):
+        await read_first_words(in_bytes(text), HOST)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"SSH-2.0-x\r\n", b"\x00\x00\x00\x08", b'{"a": 1}', b"*1\r\n$4\r\nPING\r\n"],
+)
+async def test_other_protocols_pass_without_waiting_for_more(text: bytes) -> None:
+    class Open(Script):
+        async def receive(self) -> bytes:
+            if not self._parts:
+                raise AssertionError("it waits for what will not come")
+            return await super().receive()
+
+    assert await read_first_words(Open([text]), HOST) == text
+    assert await read_first_words(Script([]), HOST) == b""
+    wish = Wish(host="a.test", port=443, rest=text)
+    assert await read_first_words(Open([]), wish) == text

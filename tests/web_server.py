@@ -1,0 +1,152 @@
+"""A small web server on loopback, with and without TLS, that remembers who came."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from .conftest import missing
+
+NAME = "api.example.test"
+"""The name in the server's certificate."""
+
+BLOCK = b"0123456789abcdef" * 4096
+
+
+@dataclass
+class Site:
+    """A running server."""
+
+    port: int
+    certificate: str = ""
+    """PEM text that clients have to trust; empty without TLS."""
+
+    hits: list[str] = field(default_factory=list)
+    """Method, Host header and path of each request."""
+
+    go_on: threading.Event = field(default_factory=threading.Event)
+    """Lets what waits go on."""
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.certificate else 'http'}://{NAME}:{self.port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`/big/N` is N bytes, `/to/URL` redirects, `/slow` waits, `/endless` goes on."""
+
+    protocol_version = "HTTP/1.1"
+    site: Site
+
+    def do_GET(self) -> None:
+        self.site.hits.append(f"{self.command} {self.headers['Host']} {self.path}")
+        if self.path.startswith("/to/"):
+            self.answer(b"", 302, Location=self.path[4:])
+        elif self.path.startswith("/big/"):
+            self.send(int(self.path[5:]))
+        elif self.path == "/slow":
+            self.head(200, 3)
+            self.wfile.write(b"1")
+            self.site.go_on.wait()
+            self.wfile.write(b"23")
+        elif self.path == "/endless":
+            self.send(2**60)
+        else:
+            self.answer(f"hello {self.path}".encode())
+
+    def do_POST(self) -> None:
+        self.site.hits.append(f"{self.command} {self.headers['Host']} {self.path}")
+        left, digest = int(self.headers["Content-Length"]), hashlib.sha256()
+        while left:
+            data = self.rfile.read(min(left, 65_536))
+            left -= len(data)
+            digest.update(data)
+        self.answer(digest.hexdigest().encode())
+
+    def send(self, size: int) -> None:
+        self.head(200, size)
+        while size:
+            part = BLOCK[:size]
+            self.wfile.write(part)
+            size -= len(part)
+
+    def head(self, status: int, size: int, **headers: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(size))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def answer(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.head(status, len(body), **headers)
+        self.wfile.write(body)
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            super().handle()
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+class Server(ThreadingHTTPServer):
+    """Its threads are waited for; what clients do wrong is not printed."""
+
+    daemon_threads = False
+    request_queue_size = 256
+
+    def handle_error(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+@contextlib.contextmanager
+def serving(certificate: Path | None = None) -> Iterator[Site]:
+    """Serve on a free port of 127.0.0.1.
+
+    Args:
+        certificate: Of `self_signed`; None serves without TLS.
+    """
+    handler: Any = type("Bound", (Handler,), {})
+    server = Server(("127.0.0.1", 0), handler)
+    site = handler.site = Site(server.server_port)
+    if certificate is not None:
+        site.certificate = certificate.read_text().partition("-----BEGIN PRIVATE")[0]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield site
+    finally:
+        site.go_on.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def self_signed(folder: Path) -> Path:
+    """Make a certificate for `NAME` with its key behind it, in one file."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = (
+        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+        *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
+        *("-keyout", str(key), "-out", str(certificate), "-subj", f"/CN={NAME}"),
+        *("-addext", f"subjectAltName=DNS:{NAME},DNS:*.example.test"),
+    )
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        missing("there is no openssl command")
+    certificate.write_text(certificate.read_text() + key.read_text())
+    return certificate
