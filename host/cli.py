@@ -25,6 +25,7 @@ from .budget_cli import budget
 from .call_cli import call
 from .images_cli import images
 from .init_cli import init
+from .options import AllowHost
 from .packages_cli import packages
 from .policy_cli import policy
 from .repl_cli import repl
@@ -123,10 +124,7 @@ def run(
             help="The weakest accepted: kernel, container, namespaces or process."
         ),
     ] = "namespaces",
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="HOST:PORT that it may reach; *.HOST:PORT for all below."),
-    ] = None,
+    allow_host: AllowHost = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON line only.")
     ] = False,

@@ -60,3 +60,7 @@ RunId = Annotated[
 Arguments = Annotated[
     str, typer.Option("--args", help="A JSON object; - reads standard input.")
 ]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(help="HOST:PORT that it may reach; *.HOST:PORT for all below."),
+]
