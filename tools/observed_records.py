@@ -21,6 +21,8 @@ _seconds = _meter.create_histogram(
     "toolcell.call.duration", unit="s", description="Time of attempts at calls."
 )
 _log = logging.getLogger("toolcell.calls")
+# Else Python prints warnings on standard error where nobody set logging up.
+_log.addHandler(logging.NullHandler())
 _NOT_FOUND = "unknown"
 
 

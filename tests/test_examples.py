@@ -1,0 +1,97 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+from .cli import TOOLCELL
+from .conftest import missing
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+SNIPPET = EXAMPLES / "claude_desktop_config.json"
+
+
+def ran(name: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Run an example to its end and return the lines that it printed."""
+    done = subprocess.run(
+        [python, str(EXAMPLES / name), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_loop_in_the_style_of_openai() -> None:
+    assert ran("openai_loop.py") == [
+        "run_python: ok",
+        "read_file: ok",
+        "run_shell: error",
+        "It is 42.",
+    ]
+
+
+def test_a_loop_in_the_style_of_anthropic() -> None:
+    assert ran("anthropic_loop.py") == [
+        "calculate: ok",
+        "calculate: error",
+        "calculate: denied",
+        "6 * 7 is 42, and 1 / 0 is nothing.",
+    ]
+
+
+@pytest.mark.anyio
+async def test_claude_desktop_can_start_what_the_snippet_says() -> None:
+    """Only the paths are the reader's own."""
+    [(name, server)] = json.loads(SNIPPET.read_text())["mcpServers"].items()
+    assert name == "toolcell"
+    own = {"/path/to/toolcell.toml": str(EXAMPLES / "toolcell.toml")}
+    assert server["command"] == "/path/to/.venv/bin/toolcell"
+    parameters = StdioServerParameters(
+        command=TOOLCELL, args=[own.get(each, each) for each in server["args"]]
+    )
+    async with Client(stdio_client(parameters)) as client:
+        listed = [tool.name for tool in (await client.list_tools()).tools]
+        result = await client.call_tool("calculate", {"expression": "6 * 7"})
+
+    assert listed == ["calculate", "get_today_date"]
+    assert not result.is_error
+
+
+def test_the_quickstart_shows_the_snippet_and_the_file() -> None:
+    page = (ROOT / "docs" / "quickstart.md").read_text()
+
+    assert SNIPPET.read_text() in page
+    tables = (EXAMPLES / "toolcell.toml").read_text().partition("\n")[2]
+    assert tables in page
+
+
+@pytest.mark.parametrize("name", ["pydantic_ai_agent.py", "langchain_agent.py"])
+def test_a_framework_calls_the_tools_over_mcp(name: str) -> None:
+    """They want another version of `mcp` than ours, so they have their own Python."""
+    python = os.environ.get("TOOLCELL_EXAMPLES_PYTHON")
+    if not python:
+        missing(
+            "TOOLCELL_EXAMPLES_PYTHON names no Python with examples/requirements.txt"
+        )
+    printed = ran(name, TOOLCELL, str(EXAMPLES / "toolcell.toml"), python=python)
+
+    assert printed == ["tools: calculate, get_today_date", "calculate: 42", "It is 42."]
+
+
+def test_what_frameworks_need_is_written_down() -> None:
+    lines = (EXAMPLES / "requirements.txt").read_text().splitlines()
+    packages = [line for line in lines if not line.startswith("#")]
+
+    assert all(re.fullmatch(r"[a-z\[\]-]+>=[0-9.]+", line) for line in packages)
