@@ -7,8 +7,10 @@ None of them reserves and settles: each only answers once.
 from __future__ import annotations
 
 import importlib
+import itertools
 import shutil
 import subprocess
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -32,12 +34,14 @@ from toolcell.core import GuardDeniedError, ToolCall
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
+    AuditLog,
     CallFacts,
     MemoryStore,
     RedisStore,
     SQLiteStore,
     Store,
 )
+from toolcell.tools import ConcurrentExecutor, RunContext, ToolRegistry, tool
 
 if TYPE_CHECKING:
     from rows import Options
@@ -45,10 +49,13 @@ if TYPE_CHECKING:
 _CALL = ToolCall(id="1", name="add", arguments={"a": 1}, agent_id="a")
 _FACTS = CallFacts(cost={"usd": "0.000001"})
 _COST = {"usd": "0.000001"}
+_SUM = {"a": 2, "b": 3}
 
 
 def _guard(
-    store: Store | None = None, allow: tuple[Any, ...] = ("add",)
+    store: Store | None = None,
+    allow: tuple[Any, ...] = ("add",),
+    audit: AuditLog | None = None,
 ) -> ActionGuard:
     policy = AgentPolicy(
         agent_id="a",
@@ -59,7 +66,7 @@ def _guard(
             {"unit": "calls", "limit": 10**9, "per": "agent_tool"},
         ],
     )
-    return ActionGuard([policy], store=store)
+    return ActionGuard([policy], store=store, audit=audit)
 
 
 async def _guarded(guard: ActionGuard) -> None:
@@ -106,6 +113,46 @@ async def memory(options: Options) -> list[Row]:
         _single("one guarded call, memory", guarded, 10),
         _single("one refused call", refused, 10),
     ]
+
+
+async def whole(options: Options) -> list[Row]:
+    """A tool call with all that belongs to it, and the same with the audit log."""
+    with TemporaryDirectory() as folder, AuditLog(Path(folder, "audit.jsonl")) as log:
+        seen: dict[str, list[float]] = {"executor.call": [], "with the audit log": []}
+        contenders = [
+            _tool_calls(name, audit, seen[name])
+            for name, audit in zip(seen, (None, log), strict=True)
+        ]
+        await take_turns(contenders, options.runs)
+    plain, audited = (Sample(name=name, unit="µs", values=seen[name]) for name in seen)
+    late = Sample(name=plain.name, unit="µs", values=[plain.p99])
+    return [
+        Row(work="one guarded tool call", ours=plain, compare="absolute", gate=35),
+        Row(work="the same, p99", ours=late, compare="absolute", gate=120),
+        Row(work="the same, audited", ours=audited, compare="absolute", gate=60),
+    ]
+
+
+def _tool_calls(name: str, audit: AuditLog | None, seen: list[float]) -> Contender:
+    registry = ToolRegistry([tool(name="add", cost=_COST)(_add)])
+    guard = _guard(MemoryStore(), audit=audit)
+    executor = ConcurrentExecutor(registry, guard=guard)
+    run, numbers = RunContext(run_id="r"), itertools.count()
+
+    async def calls() -> None:
+        for number in itertools.islice(numbers, CALLS):
+            call = ToolCall(id=f"{number}", name="add", arguments=_SUM, agent_id="a")
+            started = time.perf_counter()
+            result = await executor.call(call, run=run)
+            seen.append((time.perf_counter() - started) * 1_000_000)
+            if result.content != 5:
+                raise WrongResult(f"2 + 3 became {result!r}")
+
+    return Contender(name=name, run=calls)
+
+
+async def _add(a: int, b: int) -> int:
+    return a + b
 
 
 async def sqlite(options: Options) -> list[Row]:
@@ -231,21 +278,24 @@ def _cedar() -> Contender:
     return _plain("cedarpy, 10 policies as text", work)
 
 
-def _peer(make: Callable[[], Contender]) -> Callable[[Options], Awaitable[list[Row]]]:
+def _peer(
+    make: Callable[[], Contender], gate: float | None = None
+) -> Callable[[Options], Awaitable[list[Row]]]:
     async def row(options: Options) -> list[Row]:
         ours = repeated("guard.admit", partial(_guarded, _guard(MemoryStore())))
         samples = await _measured(options, ours, make())
-        return against(f"{CALLS} guarded calls, memory", samples, [None], "share")
+        return against(f"{CALLS} guarded calls, memory", samples, [gate], "share")
 
     return row
 
 
 GUARD_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "guard-memory": memory,
+    "guard-call": whole,
     "guard-sqlite": sqlite,
     "guard-redis": redis,
     "guard-rules": rules,
-    "peer-guard-limits": _peer(_limits),
+    "peer-guard-limits": _peer(_limits, gate=2.5),
     "peer-guard-pyrate": _peer(_pyrate),
     "peer-guard-casbin": _peer(_casbin),
     "peer-guard-cedarpy": _peer(_cedar),

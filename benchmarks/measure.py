@@ -69,8 +69,15 @@ class Sample:
 
     @property
     def p95(self) -> float:
+        return self._percentile(0.95)
+
+    @property
+    def p99(self) -> float:
+        return self._percentile(0.99)
+
+    def _percentile(self, share: float) -> float:
         ordered = sorted(self.values)
-        return ordered[math.ceil(0.95 * len(ordered)) - 1]
+        return ordered[math.ceil(share * len(ordered)) - 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

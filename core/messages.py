@@ -200,6 +200,10 @@ class ToolResult(_Record):
     usage: dict[_Id, _Count | _Decimal] = Field(default_factory=dict)
     """What the call used, by unit: whole numbers, or decimals as text (`usd`)."""
 
+    remaining: dict[str, _Count | _Decimal] = Field(default_factory=dict)
+    """What each limit leaves its agent after the call, by the limit's name; empty
+    where nobody asked for it."""
+
     @model_validator(mode="after")
     def _one_outcome(self) -> ToolResult:
         if (self.status == "ok") is not (self.error is None):
@@ -227,6 +231,7 @@ class ToolResult(_Record):
             "content": content,
             "error": None,
             "usage": dict(usage),
+            "remaining": {},
         }
         if not _is_simple(content):
             return cls(**fields)
@@ -268,17 +273,22 @@ class ToolResult(_Record):
         """Return what the model reads: text as it is, other values as JSON.
 
         A failed call reads as a JSON object with its status and error, and what
-        content there is; it is never empty.
+        content there is; it is never empty. What remains, if that is told, is in
+        such an object too, or in a last line of its own.
         """
         if self.error is None:
             content = self.content
-            return content if isinstance(content, str) else _json_text(content)
+            text = content if isinstance(content, str) else _json_text(content)
+            left = f"limits left: {_json_text(self.remaining)}"
+            return f"{text}\n[{left}]" if self.remaining else text
         said: dict[str, JsonValue] = {
             "status": self.status,
             "error": self.error.model_dump(exclude_defaults=True),
         }
         if self.content is not None:
             said["content"] = self.content
+        if self.remaining:
+            said["remaining"] = dict(self.remaining)
         return _json_text(said)
 
 

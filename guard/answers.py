@@ -69,7 +69,7 @@ def limited(
         took: Whether what fits was taken, and is not part of what remains.
         degraded: How the store was stood in for.
     """
-    remaining = _remaining(lines, outcome, taken=took and outcome.admitted)
+    remaining = left(lines, outcome, taken=took and outcome.admitted)
     full: list[Limit] = []
     would_deny = ruling.would_deny
     waits: list[int | None] = []
@@ -140,14 +140,15 @@ def _full(
     return full, on_trial, waits
 
 
-def _remaining(lines: Lines, outcome: Outcome, *, taken: bool) -> dict[str, int | str]:
-    left = [max(room - taken, 0) for room in outcome.room]
+def left(lines: Lines, outcome: Outcome, *, taken: bool) -> dict[str, int | str]:
+    """Return what each limit leaves, by its label; `taken`: after this call."""
+    rest = [max(room - taken, 0) for room in outcome.room]
     limits = lines.limits
     for limit, (used, held, amount) in zip(
-        limits[len(left) :], outcome.levels, strict=True
+        limits[len(rest) :], outcome.levels, strict=True
     ):
-        left.append(max(limit.most - used - held - amount * taken, 0))
+        rest.append(max(limit.most - used - held - amount * taken, 0))
     return {
         limit.label: show_amount(limit.unit, amount)
-        for limit, amount in zip(limits, left, strict=True)
+        for limit, amount in zip(limits, rest, strict=True)
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +16,7 @@ from toolcell.core import (
     ToolStatus,
 )
 
-from .answers import limited, ruled
+from .answers import left, limited, ruled
 from .clock import microseconds
 from .decision import Decision, Degraded
 from .facts import CallFacts
@@ -56,6 +56,7 @@ class Permit:
     started = 0.0
     watched = False
     _decision: Decision | None = None
+    _due: Sequence[int] = ()
     state: Literal["new", "refused", "open", "settled"] = "new"
 
     parked: Parked = nullcontext
@@ -80,6 +81,22 @@ class Permit:
             took=True,
             degraded=self.degraded,
         )
+
+    @property
+    def remaining(self) -> Mapping[str, int | str]:
+        """What each limit leaves, by its label; after `settle` with what was charged.
+
+        As the counters stood when the call was admitted: others may have called since.
+        """
+        if self.state == "settled" and self._due:
+            levels = [
+                (used, held, due)
+                for (used, held, _), due in zip(
+                    self.outcome.levels, self._due, strict=True
+                )
+            ]
+            return left(self.lines, self.outcome._replace(levels=levels), taken=True)
+        return self.decision.remaining
 
     @property
     def decision(self) -> Decision:
@@ -165,7 +182,7 @@ class Permit:
         if self.state != "open":
             return False
         self.state = "settled"
-        due = self.lines.due(self.outcome.levels, measured)
+        self._due = due = self.lines.due(self.outcome.levels, measured)
         store = self.store
         if isinstance(store, MemoryStore):
             store.settle_now(self.hold_id, due)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from toolcell.core import Message, ToolCall, ToolcellError, ToolResult
-from toolcell.guard import ActionGuard, Redactor
+from toolcell.guard import ActionGuard, CallFacts, Redactor
 
 from .circuit_breaker import CircuitBreaker
 from .context import ArtifactSink, Progress
@@ -64,7 +64,10 @@ class Parts:
     circuit_breaker: CircuitBreaker | None
     redactor: Redactor
     timeout_seconds: float
+    tell_remaining: bool
     clock: Callable[[], datetime] | None
+    facts: dict[int, tuple[Tool, RunContext, CallFacts]] = field(default_factory=dict)
+    """What the guard was told of the last call of each tool."""
 
 
 class Attempt:

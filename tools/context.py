@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,6 +19,7 @@ from toolcell.core import (
     ToolTimeoutError,
 )
 
+_DECIMAL = re.compile(r"[0-9]{1,10}(\.[0-9]{1,18})?")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -99,6 +102,7 @@ class ToolContext:
 
     clock: Callable[[], datetime] = _local_time
     on_progress: Callable[[Progress], None] | None = None
+    on_cost: Callable[[Mapping[str, int | str]], None] | None = None
     artifacts: ArtifactSink | None = None
     _cancelled: bool = field(default=False, init=False)
     _progress: float = field(default=float("-inf"), init=False)
@@ -171,6 +175,31 @@ class ToolContext:
             )
             self.on_progress(report)
 
+    def report_cost(
+        self, *, usd: str | Decimal | None = None, tokens: int | None = None
+    ) -> None:
+        """Say what the call has really cost; further reports add up.
+
+        The guard charges it in the place of the declared maximum, also where it is
+        more. A unit that no report names costs what was declared.
+
+        Args:
+            usd: US dollars, exactly: `"0.0012"`.
+            tokens: Tokens of a model that the tool has used.
+
+        Raises:
+            InvalidInputError: An amount is negative, not finite, or not exact.
+        """
+        cost: dict[str, int | str] = {}
+        if usd is not None:
+            cost["usd"] = _money(usd)
+        if tokens is not None:
+            if type(tokens) is not int or tokens < 0:
+                raise InvalidInputError("tokens are a whole number from 0")
+            cost["tokens"] = tokens
+        if self.on_cost is not None:
+            self.on_cost(cost)
+
     def save_artifact(
         self, name: str, data: bytes, media_type: str = "application/octet-stream"
     ) -> str:
@@ -188,3 +217,12 @@ class ToolContext:
                 hint="give the executor an artifact sink",
             )
         return self.artifacts.save(name, data, media_type)
+
+
+def _money(usd: str | Decimal) -> str:
+    text = f"{usd:f}" if isinstance(usd, Decimal) else usd
+    if not isinstance(text, str) or not _DECIMAL.fullmatch(text):
+        raise InvalidInputError(
+            f"usd cannot be {usd!r}", hint='write a decimal as text, such as "0.25"'
+        )
+    return text

@@ -77,6 +77,7 @@ class ExecutorOptions(TypedDict, total=False):
     timeout_seconds: float
     max_threads: int
     raise_on_error: bool
+    tell_remaining: bool
     clock: Callable[[], datetime] | None
 
 
@@ -104,6 +105,8 @@ class ToolExecutor(ABC):
             reached their calls fail.
         raise_on_error: Raise the error of a failed call, after its batch has ended;
             in a stream when its turn comes.
+        tell_remaining: Tell in each result what the guard's limits leave, so that a
+            model can plan; it reads them with the result.
         clock: Returns the time with its zone, for records and tools; default: the
             system's.
 
@@ -126,6 +129,7 @@ class ToolExecutor(ABC):
         timeout_seconds: float = 30.0,
         max_threads: int = 64,
         raise_on_error: bool = False,
+        tell_remaining: bool = False,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         if not 0 < timeout_seconds < float("inf") or max_threads < 1:
@@ -144,6 +148,7 @@ class ToolExecutor(ABC):
             circuit_breaker=circuit_breaker,
             redactor=Redactor() if redactor is None else redactor,
             timeout_seconds=timeout_seconds,
+            tell_remaining=tell_remaining,
             clock=clock,
         )
 

@@ -44,6 +44,7 @@ from .tool import Tool
 from .validation import Arguments
 
 _log = logging.getLogger(__name__)
+_MAX_FACTS = 4_096
 _Ran = tuple[ToolResult, ToolcellError | None]
 _Key = tuple[str, Body]
 _Failure = Literal["error", "denied", "timeout", "cancelled"]
@@ -223,6 +224,7 @@ class Pipeline:
                 return self._failed(decision.to_error(), "denied")
             attempt.verdict = "allowed"
         names = {"call_id": self._call.id, "name": self._call.name, "usage": {}}
+        names["remaining"] = {}
         return self._closed(earlier.model_copy(update=names))
 
     # One attempt, or several.
@@ -293,9 +295,24 @@ class Pipeline:
                 error_kind=error.kind if error else None,
                 result=result.content,
             )
+        if self._parts.tell_remaining:
+            update = {"remaining": dict(permit.remaining)}
+            result = result.model_copy(update=update)
         return result, error
 
     def _facts(self) -> CallFacts:
+        """Return the same for each call of a tool in a run: the guard goes by it."""
+        tool, run, known = self._tool, self._run, self._parts.facts
+        found = known.get(id(tool))
+        if found is not None and found[0] is tool and found[1] is run:
+            return found[2]
+        if len(known) >= _MAX_FACTS:
+            known.clear()
+        facts = self._new_facts()
+        known[id(tool)] = (tool, run, facts)
+        return facts
+
+    def _new_facts(self) -> CallFacts:
         tool, run = self._tool, self._run
         return CallFacts(
             version=tool.version,
@@ -383,6 +400,7 @@ class Pipeline:
             metadata=run.metadata,
             config=self._snapshot.config_of(self._tool.name),
             on_progress=run.on_progress,
+            on_cost=self._attempt.running.spend,
             artifacts=run.artifacts,
         )
         if clock is not None:

@@ -7,8 +7,9 @@ import inspect
 import math
 import time
 import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Mapping
 from contextvars import ContextVar
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -50,6 +51,8 @@ class Running:
     job: Job | None = None
     cpu_ms = 0
     bytes = 0
+    said: frozenset[str] = frozenset()
+    """Units of which the tool itself has told what it spent."""
 
     def __init__(self) -> None:
         self.usage: dict[str, int | str] = {}
@@ -61,6 +64,14 @@ class Running:
         self.bytes += len(result.stdout_bytes) + len(result.stderr_bytes)
         self.bytes += result.usage.network_bytes
         self.usage |= {"cpu_ms": self.cpu_ms, "bytes": self.bytes}
+
+    def spend(self, cost: Mapping[str, int | str]) -> None:
+        """Add what the tool says that it spent; the first word replaces the maximum."""
+        for unit, amount in cost.items():
+            before = self.usage[unit] if unit in self.said else 0
+            total = Decimal(before) + Decimal(amount)
+            self.usage[unit] = f"{total:f}" if unit == "usd" else int(total)
+        self.said |= cost.keys()
 
     @property
     def still_running(self) -> bool:
