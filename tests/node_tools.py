@@ -9,41 +9,49 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from .conftest import missing
-
-EVERYTHING = ("node@22", "@modelcontextprotocol/server-everything@2026.8.31")
+PACKAGES = (
+    "node@22",
+    "@modelcontextprotocol/conformance@0.1.16",
+    "@modelcontextprotocol/inspector@2.12.0",
+    "@modelcontextprotocol/server-everything@2026.8.31",
+)
 _SECONDS = 300
 
 
-def node_folder(*packages: str) -> Path:
-    """Return a `node_modules` that holds packages, as `name@version`.
+class NotInstalledError(Exception):
+    """The programs are not there, and cannot be fetched."""
 
-    Without npm the test that asks is skipped; in CI it fails.
+
+def node_folder() -> Path:
+    """Return the `node_modules` that holds the packages.
+
+    Raises:
+        NotInstalledError: There is no npm, or it fails.
     """
     if shutil.which("npm") is None:
-        missing("npm is not installed")
+        raise NotInstalledError("npm is not installed")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:16]
+    name = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:16]
     folder = cache / "toolcell-tests" / f"node-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            _install(folder, packages)
+            _install(folder)
     return folder / "node_modules"
 
 
-def _install(folder: Path, packages: tuple[str, ...]) -> None:
+def _install(folder: Path) -> None:
     (folder / "package.json").write_text('{"private": true}')
-    command = ["npm", "install", "--no-audit", "--no-fund", *packages]
+    command = ["npm", "install", "--no-audit", "--no-fund", *PACKAGES]
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
-        missing(f"npm did not install {packages} within {_SECONDS} s")
+        raise NotInstalledError(f"npm took more than {_SECONDS} s") from None
     if done.returncode != 0:
-        missing(f"npm cannot install {packages}: {done.stderr[-500:]}")
+        raise NotInstalledError(f"npm failed: {done.stderr[-500:]}")
     (folder / "complete").touch()
 
 

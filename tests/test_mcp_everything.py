@@ -22,8 +22,9 @@ from toolcell.tools import (
     RunContext,
 )
 
+from .conftest import missing
 from .executor_tools import PATIENCE, call, executor
-from .node_tools import EVERYTHING, node, node_folder
+from .node_tools import NotInstalledError, node, node_folder
 
 pytestmark = pytest.mark.anyio
 TOOLS = {
@@ -52,7 +53,10 @@ class Folder:
 
 @pytest.fixture(scope="module")
 def modules() -> Path:
-    return node_folder(*EVERYTHING)
+    try:
+        return node_folder()
+    except NotInstalledError as error:
+        missing(str(error))
 
 
 def script(modules: Path) -> str:

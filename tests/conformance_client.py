@@ -1,0 +1,33 @@
+"""The client that the conformance runner starts: `client.py URL`.
+
+It opens an `MCPToolset` and calls each tool once, with values made from its schema.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import anyio
+
+from toolcell.tools import ConcurrentExecutor, MCPEndpoint, MCPToolset, ToolRegistry
+
+VALUES: dict[str, Any] = {"number": 5, "integer": 5, "string": "x", "boolean": True}
+
+
+async def main(url: str) -> None:
+    async with MCPToolset("peer", MCPEndpoint(url=url), pins=None) as peer:
+        executor = ConcurrentExecutor(ToolRegistry(peer.tools), guard=None)
+        for tool in peer.tools:
+            properties = tool.parameters["properties"]
+            arguments = {
+                name: VALUES.get(properties[name].get("type", "string"))
+                for name in tool.parameters.get("required", properties)
+            }
+            call = {"id": tool.name, "name": tool.name, "arguments": arguments}
+            result = await executor.call(call)
+            print(tool.name, result.status, result.to_text()[:200])
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[-1])

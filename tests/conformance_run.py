@@ -1,0 +1,180 @@
+"""Runs the official MCP scenarios and the inspector: see tests/conformance/run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .cli import TOOLCELL
+from .node_tools import NotInstalledError, node, node_folder
+
+HERE = Path(__file__).with_name("conformance")
+CONFIG = HERE / "toolcell.toml"
+EXPECTED = HERE / "expected_failures.yml"
+CLIENT = Path(__file__).with_name("conformance_client.py")
+CLIENT_SCENARIOS = (
+    "initialize",
+    "tools_call",
+    "sse-retry",
+    "elicitation-sep1034-client-defaults",
+    "auth/basic-cimd",
+)
+SCENARIO_SECONDS = 120
+EXIT_NOT_INSTALLED = 77
+"""As test suites say that they cannot run here."""
+
+_TOTAL = re.compile(r"^(?:Total|Passed): (\d+)", re.M)
+_EXPECTED = re.compile(r"^  ~ ", re.M)
+_IS_ERROR = 5
+
+
+@dataclass
+class Count:
+    """What came of all of it."""
+
+    passed: int = 0
+    expected: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def scenarios(self, name: str, done: subprocess.CompletedProcess[str]) -> None:
+        """Take in scenarios, which judged itself by the list of expected failures."""
+        told = done.stdout + done.stderr
+        total = _TOTAL.search(told)
+        self.passed += int(total[1]) if total else 0
+        self.expected += len(_EXPECTED.findall(told))
+        if done.returncode != 0 or total is None:
+            print(told[-20_000:])
+            self.problems.append(name)
+
+    def check(self, name: str, *, holds: bool) -> None:
+        """Take in one look of the inspector."""
+        if holds:
+            self.passed += 1
+        else:
+            self.problems.append(name)
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    """Serve the fixture's host over HTTP; yields its URL."""
+    command = [TOOLCELL, "serve", "--http", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(
+        [*command, "--config", str(CONFIG)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            yield str(json.loads(server.stdout.readline())["url"])
+        finally:
+            server.terminate()
+
+
+class Programs:
+    """The installed runner and inspector."""
+
+    def __init__(self) -> None:
+        modules = node_folder()
+        self._node = node(modules)
+        self._bin = modules / ".bin"
+        path = f"{Path(self._node).parent}:{os.environ.get('PATH', '')}"
+        self._env = {**os.environ, "PATH": path, "NO_COLOR": "1"}
+
+    def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [self._node, str(self._bin / name), *arguments]
+        return subprocess.run(
+            command,
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+
+    def scenarios(self, side: str, *arguments: str) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            return self.run(
+                "conformance",
+                side,
+                *("--expected-failures", str(EXPECTED), "-o", folder),
+                *arguments,
+            )
+
+    def inspect(
+        self, *arguments: str, url: str | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """Return the exit code and what the inspector's command line printed."""
+        where = ("--transport", "http", "--server-url", str(url)) if url else ()
+        command = () if url else ("--", TOOLCELL, "serve", "--config", str(CONFIG))
+        fixed = ("--cli", "--format", "json", "-q")
+        done = self.run("mcp-inspector", *fixed, *where, *arguments, *command)
+        try:
+            told: dict[str, Any] = json.loads(done.stdout)["result"]
+        except (KeyError, ValueError):
+            print(done.stdout, done.stderr)
+            told = {}
+        return done.returncode, told
+
+
+def look(programs: Programs, count: Count, **where: str) -> None:
+    """Look at the host with the inspector, over one transport."""
+    name = "HTTP" if where else "stdio"
+    code, told = programs.inspect("--method", "tools/list", **where)
+    names = {each["name"] for each in told.get("tools", [])}
+    count.check(f"{name} tools/list", holds=code == 0 and "test_simple_text" in names)
+    for tool, wanted, kinds in (
+        ("test_simple_text", 0, ["text"]),
+        ("test_image_content", 0, ["image"]),
+        ("test_error_handling", _IS_ERROR, ["text"]),
+    ):
+        code, told = programs.inspect(
+            *("--method", "tools/call", "--tool-name", tool), **where
+        )
+        found = [each["type"] for each in told.get("content", [])]
+        holds = (code, found) == (wanted, kinds)
+        count.check(f"{name} {tool}: {code} {found}", holds=holds)
+
+
+def main() -> int:
+    try:
+        programs = Programs()
+    except NotInstalledError as error:
+        print(error)
+        return EXIT_NOT_INSTALLED
+    count = Count()
+    with served() as url:
+        all_of_them = ("--suite", "all", "--url", url)
+        count.scenarios(
+            "server", programs.scenarios("server", "--suite", "all", "--url", url)
+        )
+        look(programs, count, url=url)
+        modern = ("--protocol-era", "modern", "--method", "tools/list")
+        code, told = programs.inspect(*modern, url=url)
+        count.check("HTTP of 2026", holds=code == 0 and bool(told.get("tools")))
+        code, _ = programs.inspect("--strict", "--method", "tools/list", url=url)
+        count.check("portable schemas", holds=code == 0)
+    look(programs, count)
+    client = shlex.join([sys.executable, str(CLIENT)])
+    seconds = ("--timeout", str(SCENARIO_SECONDS * 1000))
+    for name in CLIENT_SCENARIOS:
+        which = ("--scenario", name, "--command", client, *seconds)
+        count.scenarios(name, programs.scenarios("client", *which))
+    for problem in count.problems:
+        print("unexpected:", problem)
+    print(
+        f"{count.passed} checks passed, {count.expected} scenarios failed as listed,"
+        f" {len(count.problems)} unexpected"
+    )
+    return 1 if count.problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

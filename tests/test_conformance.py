@@ -1,0 +1,73 @@
+"""The official conformance scenarios and the inspector. GR-15, RG-41."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from .conformance_run import EXIT_NOT_INSTALLED, EXPECTED, HERE
+from .conftest import missing
+
+LONGEST = {"server": 18, "client": 2}
+"""What the list of expected failures held when it was begun."""
+
+NEEDED = ("tools-", "server-initialize", "ping", "json-schema", "dns-rebinding")
+NOT_OURS = {"tools-call-with-logging", "tools-call-sampling"}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.attack(128)
+def test_official_clients_and_servers_agree_with_us() -> None:
+    done = subprocess.run(
+        [HERE / "run"],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == EXIT_NOT_INSTALLED:
+        missing(done.stdout)
+
+    last = (done.stdout.splitlines() or [""])[-1]
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = re.fullmatch(
+        r"(\d+) checks passed, (\d+) scenarios failed as listed, 0 unexpected", last
+    )
+    assert counted is not None
+    assert int(counted[1]) > 30
+    assert int(counted[2]) == sum(map(len, expected().values()))
+
+
+def expected() -> dict[str, list[str]]:
+    read: dict[str, list[str]] = yaml.safe_load(EXPECTED.read_text())
+    return read
+
+
+def test_the_list_of_expected_failures_only_shrinks() -> None:
+    listed = expected()
+
+    assert listed.keys() == LONGEST.keys()
+    for side, names in listed.items():
+        assert len(set(names)) == len(names) <= LONGEST[side]
+
+
+def test_what_a_host_of_tools_needs_is_never_expected_to_fail() -> None:
+    needed = [name for name in expected()["server"] if name.startswith(NEEDED)]
+
+    assert set(needed) <= NOT_OURS
+
+
+def test_each_expected_failure_has_a_reason_above_it() -> None:
+    reason = ""
+    for line in EXPECTED.read_text().splitlines():
+        if line.strip().startswith("#"):
+            reason = line
+        elif not line.startswith("  - "):
+            reason = ""
+        else:
+            assert reason, line
