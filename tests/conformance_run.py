@@ -152,9 +152,7 @@ def main() -> int:
     count = Count()
     with served() as url:
         all_of_them = ("--suite", "all", "--url", url)
-        count.scenarios(
-            "server", programs.scenarios("server", "--suite", "all", "--url", url)
-        )
+        count.scenarios("server", programs.scenarios("server", *all_of_them))
         look(programs, count, url=url)
         modern = ("--protocol-era", "modern", "--method", "tools/list")
         code, told = programs.inspect(*modern, url=url)

@@ -26,7 +26,8 @@ from .conftest import missing
 from .executor_tools import PATIENCE, call, executor
 from .node_tools import NotInstalledError, node, node_folder
 
-pytestmark = pytest.mark.anyio
+# The first test may wait for npm.
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
 TOOLS = {
     "echo",
     "get-annotated-message",
@@ -138,7 +139,7 @@ async def test_images_and_resources(toolset: MCPToolset) -> None:
     assert block == {
         "type": "image",
         "media_type": "image/png",
-        "artifact": "kept:every__get-tiny-image-image",
+        "artifact": "kept:every__get-tiny-image-1",
         "bytes": len(data),
     }
     kinds = [b["type"] for b in links.content if isinstance(b, dict)]  # type: ignore[union-attr]

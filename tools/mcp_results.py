@@ -61,7 +61,10 @@ def content_of(
     structured = result.structured_content
     if output is not None and (structured is None or problems_of(output, structured)):
         raise unknown_outcome(f"{tool} answered what does not fit its output schema")
-    blocks = [_block(tool, each, context) for each in result.content]
+    blocks = [
+        _block(f"{tool}-{number}", each, context)
+        for number, each in enumerate(result.content)
+    ]
     plain = [block["text"] for block in blocks if block["type"] == "text"]
     content: JsonValue = list(blocks)
     if structured is not None and len(plain) == len(blocks):
@@ -77,12 +80,12 @@ def content_of(
     return content
 
 
-def _block(tool: str, block: Any, context: ToolContext) -> _Block:
+def _block(name: str, block: Any, context: ToolContext) -> _Block:
     match block.type:
         case "text":
             return {"type": "text", "text": block.text}
         case "image" | "audio":
-            return _data(tool, block.type, block.data, block.mime_type, context)
+            return _data(name, block.type, block.data, block.mime_type, context)
         case "resource_link":
             # A name only: nothing is fetched.
             link: _Block = {"type": block.type, "uri": str(block.uri)}
@@ -97,21 +100,21 @@ def _block(tool: str, block: Any, context: ToolContext) -> _Block:
             "media_type": media_type,
             "text": resource.text,
         }
-    return about | _data(tool, "resource", resource.blob, resource.mime_type, context)
+    return about | _data(name, "resource", resource.blob, resource.mime_type, context)
 
 
 def _data(
-    tool: str, kind: str, text: str, media_type: str | None, context: ToolContext
+    name: str, kind: str, text: str, media_type: str | None, context: ToolContext
 ) -> _Block:
     media = _media(media_type)
     block: _Block = {"type": kind, "media_type": media}
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise unknown_outcome(f"{tool} answered data that is not base64") from None
+        raise unknown_outcome(f"{name} is data that is not base64") from None
     if context.artifacts is None:
         return block | {"data": text}
-    reference = context.save_artifact(f"{tool}-{kind}", data, media)
+    reference = context.save_artifact(name, data, media)
     return block | {"artifact": reference, "bytes": len(data)}
 
 
