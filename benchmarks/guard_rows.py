@@ -29,6 +29,7 @@ from measure import (
     repeated,
     take_turns,
 )
+from pydantic import JsonValue
 
 from toolcell.core import GuardDeniedError, ToolCall
 from toolcell.guard import (
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 _CALL = ToolCall(id="1", name="add", arguments={"a": 1}, agent_id="a")
 _FACTS = CallFacts(cost={"usd": "0.000001"})
 _COST = {"usd": "0.000001"}
-_SUM = {"a": 2, "b": 3}
+_SUM: dict[str, JsonValue] = {"a": 2, "b": 3}
 
 
 def _guard(

@@ -33,7 +33,7 @@ def required_rows() -> set[int]:
     return {
         row
         for row, layer in known_rows().items()
-        if re.search(r"\b[KCFHRL]\b", layer)
+        if re.search(r"\b[KCFHRLGMT]\b", layer)
         or (re.search(r"\b[GT]\b", layer) and "M" not in layer)
     }
 
