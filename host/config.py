@@ -35,6 +35,21 @@ class HttpConfig(Model):
     """Seconds of a call. When it is reached the call ends as `timeout`."""
 
 
+class CodeConfig(Model):
+    """How programs of `run_python` may call tools."""
+
+    max_calls: Count = 100
+    """Calls of one program, those of programs inside it included. When it is reached
+    further ones fail in the program."""
+
+    max_concurrency: Count = 8
+    """Calls of one program at once. When it is reached further ones wait."""
+
+    max_depth: Annotated[int, Field(ge=1, le=16)] = 2
+    """Programs inside programs: 1 lets none run another. When it is reached the tool
+    that tries fails."""
+
+
 class DatabaseConfig(Model):
     """The database that `query_sqlite` reads."""
 
@@ -68,6 +83,9 @@ class ToolsConfig(Model):
 
     http: HttpConfig = HttpConfig()
     """For the group `http`."""
+
+    code: CodeConfig = CodeConfig()
+    """For the group `code`."""
 
     database: DatabaseConfig | None = None
     """For the group `database`, which needs it."""

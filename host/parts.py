@@ -326,7 +326,8 @@ def add_code(
     """
     registry = executor.registry
     if "code" in config.tools.builtin:
-        code = CodeExecutor(sandbox, registry, executor=executor)
+        limits = config.tools.code.model_dump()
+        code = CodeExecutor(sandbox, registry, executor=executor, **limits)
         registry.register_many(code_tools(sandbox, executor=code, sessions=sessions))
     if "files" in config.tools.builtin:
         registry.register_many(workspace_tools(sessions))

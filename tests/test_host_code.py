@@ -21,7 +21,11 @@ EVERYTHING = ["run_python", "run_shell", "calculate", "*_file", "*_files"]
 
 
 def config(max_sessions: int = 16, **options: Any) -> dict[str, Any]:
-    tools = {"builtin": ["arithmetic", "code", "files"], "max_sessions": max_sessions}
+    tools = {
+        "builtin": ["arithmetic", "code", "files"],
+        "max_sessions": max_sessions,
+        "code": {"max_calls": 5},
+    }
     return {
         "sandbox": {"backend": "subprocess", **options},
         "tools": tools,
@@ -135,6 +139,22 @@ def attempt():
 
     assert isinstance(result.content, dict)
     assert result.content["value"] == [1, 1, "guard.denied"]
+
+
+async def test_a_program_makes_as_many_calls_as_the_configuration_says(
+    desk: Desk,
+) -> None:
+    code = """
+made = 0
+try:
+    while True:
+        tools.calculate(expression="1")
+        made += 1
+except ToolError as error:
+    reason = error.code
+[made, reason]
+"""
+    assert await desk.value(code, session="capped") == [5, "too_many"]
 
 
 async def test_variables_and_files_stay_within_a_session(desk: Desk) -> None:
@@ -279,7 +299,7 @@ async def test_a_session_that_is_at_work_is_never_taken_away() -> None:
 
 
 async def test_idle_sessions_end_and_leave_their_cells() -> None:
-    async with opened(session_idle_seconds=0.2) as desk:
+    async with opened(session_idle_seconds=1) as desk:
         assert await desk.value("x = 1\n1") == 1
         sandbox, sessions = desk.host.sandbox, desk.host.sessions
         assert sandbox is not None
