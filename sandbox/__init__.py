@@ -6,7 +6,7 @@ from .config import CodePolicy, Limits, Mount, Network, PackageRules, SandboxCon
 from .doctor import Check, Report, examine
 from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .files import FileInfo, save_artifact
-from .function_source import call_program
+from .function_source import CallProgram, call_program
 from .images import build_image, image_names
 from .janitor import clean
 from .layers import PackageLayer, list_packages, prune_packages
@@ -29,6 +29,7 @@ from .session import Session
 __all__ = [
     "Artifact",
     "ArtifactMade",
+    "CallProgram",
     "Check",
     "CodePolicy",
     "Connected",

@@ -4,53 +4,87 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import json
 import textwrap
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolcell.core import InvalidInputError
 
-_HINT = "pass a plain function whose helpers are functions, modules or JSON values"
+from .function_pickle import is_importable, pickled_program
+from .function_values import Captured, global_names
+
+_HINT = "pass a function that is written in Python and not async"
+
+
+class CallProgram(NamedTuple):
+    """A program that calls a function, and what it needs."""
+
+    code: str
+    inputs: dict[str, Any]
+    """For `SandboxManager.run`."""
+
+    values: tuple[tuple[str, Any], ...]
+    """Data that travels along, each with the name or key it is known by."""
 
 
 def call_program(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """Return the source and the inputs of a program that calls `function`.
+) -> CallProgram:
+    """Return a program that calls `function` in a cell.
 
-    What the function refers to by global name travels along: modules as imports,
-    plain functions as source, JSON values as inputs.
+    What the function refers to travels along: modules as imports, helpers, data, and
+    the values that context variables have now. Where it is enough the source travels;
+    what has a closure or no source goes by value, as cloudpickle writes it, and needs
+    a cell with the same version of Python.
+
+    Args:
+        function: A function, method, partial or lambda; not async.
+        args: Its arguments, JSON values.
+        kwargs: Its arguments by name, JSON values.
 
     Raises:
-        InvalidInputError: The function is no plain function with source, has a
-            closure, or refers to something that cannot travel.
+        InvalidInputError: The function, or something that it refers to, cannot travel.
     """
+    passed = {"call_args": list(args), "call_kwargs": kwargs}
+    kinds = (types.FunctionType, types.MethodType, functools.partial)
+    name = getattr(function, "__name__", type(function).__name__)
+    if not isinstance(function, kinds) or inspect.iscoroutinefunction(function):
+        raise InvalidInputError(f"{name} is not a plain function", hint=_HINT)
+    captured = Captured(function, is_importable)
     parts: dict[str, str] = {}
-    inputs: dict[str, Any] = {"call_args": list(args), "call_kwargs": kwargs}
-    _collect(function, parts, inputs)
-    source = "\n".join(parts.values())
-    return f"{source}\n{function.__name__}(*call_args, **call_kwargs)\n", inputs
+    inputs: dict[str, Any] = {}
+    try:
+        _collect(function, parts, inputs)
+    except _NeedsPickleError:
+        code, inputs = pickled_program(function, captured)
+    else:
+        source = "\n".join(parts.values())
+        code = f"{source}\n{name}(*call_args, **call_kwargs)\n"
+    return CallProgram(code, inputs | passed, tuple(captured.values))
+
+
+class _NeedsPickleError(Exception):
+    """The source of a function would not be enough."""
 
 
 def _collect(
     function: Callable[..., Any], parts: dict[str, str], inputs: dict[str, Any]
 ) -> None:
-    name = getattr(function, "__name__", repr(function))
-    if not isinstance(function, types.FunctionType) or inspect.iscoroutinefunction(
-        function
+    if (
+        not isinstance(function, types.FunctionType)
+        or inspect.iscoroutinefunction(function)
+        or not function.__name__.isidentifier()
+        or function.__closure__
     ):
-        raise InvalidInputError(f"{name} is not a plain function", hint=_HINT)
-    if not name.isidentifier():
-        raise InvalidInputError("a lambda has no name to call it by", hint=_HINT)
-    if function.__closure__:
-        inner = ", ".join(function.__code__.co_freevars)
-        raise InvalidInputError(f"{name} has a closure over {inner}", hint=_HINT)
+        raise _NeedsPickleError
+    name = function.__name__
     parts[name] = ""
     text = _source(function)
-    for used in sorted(_global_names(function.__code__)):
+    for used in sorted(global_names(function.__code__)):
         if used not in parts and used not in inputs:
             _carry(used, function, parts, inputs)
     # Helpers first: defaults and annotations may name them.
@@ -62,12 +96,10 @@ def _source(function: types.FunctionType) -> str:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
-        raise InvalidInputError(
-            f"the source of {function.__name__} cannot be read", hint=_HINT
-        ) from None
+        raise _NeedsPickleError from None
     definition = tree.body[0]
     if not isinstance(definition, ast.FunctionDef):
-        raise InvalidInputError(f"{function.__name__} is no def", hint=_HINT)
+        raise _NeedsPickleError
     definition.decorator_list = []
     return ast.unparse(_WithoutAnnotations().visit(definition))
 
@@ -83,14 +115,6 @@ class _WithoutAnnotations(ast.NodeTransformer):
         node.returns = None
         self.generic_visit(node)
         return node
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _global_names(constant)
-    return names
 
 
 def _carry(
@@ -109,11 +133,9 @@ def _carry(
         _collect(value, parts, inputs)
     elif getattr(builtins, name, None) is not value:
         try:
-            json.dumps(value, allow_nan=False)
+            same = json.loads(json.dumps(value, allow_nan=False)) == value
         except (TypeError, ValueError):
-            raise InvalidInputError(
-                f"{function.__name__} refers to {name}, which cannot travel "
-                f"({type(value).__name__})",
-                hint=_HINT,
-            ) from None
+            same = False
+        if not same:
+            raise _NeedsPickleError
         inputs[name] = value

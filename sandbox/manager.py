@@ -364,10 +364,10 @@ class SandboxManager:
     async def call(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Call a plain Python function in a cell and return its value.
+        """Call a Python function in a cell and return its value.
 
-        Its source travels, with the modules, functions and JSON values that it
-        refers to; arguments and the value are JSON.
+        It travels with what it refers to: modules, functions, data, context
+        variables; see `call_program`. Arguments and the value are JSON.
 
         Raises:
             InvalidInputError: The function or an argument cannot travel.
@@ -376,15 +376,14 @@ class SandboxManager:
             SandboxUnavailableError: There is no cell to be had.
             CellLostError: The cell went away during the call.
         """
-        code, inputs = call_program(function, args, kwargs)
-        result = await self.run(code, inputs=inputs)
+        program = call_program(function, args, kwargs)
+        result = await self.run(program.code, inputs=program.inputs)
+        name = getattr(function, "__name__", type(function).__name__)
         if result.status != "ok":
             why = result.exception.message if result.exception else result.status
-            raise CallFailedError(f"{function.__name__} failed: {why}", result=result)
+            raise CallFailedError(f"{name} failed: {why}", result=result)
         if isinstance(result.value, Described):
-            raise CallFailedError(
-                f"{function.__name__} returned what is not JSON", result=result
-            )
+            raise CallFailedError(f"{name} returned what is not JSON", result=result)
         return result.value
 
     @asynccontextmanager

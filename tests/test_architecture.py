@@ -44,8 +44,8 @@ FACES = {
         ToolValidationError ToolcellError is_public_address
     """,
     "sandbox": """
-        Artifact ArtifactMade Check CodePolicy Connected Connection Described Event
-        ExceptionInfo
+        Artifact ArtifactMade CallProgram Check CodePolicy Connected Connection
+        Described Event ExceptionInfo
         ExecutionResult FileInfo Finished HostCalls Isolation Limits Mount
         Network PackageLayer PackageRules PoolStats Report SandboxConfig
         SandboxManager Session Status

@@ -173,7 +173,7 @@ def test_a_function_that_cannot_travel_is_refused_at_registration() -> None:
         return str(day)
 
     tool(shout, sandboxed=True).check()
-    for function, reason in ((leak, "closure over secret"), (when, "plain JSON")):
+    for function, reason in ((leak, "looks like a secret"), (when, "plain JSON")):
         with pytest.raises(ConfigError, match=reason):
             ToolRegistry([tool(function, sandboxed=True)])
     with pytest.raises(ConfigError, match="cannot run in a cell"):

@@ -17,10 +17,10 @@ from toolcell.sandbox import (
     ExecutionResult,
     Limits,
     SandboxManager,
-    call_program,
 )
 
 from .tool import FunctionTool, Tool
+from .travel import travelling
 from .validation import Arguments
 
 _OUT_OF_TIME = ("timeout", "cpu_limit")
@@ -31,17 +31,18 @@ async def run_in_cell(
 ) -> tuple[ExecutionResult, float]:
     """Return the run of a tool's function in a new cell, and the seconds it had.
 
-    Source and JSON go in, JSON comes out: the host loads nothing that a cell sends.
+    A program and JSON go in, JSON comes out: the host loads nothing that a cell sends.
 
     Raises:
-        InvalidInputError: The function cannot travel.
+        ConfigError: The function cannot travel.
         SandboxError: It could not be run.
     """
     if not isinstance(tool, FunctionTool):
         raise ConfigError(f"{tool.name} is no function and cannot run in a cell")
-    code, inputs = call_program(tool.function, (), dict(arguments.json))
+    program = travelling(tool.name, tool.function, arguments.json)
     wall = min(seconds, sandbox.config.limits.wall_seconds)
-    result = await sandbox.run(code, inputs=inputs, limits=Limits(wall_seconds=wall))
+    limits = Limits(wall_seconds=wall)
+    result = await sandbox.run(program.code, inputs=program.inputs, limits=limits)
     return result, wall
 
 

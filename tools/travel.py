@@ -9,8 +9,12 @@ from typing import Annotated, Any, Literal
 
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.guard import Redactor
-from toolcell.sandbox import call_program
+from toolcell.sandbox import CallProgram, call_program
 
+_PIECE = 4_000
+"""Characters of a text that are looked at in one go."""
+
+_redact = Redactor()
 _PLAIN = (Any, str, int, float, bool, None, type(None), list, dict)
 
 
@@ -34,18 +38,40 @@ def check_travels(
                 f"{name} runs in a cell, where {parameter} arrives as plain JSON",
                 hint="annotate it with str, int, float, bool, list or dict",
             )
+    travelling(name, function, {})
+
+
+def travelling(
+    name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> CallProgram:
+    """Return the program that calls a tool's function in a cell.
+
+    Raises:
+        ConfigError: The function holds on to what stays here; what it refers to may
+            have changed since it was registered.
+    """
     try:
-        _, inputs = call_program(function, (), {})
+        program = call_program(function, (), dict(arguments))
     except InvalidInputError as error:
         raise ConfigError(
             f"{name} cannot run in a cell: {error.message}", hint=error.hint
         ) from None
-    if Redactor()(inputs) != inputs:
-        raise ConfigError(
-            f"{name} refers to a global value that looks like a secret, and would take "
-            "it along into a cell",
-            hint="leave secrets on the host",
-        )
+    for held, value in program.values:
+        if _holds_secret(held, value):
+            raise ConfigError(
+                f"{name} refers to {held}, which looks like a secret, and would take "
+                "it along into a cell",
+                hint="leave secrets on the host",
+            )
+    return program
+
+
+def _holds_secret(name: str, value: Any) -> bool:
+    text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    # Pieces that overlap: the redactor cuts long texts.
+    starts = range(0, max(1, len(text) - _PIECE // 2), _PIECE // 2)
+    pieces = [{name: text[start : start + _PIECE]} for start in starts]
+    return bool(value) and any(_redact(each) != each for each in pieces)
 
 
 def _is_plain(annotation: Any) -> bool:
