@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import ConfigError
+from toolcell.guard import ActionGuard, AgentPolicy, Rule
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import (
     CodeExecutor,
@@ -66,6 +67,27 @@ def test_the_guard_is_named_once() -> None:
     for limit in ("max_calls", "max_concurrency", "max_depth"):
         with pytest.raises(ConfigError, match="at least 1"):
             make(closed(), registry, guard=None, **{limit: 0})
+
+
+def test_an_agent_is_told_of_what_it_may_call_only() -> None:
+    paying = tool(name="pay", tags={"money"})(add.function)
+    reading = tool(name="read")(add.function)
+    guard = ActionGuard(
+        [
+            AgentPolicy(agent_id="all", allow=["add", "pay", "read"]),
+            AgentPolicy(agent_id="some", allow=["*"], deny=[Rule(tags=["money"])]),
+        ]
+    )
+    code = CodeExecutor(closed(), ToolRegistry([add, paying, reading]), guard=guard)
+    described = {
+        agent: [line.split("(")[0][4:] for line in text.splitlines() if "def " in line]
+        for agent in ("all", "some", "unknown", None)
+        for text in [code.describe_tools(agent)]
+    }
+
+    assert described["all"] == ["add", "pay", "read"]
+    assert described["some"] == ["add", "read"]
+    assert described["unknown"] == described[None] == []
 
 
 class Guest(BaseModel):

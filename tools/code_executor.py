@@ -186,13 +186,17 @@ class CodeExecutor:
     def describe_tools(self, agent_id: str | None = None) -> str:
         """Return Python stubs of the tools that an agent's program may call.
 
-        For the prompt: each is a typed signature with a docstring.
+        For the prompt: each is a typed signature with a docstring. Tools of which the
+        guard allows the agent no call are left out.
 
         Raises:
             ConfigError: Two tools have the same name in Python.
         """
-        stubs = [stub(name, tool) for name, tool in self._offered(agent_id).items()]
-        return "\n\n".join(stubs)
+        offered = self._offered(agent_id).items()
+        sees = self.executor.sees
+        return "\n\n".join(
+            stub(name, tool) for name, tool in offered if sees(agent_id, tool)
+        )
 
     def _offered(self, agent_id: str | None) -> dict[str, Tool]:
         """Return what a program may call, by the names that Python can write."""

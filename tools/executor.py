@@ -29,7 +29,7 @@ from toolcell.core import (
     ToolExecutionError,
     ToolResult,
 )
-from toolcell.guard import ActionGuard, Redactor
+from toolcell.guard import ActionGuard, CallFacts, Redactor
 from toolcell.sandbox import SandboxManager
 
 from .attempt import Parts, RunContext
@@ -44,6 +44,7 @@ from .retries import RetryPolicy
 from .running import Runner, current
 from .slots import Slot, Slots
 from .snapshot import Snapshot
+from .tool import Tool
 from .workers import Workers
 
 Call = ToolCall | Mapping[str, Any]
@@ -188,6 +189,19 @@ class ToolExecutor(ABC):
             run: What the tool and the guard may know of the agent's run.
         """
         return await self._pipeline(self.registry.snapshot(), call, 0, run).execute()
+
+    def sees(self, agent_id: str | None, tool: Tool) -> bool:
+        """Return whether the guard could allow some call of an agent to a tool.
+
+        Args:
+            agent_id: Who would call; None stands for one without a name.
+            tool: Of the registry.
+        """
+        guard = self._parts.guard
+        if guard is None or agent_id is None:
+            return guard is None
+        facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
+        return guard.sees(agent_id, tool.name, facts)
 
     def refuse(self, call: ToolCall, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made, and keep a record of it.
