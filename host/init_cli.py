@@ -45,6 +45,13 @@ folder = ".toolcell"
 path = ".toolcell/audit.jsonl"
 # key = "env:TOOLCELL_AUDIT_KEY"
 
+# `toolcell serve` offers the tools to MCP clients, as this agent. Over HTTP
+# (`toolcell serve --http 127.0.0.1:8931`) a token of `toolcell tokens` says which.
+[server]
+agent_id = "assistant"
+# approval_seconds = 30.0         # then a call waits as pending
+# allowed_hosts = ["tools.example.com"]
+
 # What each agent may do. What no rule allows is refused.
 [[policies]]
 agent_id = "assistant"

@@ -145,6 +145,7 @@ def test_python_blocks_run_rg_01(block: Block, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-I", str(script)],
         cwd=tmp_path,
+        env={**os.environ, "PATH": path_with_us()},
         capture_output=True,
         text=True,
         check=False,
@@ -156,10 +157,14 @@ def test_python_blocks_run_rg_01(block: Block, tmp_path: Path) -> None:
         compare(block.output, done.stdout)
 
 
+def path_with_us() -> str:
+    """Return where commands are looked for, ours first."""
+    return f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+
+
 def run_command(text: str, shown: list[str], folder: Path) -> tuple[str, int]:
     """Run a command of ours as a reader would; return its output and exit code."""
-    path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "80"}
+    env = {**os.environ, "PATH": path_with_us(), "NO_COLOR": "1", "COLUMNS": "80"}
     env.pop("FORCE_COLOR", None)
     if any("using the subprocess backend" in line for line in shown):
         env["DOCKER_HOST"] = _NO_ENGINE

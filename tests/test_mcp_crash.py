@@ -1,0 +1,107 @@
+"""A server that is killed under load loses nothing that counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from .cli import toolcell
+from .mcp_servers import (
+    MODERN,
+    WITH_CODE,
+    http_client,
+    http_process,
+    said,
+    token,
+    written,
+)
+
+pytestmark = pytest.mark.anyio
+
+LIMIT, CLIENTS = 60, 4
+TOOLS = '''
+import os
+
+from toolcell.tools import tool
+
+
+@tool(name="own_spend")
+async def spend(place: str) -> str:
+    """Spend a unit, for everybody to see."""
+    file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, b"x")
+    os.close(file)
+    return "spent"
+'''
+
+
+def configured(folder: Path) -> Path:
+    (folder / "own_spending.py").write_text(TOOLS)
+    python = 'python = ["own_spending:spend"]\nfolders = ["."]\n'
+    text = WITH_CODE.replace("[tools]\n", f"[tools]\n{python}")
+    budget = f'budgets = [{{ unit = "calls", limit = {LIMIT}, window = "day" }}]\n'
+    return written(folder, text.replace('ask = ["get', f'{budget}ask = ["get', 1))
+
+
+async def spend(url: str, secret: str, place: Path) -> None:
+    """Spend until there is nothing left, or nobody answers."""
+    try:
+        async with http_client(url, secret, mode=MODERN) as client:
+            while True:
+                result = await client.call_tool("own_spend", {"place": str(place)})
+                if result.is_error:
+                    assert said(result)["reason"] == "budget_exceeded"
+                    break
+    except* Exception as group:
+        # The server was killed meanwhile.
+        assert not group.split(AssertionError)[0]
+
+
+@pytest.mark.timeout(240)
+async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
+    path = configured(tmp_path)
+    secret, place = token(path), tmp_path / "spent"
+
+    def spent() -> int:
+        return place.stat().st_size if place.exists() else 0
+
+    with http_process(path) as (url, process):
+        async with http_client(url, secret, mode=MODERN) as client:
+            waiting = said(await client.call_tool("get_today_date", {}))
+        async with anyio.create_task_group() as tasks:
+            code: dict[str, Any] = {"code": "while True: pass"}
+            for _ in range(CLIENTS):
+                tasks.start_soon(spend, url, secret, place)
+            tasks.start_soon(_call, url, secret, "run_python", code)
+            while spent() < LIMIT // 3:
+                await anyio.sleep(0.01)
+            process.kill()
+            await anyio.to_thread.run_sync(process.wait)
+    before = spent()
+
+    listed = toolcell("approvals", "list", "--json", "--config", str(path))
+    with http_process(path) as (url, process):
+        await spend(url, secret, place)
+        process.terminate()
+        assert await anyio.to_thread.run_sync(process.wait) == 0
+
+    assert [each["id"] for each in json.loads(listed.stdout)] == [
+        waiting["approval_id"]
+    ]
+    assert LIMIT // 3 <= before < LIMIT
+    # The program's call, and each that was in flight, may be paid for and unmade.
+    assert LIMIT - CLIENTS - 1 <= spent() <= LIMIT
+    left = toolcell("clean", "--json")
+    assert json.loads(left.stdout) == {"removed": []}
+
+
+async def _call(url: str, secret: str, name: str, arguments: dict[str, Any]) -> None:
+    try:
+        async with http_client(url, secret, mode=MODERN) as client:
+            await client.call_tool(name, arguments)
+    except* Exception as group:
+        assert group.exceptions
