@@ -72,12 +72,12 @@ async def cells_settled(sandbox: SandboxManager, prepared: int) -> None:
             await anyio.sleep(_POLL_SECONDS)
 
 
-async def containers_gone() -> None:
-    """Wait until the engine has removed every container of this process."""
+async def containers_settled(count: int = 0) -> None:
+    """Wait until the engine has only so many containers of this process."""
     client = docker.from_env()
     try:
         with anyio.fail_after(_SETTLE_SECONDS):
-            while _ours(client):
+            while len(_ours(client)) > count:
                 await anyio.sleep(_POLL_SECONDS)
     finally:
         client.close()

@@ -178,7 +178,7 @@ async def cold(runtime: str, gate: float, options: Options) -> list[Row]:
 
 
 def _slow(name: str, run: Callable[[], Awaitable[float | None]]) -> Contender:
-    settle = processes.containers_gone
+    settle = processes.containers_settled
     return Contender(name=name, run=run, settle=settle, burst=SLOW_BURST)
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,7 +15,15 @@ import anyio
 import baselines
 import processes
 from baselines import PYTHON
-from measure import Contender, Row, Sample, WrongResult, against, take_turns
+from measure import (
+    SLOW_BURST,
+    Contender,
+    Row,
+    Sample,
+    WrongResult,
+    against,
+    take_turns,
+)
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
@@ -26,6 +35,7 @@ _STATE_MB = 200
 _FILE_MB = 100
 _SESSIONS = 100
 _CALLERS = 8
+_DOCKER_POOL = 4
 
 
 def _config(limits: Limits | None = None, pool: int = 0) -> SandboxConfig:
@@ -35,6 +45,13 @@ def _config(limits: Limits | None = None, pool: int = 0) -> SandboxConfig:
         limits=limits or Limits(),
         pool=pool,
         max_concurrency=2 * _SESSIONS,
+    )
+
+
+def _docker_config(options: Options, runtime: str, pool: int = 0) -> SandboxConfig:
+    baselines.needs_docker(options.image, runtime)
+    return SandboxConfig(
+        backend="docker", image=options.image, runtime=runtime, pool=pool
     )
 
 
@@ -49,7 +66,45 @@ async def rerun(options: Options) -> list[Row]:
 
         contenders = [Contender(name="session.run", run=ours), baselines.plain()]
         samples = await take_turns(contenders, options.runs)
-    return against("subprocess, x + 1 in a session", samples, [None])
+    return against("subprocess, x + 1 in a session", samples, [32])
+
+
+async def docker_rerun(options: Options) -> list[Row]:
+    """The same in a container against a new process in a running container."""
+    config = _docker_config(options, "runc")
+    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        await session.run("x = 41")
+
+        async def ours() -> None:
+            if (await session.run("x + 1")).value != 42:
+                raise WrongResult("x + 1 is not 42")
+
+        with baselines.docker_exec(options.image, "runc") as docker_exec:
+            contenders = [Contender(name="session.run", run=ours), docker_exec]
+            samples = await take_turns(contenders, options.runs)
+    return against("docker/runc, x + 1 in a session", samples, [37])
+
+
+async def docker_pooled(runtime: str, gate: float, options: Options) -> list[Row]:
+    """A never-used container from a full pool, destroyed in the background."""
+    config = _docker_config(options, runtime, pool=_DOCKER_POOL)
+    async with SandboxManager(config) as sandbox:
+
+        async def ours() -> None:
+            if (await sandbox.run("print(1)")).stdout != "1\n":
+                raise WrongResult("print(1) printed something else")
+
+        async def full() -> None:
+            while sandbox.pool_stats().ready < _DOCKER_POOL:
+                await anyio.sleep(0.01)
+            await processes.containers_settled(_DOCKER_POOL)
+
+        contenders = [
+            Contender(name="sandbox.run", run=ours, settle=full, burst=SLOW_BURST),
+            baselines.docker_run(options.image, runtime),
+        ]
+        samples = await take_turns(contenders, options.runs)
+    return against(f"docker/{runtime}, fresh pooled cell", samples, [gate])
 
 
 async def fork(options: Options) -> list[Row]:
@@ -69,7 +124,9 @@ async def fork(options: Options) -> list[Row]:
         started = time.perf_counter()
         bytes(state)
         copied.values.append((time.perf_counter() - started) * 1000)
-    return against("subprocess, fork with 200 MB of state", [sample, copied], [None])
+    work = "subprocess, fork with 200 MB of state"
+    bound = Row(work=work, ours=sample, compare="absolute", gate=10)
+    return [*against(work, [sample, copied], [None]), bound]
 
 
 async def files(options: Options) -> list[Row]:
@@ -133,6 +190,9 @@ async def callers(options: Options) -> list[Row]:
 
 SESSION_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "session-rerun": rerun,
+    "session-rerun-docker": docker_rerun,
+    "docker-pooled": partial(docker_pooled, "runc", 42),
+    "runsc-pooled": partial(docker_pooled, "runsc", 8.2),
     "session-fork": fork,
     "session-files": files,
     "session-idle": idle_sessions,

@@ -9,7 +9,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -320,8 +320,9 @@ class SandboxManager:
         program = await self.equip(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
             await _put_files(cell, files)
-            async for event in stream_run(cell, program, pieces):
-                yield event
+            async with aclosing(stream_run(cell, program, pieces)) as events:
+                async for event in events:
+                    yield event
 
     def narrowed(self, network: Network | None) -> Network:
         """Return the manager's network, or one within it.

@@ -9,7 +9,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,8 +159,9 @@ class Session:
         pieces = Pieces()
         async with self._my_turn() as cell:
             program = self._reaching_out(program, pieces.add_connection)
-            async for event in stream_run(cell, program, pieces):
-                yield event
+            async with aclosing(stream_run(cell, program, pieces)) as events:
+                async for event in events:
+                    yield event
 
     def _program(
         self,
@@ -199,7 +200,8 @@ class Session:
                 raise CellLostError(trunk.over, hint=_OPEN_ANOTHER)
             try:
                 yield trunk.cell
-            except InvalidInputError:
+            except (InvalidInputError, GeneratorExit):
+                # A stream that its reader leaves has interrupted its program.
                 raise
             except BaseException as error:
                 # Half a run is no state to go on from.

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 
 import anyio
 
+from toolcell.core import CellLostError
+
 from .cell_client import Cell, Program, Stream
 from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .result import Connection
+from .verdict import RunReport
+
+# An interrupted program has half a second to obey before it is killed.
+_PATIENCE_SECONDS = 5.0
 
 
 class Pieces:
@@ -54,6 +61,10 @@ async def stream_run(
                 done = True
             for piece in pieces.take():
                 yield piece
+    except GeneratorExit:
+        if not program.final and not done:
+            await _interrupt(cell, report)
+        raise
     finally:
         if program.egress is not None:
             await program.egress.close()
@@ -64,3 +75,17 @@ async def stream_run(
     for artifact in result.artifacts:
         yield ArtifactMade(artifact)
     yield Finished(result)
+
+
+async def _interrupt(cell: Cell, report: RunReport) -> None:
+    """End a run that nobody reads any more; its session may go on."""
+    with (
+        anyio.move_on_after(_PATIENCE_SECONDS, shield=True) as scope,
+        # Who uses the session next is told.
+        contextlib.suppress(CellLostError),
+    ):
+        await cell.stop()
+        while not await cell.step(report, None):
+            pass
+    if scope.cancelled_caught:
+        await cell.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import tarfile
 import zipfile
 from contextlib import aclosing
@@ -283,3 +284,42 @@ async def test_leaving_a_stream_ends_the_program(sandbox: SandboxManager) -> Non
                 assert event == Stdout(b"here\n")
                 break
         assert sandbox.active_cells == 0
+
+
+async def test_leaving_a_session_s_stream_interrupts_its_program_only(
+    sandbox: SandboxManager,
+) -> None:
+    code = "import time\nx += 1\nprint('here', flush=True)\ntime.sleep(600)"
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        with anyio.fail_after(20):
+            async with aclosing(session.stream(code)) as events:
+                async for event in events:
+                    assert event == Stdout(b"here\n")
+                    break
+        after = await session.run("x")
+
+    assert (after.status, after.value, after.warnings) == ("ok", 2, ())
+
+
+@pytest.mark.full
+async def test_a_gibibyte_passes_within_64_mib(backend: BackendRow) -> None:
+    size = 1 << 30
+    code = f"import os\nfor _ in range({size} // 65536): os.write(1, b'x' * 65536)"
+    limits = Limits(wall_seconds=600, output_bytes=2 * size)
+    total = 0
+    async with SandboxManager(backend.config(limits=limits)) as sandbox:
+        await sandbox.run("1", limits=Limits(output_bytes=1024))
+        before = most = _resident_bytes()
+        async for event in sandbox.stream(code):
+            if isinstance(event, Stdout):
+                total += len(event.data)
+                most = max(most, _resident_bytes())
+
+    assert total == size
+    assert most - before < 64 << 20
+
+
+def _resident_bytes() -> int:
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
