@@ -14,7 +14,14 @@ import anyio
 from toolcell.core import CellLostError, SandboxUnavailableError
 
 from .call_server import CallServer
-from .cell.frames import PROTOCOL_VERSION, Frame, FrameError, encode, strict_json
+from .cell.frames import (
+    PROTOCOL_VERSION,
+    Frame,
+    FrameError,
+    encode,
+    encode_head,
+    strict_json,
+)
 from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits
 from .result import ExecutionResult
@@ -293,7 +300,7 @@ class Cell:
             )
 
     async def ask(
-        self, header: dict[str, Any], payload: bytes = b""
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> tuple[dict[str, Any], bytes]:
         """Send a frame that has one answer; return that.
 
@@ -301,7 +308,8 @@ class Cell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        await self._channel.send(self._hello() + encode(header, payload))
+        head = encode_head(header, len(payload))
+        await self._channel.send(self._hello() + head, payload)
         if not self._ready:
             await self.wait_ready()
         try:

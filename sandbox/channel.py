@@ -13,6 +13,7 @@ from toolcell.core import CellLostError
 from .cell.frames import Frame, FrameDecoder, FrameError
 
 _READ_BYTES = 262_144
+_ENDED = "the cell ended before its result was in"
 # A cell never has more to say at once than one result or one piece of output.
 _MAX_FROM_CELL = 32 * 1024 * 1024
 
@@ -35,14 +36,15 @@ class Channel:
         self._sending = anyio.Lock()
         self._streams = StreamSplitter() if multiplexed else None
 
-    async def send(self, data: bytes) -> None:
-        """Send all of `data`. Raises CellLostError if nobody reads it.
+    async def send(self, *parts: bytes | memoryview) -> None:
+        """Send all of `parts`. Raises CellLostError if nobody reads them.
 
         Any number of tasks may send. What one has begun to send, and was cancelled
         over, the next one ends: a cell never sees half a frame.
         """
-        self._unsent.append(memoryview(data))
-        if len(self._unsent) == 1 and self._push():
+        alone = not self._unsent
+        self._unsent.extend(map(memoryview, parts))
+        if alone and self._push():
             return
         async with self._sending:
             while not self._push():
@@ -76,21 +78,29 @@ class Channel:
         """
         while not self._frames:
             try:
-                data = self._sock.recv(_READ_BYTES)
+                self._frames += self._read()
             except BlockingIOError:
                 await self._wait(anyio.wait_readable)
-                continue
-            except OSError as error:
-                raise CellLostError(f"the cell's channel broke: {error}") from None
-            if not data:
-                raise CellLostError("the cell ended before its result was in")
-            try:
-                if self._streams is not None:
-                    data = self._streams.feed(data)
-                self._frames += self._decoder.feed(data)
             except FrameError as error:
                 raise CellLostError(f"the cell sent a bad frame: {error}") from None
+            except OSError as error:
+                raise CellLostError(f"the cell's channel broke: {error}") from None
         return self._frames.pop(0)
+
+    def _read(self) -> list[Frame]:
+        """Take in what is there; return the frames that are now complete."""
+        room = self._decoder.room() if self._streams is None else None
+        if room is not None:
+            count = self._sock.recv_into(room)
+            if not count:
+                raise CellLostError(_ENDED)
+            return self._decoder.filled(count)
+        data = self._sock.recv(_READ_BYTES)
+        if not data:
+            raise CellLostError(_ENDED)
+        if self._streams is not None:
+            data = self._streams.feed(data)
+        return self._decoder.feed(data)
 
     def quiet(self) -> bool:
         """Tell whether nothing has come and the other end is there."""

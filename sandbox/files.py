@@ -92,9 +92,7 @@ class WorkDir:
         name, offset = checked_path(path), 0
         while True:
             part = whole[offset : offset + _CHUNK_BYTES]
-            await self._ask(
-                {"op": "write", "path": name, "offset": offset}, bytes(part)
-            )
+            await self._ask({"op": "write", "path": name, "offset": offset}, part)
             offset += len(part)
             if offset >= len(whole):
                 return
@@ -184,7 +182,7 @@ class WorkDir:
         return len(files)
 
     async def _ask(
-        self, wish: dict[str, Any], payload: bytes = b""
+        self, wish: dict[str, Any], payload: bytes | memoryview = b""
     ) -> tuple[dict[str, Any], bytes]:
         header = {"type": "file", "branch": self._branch, **wish}
         answer, data = await self._cell.ask(header, payload)

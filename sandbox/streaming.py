@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -13,6 +14,9 @@ from .cell_client import Cell, Program, Stream
 from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .result import Connection
 from .verdict import RunReport
+
+if TYPE_CHECKING:
+    from .egress import Egress
 
 # An interrupted program has half a second to obey before it is killed.
 _PATIENCE_SECONDS = 5.0
@@ -63,7 +67,7 @@ async def stream_run(
                 yield piece
     except GeneratorExit:
         if not program.final and not done:
-            await _interrupt(cell, report)
+            await _interrupt(cell, report, program.egress)
         raise
     finally:
         if program.egress is not None:
@@ -77,15 +81,16 @@ async def stream_run(
     yield Finished(result)
 
 
-async def _interrupt(cell: Cell, report: RunReport) -> None:
+async def _interrupt(cell: Cell, report: RunReport, egress: Egress | None) -> None:
     """End a run that nobody reads any more; its session may go on."""
+    ended = False
     with (
-        anyio.move_on_after(_PATIENCE_SECONDS, shield=True) as scope,
+        anyio.move_on_after(_PATIENCE_SECONDS, shield=True),
         # Who uses the session next is told.
         contextlib.suppress(CellLostError),
     ):
         await cell.stop()
-        while not await cell.step(report, None):
-            pass
-    if scope.cancelled_caught:
+        while not ended:
+            ended = await cell.step(report, None, None, egress)
+    if not ended:
         await cell.kill()

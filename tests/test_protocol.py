@@ -175,6 +175,29 @@ def test_frames_survive_any_cut() -> None:
         assert [len(frame.payload) for frame in seen] == list(range(20))
 
 
+@pytest.mark.parametrize("cut", [1, 7, 1_000, 131_072, 400_000])
+def test_large_payloads_survive_any_cut_and_both_ways_in(cut: int) -> None:
+    payloads = [b"a" * 200_000, b"", b"b" * 131_072, os.urandom(300_001), b"c", b"d"]
+    wire = b"".join(encode({"type": "x"}, payload) for payload in payloads)
+    for by_room in (False, True):
+        decoder = FrameDecoder()
+        frames = []
+        rest = memoryview(wire)
+        while rest:
+            room = decoder.room() if by_room else None
+            if room is None:
+                frames += decoder.feed(bytes(rest[:cut]))
+                rest = rest[cut:]
+                continue
+            size = min(cut, len(room), len(rest))
+            room[:size] = rest[:size]
+            frames += decoder.filled(size)
+            rest = rest[size:]
+
+        assert [frame.payload for frame in frames] == payloads
+        assert all(type(frame.payload) is bytes for frame in frames)
+
+
 def test_lengths_are_checked_before_the_bytes_come() -> None:
     decoder = FrameDecoder(max_payload_bytes=10)
     with pytest.raises(FrameError):

@@ -103,3 +103,13 @@ async def test_a_kill_that_nobody_asked_for_is_killed(sandbox: SandboxManager) -
     result = await sandbox.run("import os; os.kill(os.getpid(), 9)")
 
     assert (result.status, result.signal) == ("killed", "SIGKILL")
+
+
+async def test_a_deadline_before_the_first_line_is_a_timeout(
+    sandbox: SandboxManager,
+) -> None:
+    limits = Limits(wall_seconds=0.00001)
+    for _ in range(5):
+        result = await sandbox.run("print(1)\nwhile True: pass", limits=limits)
+
+        assert (result.status, result.signal) == ("timeout", "SIGKILL")

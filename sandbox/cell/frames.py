@@ -20,6 +20,9 @@ PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 256 * 1024
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 
+# What is larger is not gathered piece by piece.
+_LARGE_BYTES = 128 * 1024
+
 _LENGTHS = struct.Struct(">II")
 
 
@@ -43,10 +46,19 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     Raises:
         FrameError: The header or the payload is larger than its cap.
     """
+    return encode_head(header, len(payload)) + payload
+
+
+def encode_head(header: dict[str, Any], payload_bytes: int) -> bytes:
+    """Return what comes before the payload of a frame.
+
+    Raises:
+        FrameError: The header or the payload is larger than its cap.
+    """
     text = _encoder.encode(header).encode()
-    if len(text) > MAX_HEADER_BYTES or len(payload) > MAX_PAYLOAD_BYTES:
-        raise FrameError(f"frame of {len(text)} + {len(payload)} bytes is too large")
-    return _LENGTHS.pack(len(text), len(payload)) + text + payload
+    if len(text) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
+        raise FrameError(f"frame of {len(text)} + {payload_bytes} bytes is too large")
+    return _LENGTHS.pack(len(text), payload_bytes) + text
 
 
 def strict_json(text: bytes) -> Any:
@@ -81,11 +93,34 @@ _decoder = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_c
 
 
 class FrameDecoder:
-    """Turns a stream of bytes into frames; keeps at most one unfinished frame."""
+    """Turns a stream of bytes into frames; keeps at most one unfinished frame.
+
+    The rest of a large payload can be read to where it belongs, by `room` and
+    `filled`, in place of `feed`.
+    """
 
     def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._buffer = bytearray()
         self._max_payload_bytes = max_payload_bytes
+        # The header and payload of a large frame, and how much of it is there.
+        self._header: dict[str, Any] | None = None
+        self._payload = bytearray()
+        self._size = self._have = 0
+
+    def room(self) -> memoryview | None:
+        """Return where the next bytes belong; None if only `feed` can tell."""
+        if self._header is None:
+            return None
+        return memoryview(self._payload)[self._have : self._size]
+
+    def filled(self, count: int) -> list[Frame]:
+        """Take note of bytes in `room`; return the frame that is now complete."""
+        self._have += count
+        if self._header is None or self._have < self._size:
+            return []
+        frame = Frame(self._header, bytes(memoryview(self._payload)[: self._size]))
+        self._header = None
+        return [frame]
 
     def feed(self, data: bytes) -> list[Frame]:
         """Add bytes and return the frames that are now complete.
@@ -93,13 +128,20 @@ class FrameDecoder:
         Raises:
             FrameError: A length is over its cap or a header is no JSON object.
         """
-        self._buffer += data
         frames: list[Frame] = []
-        while True:
+        room = self.room()
+        if room is not None:
+            piece = data[: len(room)]
+            room[: len(piece)] = piece
+            frames += self.filled(len(piece))
+            data = data[len(piece) :]
+        self._buffer += data
+        while self._header is None:
             frame = self._next()
             if frame is None:
-                return frames
+                break
             frames.append(frame)
+        return frames
 
     def _next(self) -> Frame | None:
         buffer = self._buffer
@@ -110,11 +152,25 @@ class FrameDecoder:
             raise FrameError(f"frame of {header_size} + {payload_size} bytes refused")
         header_end = _LENGTHS.size + header_size
         end = header_end + payload_size
-        if len(buffer) < end:
+        large = payload_size > _LARGE_BYTES
+        if len(buffer) < (header_end if large else end):
             return None
         header = strict_json(bytes(buffer[_LENGTHS.size : header_end]))
         if not isinstance(header, dict) or not isinstance(header.get("type"), str):
             raise FrameError("a frame header must be an object with a type")
+        if len(buffer) < end:
+            self._begin_large(header, payload_size, header_end)
+            return None
         payload = bytes(buffer[header_end:end])
         del buffer[:end]
         return Frame(header, payload)
+
+    def _begin_large(
+        self, header: dict[str, Any], payload_size: int, header_end: int
+    ) -> None:
+        if len(self._payload) < payload_size:
+            self._payload = bytearray(payload_size)
+        self._header, self._size = header, payload_size
+        self._have = len(self._buffer) - header_end
+        self._payload[: self._have] = self._buffer[header_end:]
+        self._buffer.clear()

@@ -34,6 +34,13 @@ class Channel:
         return self._frames.pop(0) if self._frames else None
 
     def read_more(self) -> None:
+        room = self._decoder.room()
+        if room is not None:
+            count = os.readv(self.read_fd, [room])
+            if not count:
+                raise HostGone
+            self._frames += self._decoder.filled(count)
+            return
         data = os.read(self.read_fd, _READ_BYTES)
         if not data:
             raise HostGone

@@ -308,6 +308,9 @@ class Run:
                 return json.loads(setup), report
         except ValueError:
             pass
+        if self._reason is not None:
+            # Ended by us before the program had its turn.
+            return {}, report
         return {"error": "the program's process died before it was confined"}, report
 
     def finish(self, lost: str | None) -> None:
