@@ -56,7 +56,7 @@ class Repl:
         self._portal = portal
         self._out = out
         self._sink = None if out is None else FolderArtifacts(out)
-        self._handed_out: set[tuple[str, str]] = set()
+        self._artifacts: set[tuple[str, str]] = set()
         self._forks: list[str] = []
         self._inputs = 0
         self._reading = self._interrupted = False
@@ -170,10 +170,12 @@ class Repl:
             print(safe(repr(value)))
         for line in (*result.reasons, *result.warnings):
             _complain(line)
+        # Files stay in a session, and come again with each run.
+        before, self._artifacts = self._artifacts, set()
         for artifact in result.artifacts:
             key = artifact.name, artifact.sha256
-            if key not in self._handed_out:
-                self._handed_out.add(key)
+            self._artifacts.add(key)
+            if key not in before:
                 self._keep(artifact)
         if result.status not in ("ok", "error"):
             _complain(summary(result))

@@ -31,8 +31,8 @@ class CodeSession:
     programs: int = 0
     """Python programs that were begun in it."""
 
-    handed_out: set[tuple[str, str]] = field(default_factory=set)
-    """Name and hash of each artifact that was handed out."""
+    artifacts: frozenset[tuple[str, str]] = frozenset()
+    """Name and hash of each artifact of the last run."""
 
 
 class CodeSessions:

@@ -224,9 +224,12 @@ def _hand_out(
     told: dict[str, JsonValue],
 ) -> None:
     """Give new artifacts to the sink of the call, and name them in the result."""
-    handed_out = set() if kept is None else kept.handed_out
-    new = [each for each in result.artifacts if _key(each) not in handed_out]
-    handed_out.update(map(_key, new))
+    before: frozenset[tuple[str, str]] = frozenset()
+    if kept is not None:
+        # Files stay in a session, and come again with each run.
+        before = kept.artifacts
+        kept.artifacts = frozenset(map(_key, result.artifacts))
+    new = [each for each in result.artifacts if _key(each) not in before]
     shown: list[JsonValue] = []
     for artifact in new:
         facts: dict[str, JsonValue] = {
