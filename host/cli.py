@@ -57,6 +57,10 @@ _EXIT_BY_STATUS = {
     "cancelled": 130,
 }
 
+_LANGUAGES = {".sh": "bash"} | dict.fromkeys(
+    (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"), "node"
+)
+
 app = typer.Typer(
     name="toolcell",
     help="Run code and call tools that you do not trust, and see what they did.",
@@ -95,7 +99,8 @@ def run(
     file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
     backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
     language: Annotated[
-        str | None, typer.Option(help="python or bash; default by the file's name.")
+        str | None,
+        typer.Option(help="python, bash or node; else by the file's name."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
     memory: Annotated[int, typer.Option(help="MiB of memory.")] = 256,
@@ -134,7 +139,7 @@ def run(
 
     options = RunOptions(
         code=read_program(file),
-        language=language or ("bash" if file.endswith(".sh") else "python"),
+        language=language or _LANGUAGES.get(Path(file).suffix, "python"),
         inputs=dict(parse_input(text) for text in input_ or []),
         config={
             "backend": backend,

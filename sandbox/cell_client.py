@@ -30,7 +30,7 @@ from .verdict import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, RunReport, verdict
 if TYPE_CHECKING:
     from .egress import Egress
 
-Language = Literal["python", "bash"]
+Language = Literal["python", "bash", "node"]
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 
@@ -44,7 +44,7 @@ _GRACE_SECONDS = 0.1
 _SESSION_GRACE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
 _ANSWERS = {"file": "file", "fork": "forked"}
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/node/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +337,7 @@ class Cell:
             "code_bytes": len(program.code),
             "wall_seconds": limits.wall_seconds,
             "cpu_seconds": limits.cpu_seconds,
+            "memory_mb": limits.memory_mb,
             "output_bytes": limits.output_bytes,
             "stop_at_output_limit": limits.stop_at_output_limit,
             "watch_memory_bytes": limits.memory_mb << 20 if watch else 0,

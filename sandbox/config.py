@@ -314,6 +314,10 @@ class SandboxConfig(_Model):
     """The interpreter of subprocess cells, an absolute path; None takes the one
     that runs this process."""
 
+    node: str | None = None
+    """The node of subprocess cells, an absolute path; None takes the one on this
+    process's PATH. Docker cells have that of their image."""
+
     limits: Limits = Limits()
     """The limits of every run; a run may narrow them."""
 
@@ -359,7 +363,7 @@ class SandboxConfig(_Model):
     """Runs that may wait. When it is reached a run is refused with
     SandboxUnavailableError."""
 
-    @field_validator("python")
+    @field_validator("python", "node")
     @classmethod
     def _absolute(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith("/"):

@@ -201,6 +201,7 @@ class DockerBackend:
             "uid": CELL_UID,
             "workdir": WORKDIR,
             "env": cell_environment(self._config.env, WORKDIR),
+            "node": "node",
             "rlimits": rlimits,
             "address_space": 0 if self._held.memory else limits.memory_mb << 20,
             "affinity": 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import resources
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
@@ -22,6 +22,7 @@ def build_image(
     name: str,
     *,
     base: str | None = None,
+    arguments: Mapping[str, str] | None = None,
     tag: str | None = None,
     on_step: Callable[[int, int, str], None] | None = None,
 ) -> str:
@@ -30,6 +31,7 @@ def build_image(
     Args:
         name: One of `image_names()`.
         base: The image to build on; None takes the Dockerfile's public one.
+        arguments: Other arguments of the Dockerfile, such as NODE.
         tag: The name to give it; None takes `toolcell/NAME:latest`.
         on_step: Called with the step's number, the number of steps and its text.
 
@@ -51,7 +53,7 @@ def build_image(
             steps = client.api.build(
                 path=str(path),
                 tag=wanted,
-                buildargs={"BASE": base} if base else {},
+                buildargs={**(arguments or {}), **({"BASE": base} if base else {})},
                 rm=True,
                 decode=True,
             )

@@ -151,8 +151,8 @@ class SandboxManager:
 
         Args:
             code: The program's text.
-            language: "python" or "bash".
-            inputs: JSON values that become variables: Python globals, or
+            language: "python", "bash" or "node".
+            inputs: JSON values that become variables: globals of Python and node, or
                 environment variables of bash (strings as they are, others as
                 JSON text).
             limits: Narrower limits for this run; what is not set in them, and

@@ -6,7 +6,7 @@ import json
 import keyword
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import SecretStr
 
@@ -43,9 +43,9 @@ def make_program(
             an input has no usable name or is not JSON, or a secret cannot be an
             environment variable.
     """
-    if language not in ("python", "bash"):
+    if language not in get_args(Language):
         raise InvalidInputError(
-            f"unknown language {language!r}", hint="use 'python' or 'bash'"
+            f"unknown language {language!r}", hint="use 'python', 'bash' or 'node'"
         )
     if not streamed and limits.output_bytes > MAX_KEPT_BYTES:
         raise InvalidInputError(

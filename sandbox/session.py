@@ -110,7 +110,7 @@ class Session:
         are kept, else they are lost: `result.state` says which. A run may narrow
         the limits on time, output and code; those on memory, processes, CPUs,
         files and disk are the cell's. Processes that were detached from the
-        program end with the run; `bash` keeps files only.
+        program end with the run; `bash` and `node` keep files only.
 
         Args:
             code: The program's text.
@@ -179,7 +179,7 @@ class Session:
             raise InvalidInputError(
                 "'process' isolation keeps no state", hint="use fresh=True"
             )
-        branch = None if fresh or language == "bash" else self._branch
+        branch = None if fresh or language != "python" else self._branch
         return self._manager.session_program(
             code,
             language,

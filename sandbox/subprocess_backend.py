@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -53,6 +54,7 @@ _SHOWN = (
     "/usr/share/zoneinfo",
     "/usr/share/terminfo",
     "/usr/share/python3",
+    "/usr/share/nodejs",
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -60,6 +62,7 @@ _SHOWN = (
     "/etc/localtime",
     "/etc/mime.types",
 )
+_NODE = "/node/bin/node"
 _FIRST_UID = 1_900_000_000
 _START_SECONDS = 20.0
 
@@ -123,7 +126,7 @@ class SubprocessBackend:
         show = shown_paths(python)
         binds = mounts.follow(mount.bind for mount in self._config.mounts)
         mounts.keep_clear_of(binds, show)
-        binds += layers.store_binds(self._config)
+        binds += [*layers.store_binds(self._config), *node_binds(self._config.node)]
         launcher = Launcher.spawn(python)
         try:
             await launcher.set_up(
@@ -169,6 +172,7 @@ class SubprocessBackend:
             "uid": CELL_UID,
             "workdir": WORKDIR,
             "env": cell_environment(self._config.env, WORKDIR),
+            "node": _NODE,
             "rlimits": rlimits,
             "address_space": 0 if self._cgroups else limits.memory_mb << 20,
             "affinity": 0 if self._cgroups else limits.cpus,
@@ -337,6 +341,18 @@ def interpreter() -> str:
     """Return the interpreter below any virtual environment of this process."""
     base: str = getattr(sys, "_base_executable", sys.executable)
     return os.path.realpath(base)
+
+
+def node_binds(node: str | None) -> list[mounts.Bind]:
+    """Return how cells are shown a node: not where it is, which may be below /tmp.
+
+    Args:
+        node: Its path; None takes the one on this process's PATH, if there is one.
+    """
+    found = node or shutil.which("node")
+    return (
+        [mounts.Bind(os.path.realpath(found), _NODE, read_only=True)] if found else []
+    )
 
 
 def shown_paths(python: str) -> list[str]:

@@ -374,7 +374,7 @@ def test_an_image_build_takes_nothing_from_a_program() -> None:
     import inspect
 
     assert set(inspect.signature(build_image).parameters) == {
-        "name", "base", "tag", "on_step"
+        "name", "base", "arguments", "tag", "on_step"
     }  # fmt: skip
 
 

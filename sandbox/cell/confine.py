@@ -38,8 +38,6 @@ def confine(settings: dict[str, Any]) -> list[str]:
     # The supervisor shares the cell's CPU time and must not starve.
     os.nice(_NICE)
     set_rlimits(settings["rlimits"])
-    if settings["address_space"]:
-        set_rlimits({"memory": _address_space() + settings["address_space"]})
     held = ["rlimits", *settings["held"]]
     uid = settings["uid"]
     if uid is not None and os.getuid() != uid:
@@ -55,6 +53,12 @@ def confine(settings: dict[str, Any]) -> list[str]:
     if missing:
         raise ConfineError("missing layers: " + ", ".join(missing))
     return held
+
+
+def limit_memory(address_space: int) -> None:
+    """Let the caller add so many bytes to its address space; 0 sets no limit."""
+    if address_space:
+        set_rlimits({"memory": _address_space() + address_space})
 
 
 def set_rlimits(limits: dict[str, int]) -> None:

@@ -22,8 +22,8 @@ import time
 import traceback
 import types
 
-from . import bridge, displays, packages
-from .confine import ConfineError, confine, set_rlimits
+from . import bridge, displays, node, packages
+from .confine import ConfineError, confine, limit_memory, set_rlimits
 from .descriptors import place
 
 TYPE_CHECKING = False
@@ -36,6 +36,9 @@ REQUEST_FD = 4
 _HIGHEST_FD = 1024
 # The program's own work dir: a branch has another than the cell.
 _home = ""
+# Bytes that a program may add to the address space; 0 where a cgroup holds memory.
+_address_space = 0
+_node = ""
 SECRETS = "$secrets"
 """Among the inputs of a request, where no input can be: environment variables of
 this run alone."""
@@ -101,6 +104,8 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             _set_stage()
             first = b""
         setup = {"layers": held, "cpu": time.process_time()}
+        global _address_space, _node
+        _address_space, _node = settings["address_space"], settings["node"]
         # The last word that is ours; it waits in the pipe until a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)
@@ -141,12 +146,16 @@ def _rehearse() -> None:
 def _serve(first: bytes) -> int:
     request = _read_request(first)
     if request.get("branch"):
+        limit_memory(_address_space)
         return _live(request)
     if not request.get("tools"):
         os.close(REQUEST_FD)
     os.environ.update(request.pop("secrets"))
     if request["cpu_seconds"]:
         set_rlimits({"cpu": math.ceil(request["cpu_seconds"])})
+    if request["language"] == "node":
+        return node.run(_node, request["memory_mb"], request["code"], request["inputs"])
+    limit_memory(_address_space)
     if request["language"] == "bash":
         return _run_bash(request["code"], request["inputs"])
     return _run_python(request)

