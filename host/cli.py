@@ -99,8 +99,7 @@ def run(
     file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
     backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
     language: Annotated[
-        str | None,
-        typer.Option(help="python, bash or node; else by the file's name."),
+        str | None, typer.Option(help="python, bash or node; else by the file's name")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
     memory: Annotated[int, typer.Option(help="MiB of memory.")] = 256,
