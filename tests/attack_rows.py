@@ -29,12 +29,9 @@ def known_rows() -> dict[int, str]:
 
 
 def required_rows() -> set[int]:
-    """Return the rows of all layers but artifacts and MCP, taken for themselves."""
+    """Return the rows of all layers but artifacts, taken for themselves."""
     return {
-        row
-        for row, layer in known_rows().items()
-        if re.search(r"\b[KCFHRLGMT]\b", layer)
-        or (re.search(r"\b[GT]\b", layer) and "M" not in layer)
+        row for row, layer in known_rows().items() if re.search("[KCFHRLGMT]", layer)
     }
 
 

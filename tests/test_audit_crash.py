@@ -42,6 +42,19 @@ def start_writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
     return writer
 
 
+def printed_by(script: str, path: Path) -> str:
+    """Run a script in a process of its own that gets the log's path."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
 def let_go(writer: subprocess.Popen[str]) -> None:
     assert writer.stdin is not None
     writer.stdin.write("\n")
@@ -97,15 +110,9 @@ for _ in range(3):
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
 log.append("decision")
 """
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    printed = printed_by(script, path)
 
-    assert (done.stdout, done.stderr) == ("refused\n" * 3, "")
+    assert printed == "refused\n" * 3
     records = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [each["event"] for each in records] == ["decision", "repaired", "decision"]
     assert verify_audit(path).ok
@@ -224,15 +231,9 @@ if 0 in children:
     os._exit(0)
 print(*(os.waitpid(child, 0)[1] for child in children))
 """
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    printed = printed_by(script, path)
 
-    assert (done.stdout, done.stderr) == ("0 0\n", "")
+    assert printed == "0 0\n"
     report = verify_audit(path)
     assert (report.ok, report.records) == (True, 1 + 4 * 200), report
 
@@ -259,15 +260,9 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
 log.append("decision", number="after")
 print(refused > 5)
 """
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    printed = printed_by(script, path)
 
-    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert printed == "True\n"
     assert verify_audit(path).ok
     records = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert records[-1]["number"] == "after"
