@@ -309,3 +309,17 @@ async def test_a_cancelled_owner_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert scope.cancelled_caught
     assert processes_of(tmp_path) == []
+
+
+async def test_a_call_that_waits_for_a_silent_server_ends_with_it(
+    tmp_path: Path,
+) -> None:
+    silent = MCPCommand(command="/bin/sh", args=("-c", "sleep 99; :", str(tmp_path)))
+    pins = MCPPins({"test": [MCPDefinition(**definition("echo"))]})
+    async with MCPToolset("test", silent, pins=pins, timeout_seconds=0.5) as toolset:
+        late = await ask(toolset, "echo")
+        assert late.status == "timeout"
+        assert processes_of(tmp_path) == []
+        assert (await ask(toolset, "echo")).status == "timeout"
+
+    assert processes_of(tmp_path) == []

@@ -1,0 +1,268 @@
+"""MCP servers over HTTP that fail, forget, lie or mean harm."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+import webbrowser
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from toolcell.core import ConfigError, ToolExecutionError, ToolResult
+from toolcell.tools import MCPEndpoint, MCPToolset
+
+from .executor_tools import call, executor
+from .mcp_peers import definition, until
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "Bearer hunter2"
+TOOLS = ("echo", "huge", "packed", "event", "cut", "forget", "never", "fault", "away")
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as the name of the called tool says."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.seen: list[tuple[str, str, str | None]] = []
+        """Method, path and Authorization of each request."""
+
+        self.called: list[str] = []
+        self.released = threading.Event()
+        self.is_open = True
+        self.forgets = False
+        self.elsewhere = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/mcp"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def reply(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        headers = {"Content-Type": "application/json", **headers}
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def result(self, number: Any, **result: Any) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()
+
+    def note(self) -> None:
+        authorization = self.headers.get("Authorization")
+        self.server.seen.append((self.command, self.path, authorization))
+
+    def do_GET(self) -> None:
+        self.note()
+        self.reply(b"", 405)
+
+    def do_DELETE(self) -> None:
+        self.note()
+        self.server.released.wait(30)
+        self.reply(b"")
+
+    def do_POST(self) -> None:
+        self.note()
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        number, method = message.get("id"), message["method"]
+        if not self.server.is_open:
+            where = f'Bearer resource_metadata="{self.server.url}/metadata; open x"'
+            self.reply(b"", 401, WWW_Authenticate=where)
+        elif method == "initialize":
+            self.reply(
+                self.result(
+                    number,
+                    protocolVersion=message["params"]["protocolVersion"],
+                    capabilities={"tools": {}},
+                    serverInfo={"name": "test", "version": "1"},
+                ),
+                Mcp_Session_Id="s",
+            )
+        elif method == "server/discover":
+            error = {"code": -32601, "message": "no"}
+            body = {"jsonrpc": "2.0", "id": number, "error": error}
+            self.reply(json.dumps(body).encode())
+        elif self.server.forgets:
+            self.server.forgets = False
+            self.reply(b"", 404)
+        elif method == "tools/list":
+            self.reply(self.result(number, tools=[definition(each) for each in TOOLS]))
+        elif method == "tools/call":
+            self.server.called.append(message["params"]["name"])
+            self.act(number, message["params"]["name"])
+        else:
+            self.reply(b"", 202)
+
+    def act(self, number: Any, name: str) -> None:
+        fine = self.result(number, content=[{"type": "text", "text": "done"}])
+        match name:
+            case "huge":
+                self.reply(b" " * 10_000_000 + fine)
+            case "packed":
+                bomb = gzip.compress(b" " * 100_000_000 + fine)
+                self.reply(bomb, Content_Encoding="gzip")
+            case "event":
+                body = b"data: " + b" " * 10_000_000 + fine + b"\n\n"
+                self.reply(body, Content_Type="text/event-stream")
+            case "cut":
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b"{")
+                self.close_connection = True
+            case "never":
+                self.server.released.wait(30)
+                self.reply(fine)
+            case "fault":
+                self.reply(b"\x1b[2Jgateway", 502, Content_Type="text/html")
+            case "away":
+                self.reply(b"", 307, Location=self.server.elsewhere)
+            case "forget":
+                self.server.forgets = True
+                self.reply(fine)
+            case _:
+                self.reply(fine)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.released.set()
+        server.shutdown()
+        thread.join()
+
+
+def toolset_of(server: Server, **options: Any) -> MCPToolset:
+    endpoint = MCPEndpoint(url=server.url, headers={"Authorization": SECRET})
+    options = {"max_message_bytes": 1_000_000, **options}
+    server.released.set()
+    return MCPToolset("test", endpoint, pins=None, **options)
+
+
+async def ask(toolset: MCPToolset, name: str, call_id: str = "") -> ToolResult:
+    return await executor(*toolset.tools).call(call(f"test__{name}", call_id))
+
+
+@pytest.mark.attack(127)
+async def test_the_secret_goes_to_its_server_and_nowhere_else(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with Server() as other:
+        thread = threading.Thread(target=other.serve_forever, args=(0.01,))
+        thread.start()
+        server.elsewhere = other.url
+        async with toolset_of(server) as toolset:
+            assert (await ask(toolset, "echo")).ok
+            away = await ask(toolset, "away")
+            assert (await ask(toolset, "echo")).ok
+        other.shutdown()
+        thread.join()
+
+    assert away.status == "error"
+    assert other.seen == []
+    assert {authorization for _, _, authorization in server.seen} == {SECRET}
+    assert "hunter2" not in repr(toolset.__dict__) + str(away)
+
+
+@pytest.mark.attack(130)
+async def test_a_server_that_wants_a_login_is_told_of_and_not_followed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webbrowser, "open", None)
+    server.is_open = False
+    with pytest.raises(ToolExecutionError, match="HTTP status 401"):
+        async with toolset_of(server):
+            pass
+
+    assert {path for _, path, _ in server.seen} == {"/mcp"}
+
+
+@pytest.mark.parametrize("name", ["huge", "packed", "event", "cut", "fault"])
+async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(
+    server: Server, name: str
+) -> None:
+    async with toolset_of(server) as toolset:
+        began = time.process_time()
+        result = await ask(toolset, name)
+        assert time.process_time() - began < 5
+        assert result.error is not None
+        assert result.error.details == {"outcome": "unknown"}
+        assert "\x1b" not in str(result.error)
+        after = [await ask(toolset, "echo", str(number)) for number in range(2)]
+        assert after[-1].ok
+
+    assert server.called.count(name) == 1
+
+
+async def test_a_server_that_is_gone_is_told_of_and_found_again(
+    server: Server,
+) -> None:
+    async with toolset_of(server) as toolset:
+        server.is_open = False
+        assert not (await ask(toolset, "echo", "1")).ok
+        gone = await ask(toolset, "echo", "2")
+        assert gone.error is not None and "HTTP status 401" in gone.error.message
+        server.is_open = True
+        assert (await ask(toolset, "echo", "3")).ok
+
+
+async def test_a_forgotten_session_is_begun_anew(server: Server) -> None:
+    async with toolset_of(server) as toolset:
+        assert (await ask(toolset, "forget")).ok
+        lost = await ask(toolset, "echo", "1")
+        assert (await ask(toolset, "echo", "2")).ok
+
+    # It was not made, and that is known.
+    assert lost.error is not None and lost.error.details == {"code": -32600}
+    assert server.called == ["forget", "echo"]
+
+
+async def test_a_server_that_never_answers_holds_nothing_up(server: Server) -> None:
+    async with toolset_of(server, timeout_seconds=0.5) as toolset:
+        server.released.clear()
+        assert (await ask(toolset, "never")).status == "timeout"
+        assert (await ask(toolset, "echo")).ok
+        began = time.monotonic()
+    # The server does not answer the farewell either.
+    assert time.monotonic() - began < 20
+    await until(lambda: ("DELETE", "/mcp", SECRET) in server.seen)
+
+
+async def test_no_server_at_all(server: Server) -> None:
+    endpoint = MCPEndpoint(url="http://127.0.0.1:9/mcp")
+    with pytest.raises(ToolExecutionError, match="cannot be reached"):
+        async with MCPToolset("test", endpoint, pins=None):
+            pass
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ftp://x/", "file:///etc/passwd", "http://", "https://u:hunter2@x/", "//x"],
+)
+def test_a_url_is_one_of_http_without_a_password(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        MCPEndpoint(url=url)
+
+    assert "hunter2" not in str(caught.value)
