@@ -130,7 +130,7 @@ class Bridge:
         try:
             with self._reading:
                 self._check()
-                text = read_answer(self._fd, _read_exactly(self._fd, 1))
+                text = read_answer(self._fd)
             answer = json.loads(text)
             with self._state:
                 self._answers[answer["id"]] = answer
@@ -139,11 +139,12 @@ class Bridge:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def read_answer(fd: int, first: bytes) -> bytes:
-    """Return an answer whose first byte has been read."""
-    if first != ANSWER:
+def read_answer(fd: int, head: bytes = b"") -> bytes:
+    """Return the text of an answer of which `head` has been read."""
+    head += _read_exactly(fd, 1 + _DIGITS - len(head))
+    if head[:1] != ANSWER:
         raise ToolError("the host does not answer", "gone")
-    return _read_exactly(fd, int(_read_exactly(fd, _DIGITS), 16))
+    return _read_exactly(fd, int(head[1:], 16))
 
 
 class Tool:
