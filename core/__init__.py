@@ -27,6 +27,7 @@ from .errors import (
 )
 from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
 from .model import FrozenModel
+from .owner_file import OwnerFile
 from .protocols import (
     CallProtocol,
     CheckpointerCapabilities,
@@ -58,6 +59,7 @@ __all__ = [
     "ModelChunk",
     "ModelProtocol",
     "ModelResponse",
+    "OwnerFile",
     "PackageError",
     "PolicyError",
     "Role",

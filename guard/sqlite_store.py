@@ -23,10 +23,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core import ConfigError, OwnerFile, StoreUnavailableError
 
 from .clock import Clock, microseconds, steady_time
-from .owners import Owner, is_dead
 from .rates import MICROSECONDS, bucket_room
 from .store import LATE, Hit, Outcome, Reservation, look
 
@@ -139,7 +138,7 @@ class SQLiteStore:
                 check_same_thread=False,
             )
             self._prepare()
-            self._owner = Owner(self._path)
+            self._owner = OwnerFile(self._path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"the guard's store {self._path}: {error}") from error
 
@@ -261,7 +260,7 @@ class SQLiteStore:
         dead = [
             owner
             for (owner,) in rows.fetchall()
-            if owner != self._owner.name and is_dead(self._path, owner)
+            if owner != self._owner.name and not self._owner.sees_alive(owner)
         ]
         for owner in dead:
             holds = self._db.execute(

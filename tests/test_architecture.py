@@ -37,7 +37,7 @@ FACES = {
         ModelResponse ToolProtocol
         CheckpointNotFoundError CheckpointSerializationError ConfigError
         DuplicateToolError ErrorInfo FrozenModel GuardDeniedError GuardError
-        InvalidInputError Message PackageError PolicyError Role SandboxError
+        InvalidInputError Message OwnerFile PackageError PolicyError Role SandboxError
         SandboxUnavailableError
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError

@@ -239,7 +239,7 @@ async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(
     keys.forget("running")
     keys.close()
     # What was swept when the file was opened, or given up by its owner.
-    assert list(path.parent.glob("*.owner-*")) == []
+    assert list(path.parent.glob("*-owner-*")) == []
 
 
 async def test_a_key_of_a_living_process_is_waited_for(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import glob
 import hashlib
-import os
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolcell.core import ToolResult
+from toolcell.core import OwnerFile, ToolResult
 
 from .idempotency import Body, Entry, Idempotency
 from .sqlite_file import SQLiteFile
@@ -62,7 +57,7 @@ class SQLiteIdempotency(Idempotency):
         self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
         self._ttl = ttl_seconds
         self._clock = clock
-        self._owner = _Owner(str(path))
+        self._owner = OwnerFile(Path(path))
 
     def close(self) -> None:
         """Close the file; the keys stay in it."""
@@ -102,7 +97,9 @@ class SQLiteIdempotency(Idempotency):
         if state == "done" and result is not None:
             done = ToolResult.model_validate_json(result)
             return Entry(same=same, state="done", result=done)
-        if state == "running" and self._owner.knows_alive(owner):
+        # A running key of our own that is asked for has no run any more.
+        others = owner != self._owner.name
+        if state == "running" and others and self._owner.sees_alive(owner):
             return Entry(same=same, state="running")
         return Entry(same=same, state="unknown")
 
@@ -137,61 +134,3 @@ class SQLiteIdempotency(Idempotency):
 def _hash(text: str) -> str:
     """Return what stands in the file for a text that holds arguments."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-class _Owner:
-    """A name, and a locked file that says whether its holder lives.
-
-    The kernel drops the lock when the process ends, however it ends. Process ids
-    would not do: containers that share the file number theirs anew.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.name = ""
-        self._sweep()
-        self.name, self._lock = self._lock_file()
-
-    def _lock_file(self) -> tuple[str, int]:
-        while True:
-            name = secrets.token_hex(8)
-            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
-            lock = os.open(self._file(name), flags, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.fstat(lock).st_nlink:
-                return name, lock
-            # Swept away by another owner before the lock was ours.
-            os.close(lock)
-
-    def _sweep(self) -> None:
-        """Remove the files of owners that were killed."""
-        for file in glob.glob(f"{glob.escape(self._path)}.owner-*"):
-            self.knows_alive(file.rpartition("-")[2])
-
-    def _file(self, name: str) -> str:
-        return f"{self._path}.owner-{name}"
-
-    def knows_alive(self, name: str) -> bool:
-        """Return whether another owner lives.
-
-        A running key of our own that reaches this question has no run any more.
-        """
-        if name == self.name:
-            return False
-        try:
-            lock = os.open(self._file(name), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._file(name))
-        return False
-
-    def close(self) -> None:
-        os.unlink(self._file(self.name))
-        os.close(self._lock)
