@@ -59,6 +59,10 @@ _SHOWN = (
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
     "/etc/alternatives",
+    # The public certificates of the system, for programs that may reach out.
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/usr/share/ca-certificates",
     "/etc/localtime",
     "/etc/mime.types",
 )

@@ -1,0 +1,243 @@
+"""Programs that people use find the way out by themselves."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import shutil
+import ssl
+import subprocess
+import sysconfig
+import tempfile
+import threading
+import zipfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.sandbox import ExecutionResult, Limits, Mount, Network, SandboxManager
+
+from .conftest import SUBPROCESS, missing
+from .web_server import NAME, self_signed
+
+pytestmark = pytest.mark.anyio
+
+LIBRARIES = ("requests", "urllib3", "idna", "certifi", "charset_normalizer")
+LIBRARIES += (
+    "httpx2",
+    "httpcore2",
+    "h11",
+    "anyio",
+    "truststore",
+    "typing_extensions",
+)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves the files of a folder."""
+
+    protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except (ConnectionError, ssl.SSLError):
+            return
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+@dataclass
+class Shop:
+    """Files behind TLS."""
+
+    port: int
+    certificate: str
+
+    @property
+    def url(self) -> str:
+        return f"https://{NAME}:{self.port}"
+
+
+def stock(folder: Path) -> None:
+    """Put a page, a Git repository and a package into a folder."""
+    (folder / "page").write_text("hello")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.test", "-C"]
+    work = folder / "work"
+    work.mkdir()
+    (work / "file").write_text("from git")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, str(work), *command], check=True)
+    bare = str(folder / "repository.git")
+    subprocess.run(["git", "clone", "-q", "--bare", str(work), bare], check=True)
+    subprocess.run([*git, bare, "update-server-info"], check=True)
+    index = folder / "simple" / "parcel"
+    index.mkdir(parents=True)
+    name = "parcel-1.0-py3-none-any.whl"
+    (index / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    info = "parcel-1.0.dist-info"
+    files = {
+        "parcel.py": "WORD = 'from pip'\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: parcel\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
+    }
+    record = ""
+    with zipfile.ZipFile(index / name, "w") as wheel:
+        for path, text in files.items():
+            digest = hashlib.sha256(text.encode()).digest()
+            code = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+            record += f"{path},sha256={code},{len(text)}\n"
+            wheel.writestr(path, text)
+        wheel.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Shop]:
+    with tempfile.TemporaryDirectory() as folder:
+        certificate = self_signed(Path(folder))
+        root = Path(folder, "root")
+        root.mkdir()
+        stock(root)
+        server = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), partial(Quiet, directory=str(root))
+        )
+        server.daemon_threads = False
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        text = certificate.read_text().partition("-----BEGIN PRIVATE")[0]
+        yield Shop(server.server_port, text)
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def libraries() -> Iterator[Path]:
+    """Show the clients' libraries to cells, and none of ours."""
+    installed = Path(sysconfig.get_paths()["purelib"])
+    with tempfile.TemporaryDirectory() as folder:
+        for name in LIBRARIES:
+            for source in installed.glob(f"{name}*"):
+                if source.is_dir():
+                    shutil.copytree(source, Path(folder, source.name))
+                else:
+                    shutil.copy(source, folder)
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+async def sandbox(shop: Shop, libraries: Path) -> AsyncIterator[SandboxManager]:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    # What these programs look for certificates with, each by its own name.
+    trust = (
+        *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
+        *("PIP_CERT", "NODE_EXTRA_CA_CERTS"),
+    )
+    config = SUBPROCESS.config(
+        limits=Limits(wall_seconds=60, memory_mb=1024),
+        network=Network.allow([f"{NAME}:{shop.port}", f"127.0.0.1:{shop.port}"]),
+        mounts=(Mount(source=str(libraries), target="/libraries"),),
+        env=dict.fromkeys(trust, "/work/ca.pem"),
+    )
+    async with SandboxManager(config, resolver=resolve) as manager:
+        yield manager
+
+
+async def bash(sandbox: SandboxManager, shop: Shop, code: str) -> ExecutionResult:
+    result = await sandbox.run(
+        code,
+        language="bash",
+        inputs={"url": shop.url},
+        files={"ca.pem": shop.certificate},
+    )
+    assert result.status == "ok", result.stderr
+    assert {(each.host, each.verdict) for each in result.connections} == {
+        (NAME, "allowed")
+    }
+    return result
+
+
+def needs(program: str) -> None:
+    if shutil.which(program) is None:
+        missing(f"there is no {program} here")
+
+
+async def test_curl(sandbox: SandboxManager, shop: Shop) -> None:
+    needs("curl")
+    socks = '--proxy "socks5h://${http_proxy#http://}"'
+    code = f'curl -sS "$url/page"; curl -sS {socks} "$url/page"'
+
+    assert (await bash(sandbox, shop, code)).stdout == "hellohello"
+
+
+async def test_git_over_https(sandbox: SandboxManager, shop: Shop) -> None:
+    needs("git")
+    code = 'git clone -q "$url/repository.git" copy 2>&1 && cat copy/file'
+
+    assert (await bash(sandbox, shop, code)).stdout.endswith("from git")
+
+
+async def test_pip(sandbox: SandboxManager, shop: Shop) -> None:
+    code = (
+        "python3 -m pip install -q --disable-pip-version-check --target here "
+        '--index-url "$url/simple" parcel && PYTHONPATH=here python3 -c '
+        '"import parcel; print(parcel.WORD)"'
+    )
+    if subprocess.run(["/usr/bin/env", "python3", "-m", "pip", "-V"]).returncode:
+        missing("python3 has no pip")
+
+    assert (await bash(sandbox, shop, code)).stdout == "from pip\n"
+
+
+@pytest.mark.parametrize("library", ["requests", "httpx2", "urllib.request"])
+async def test_python_libraries(
+    sandbox: SandboxManager, shop: Shop, library: str
+) -> None:
+    if library != "urllib.request":
+        pytest.importorskip(library)
+    fetch = "urlopen(url).read()" if "urllib" in library else "get(url).content"
+    path = "import sys\nsys.path.insert(0, '/libraries')"
+    code = f"{path}\nimport {library} as client\nclient.{fetch}.decode()"
+    result = await sandbox.run(
+        code, inputs={"url": f"{shop.url}/page"}, files={"ca.pem": shop.certificate}
+    )
+
+    assert result.value == "hello", result.stderr
+    assert [each.verdict for each in result.connections] == ["allowed"]
+
+
+async def test_the_systems_certificates_are_at_hand(sandbox: SandboxManager) -> None:
+    if not Path("/etc/ssl/certs/ca-certificates.crt").exists():
+        missing("this system keeps its certificates elsewhere")
+    code = """
+import os, ssl
+trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+trust.load_verify_locations("/etc/ssl/certs/ca-certificates.crt")
+[len(trust.get_ca_certs()) > 50, os.path.exists("/etc/ssl/private")]
+"""
+    assert (await sandbox.run(code)).value == [True, False]
+
+
+async def test_node_fetches(sandbox: SandboxManager, shop: Shop) -> None:
+    needs("node")
+    version = subprocess.run(["node", "-v"], capture_output=True, text=True).stdout
+    if tuple(map(int, version[1:].split(".")[:2])) < (22, 21):
+        pytest.skip(f"node {version.strip()} knows no proxy variables")
+    code = 'node -e \'fetch(process.env.url + "/page").then(r => r.text())'
+    code += ".then(console.log)'"
+
+    assert (await bash(sandbox, shop, code)).stdout == "hello\n"
