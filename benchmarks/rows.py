@@ -26,6 +26,7 @@ from measure import (
     against,
     take_turns,
 )
+from network_rows import NETWORK_ROWS
 from package_rows import PACKAGE_ROWS
 from session_rows import SESSION_ROWS
 from tools_rows import TOOL_ROWS
@@ -276,6 +277,7 @@ ROWS: dict[str, RowMaker] = {
     "command-line": command_line,
     "idle-memory": idle_memory,
     **SESSION_ROWS,
+    **NETWORK_ROWS,
     **PACKAGE_ROWS,
     **TOOL_ROWS,
     **BRIDGE_ROWS,

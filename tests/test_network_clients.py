@@ -27,14 +27,9 @@ from .web_server import NAME, self_signed
 
 pytestmark = pytest.mark.anyio
 
-LIBRARIES = ("requests", "urllib3", "idna", "certifi", "charset_normalizer")
-LIBRARIES += (
-    "httpx2",
-    "httpcore2",
-    "h11",
-    "anyio",
-    "truststore",
-    "typing_extensions",
+LIBRARIES = (
+    *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
+    *("httpx2", "httpcore2", "h11", "anyio", "truststore", "typing_extensions"),
 )
 
 
