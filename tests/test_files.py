@@ -36,6 +36,7 @@ def _artifact(name: str) -> Artifact:
 
 
 @pytest.mark.attack(96)
+@pytest.mark.promise("P-19")
 def test_an_artifact_is_saved_below_its_folder_or_refused(tmp_path: Path) -> None:
     folder = tmp_path / "out"
 
@@ -47,6 +48,7 @@ def test_an_artifact_is_saved_below_its_folder_or_refused(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "out"]
 
 
+@pytest.mark.promise("P-16")
 async def test_files_go_in_and_out(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.write_file("deep/er/data.bin", bytes(range(256)))
@@ -65,6 +67,7 @@ async def test_files_go_in_and_out(sandbox: SandboxManager) -> None:
         assert [each.path for each in await session.list_files()] == ["made", "note"]
 
 
+@pytest.mark.promise("P-16")
 async def test_large_files_keep_every_byte(sandbox: SandboxManager) -> None:
     data = bytes(range(256)) * 40_000
     async with sandbox.session() as session:
@@ -74,12 +77,14 @@ async def test_large_files_keep_every_byte(sandbox: SandboxManager) -> None:
             await session.read_file("large", max_bytes=1000)
 
 
+@pytest.mark.promise("P-16")
 async def test_files_of_one_run(sandbox: SandboxManager) -> None:
     result = await sandbox.run("open('a/b').read()", files={"a/b": "content"})
 
     assert result.value == "content"
 
 
+@pytest.mark.promise("P-16")
 async def test_folders_go_in_and_out(sandbox: SandboxManager, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "sub").mkdir(parents=True)
@@ -95,6 +100,7 @@ async def test_folders_go_in_and_out(sandbox: SandboxManager, tmp_path: Path) ->
 
 
 @pytest.mark.attack(28, 94, 95)
+@pytest.mark.promise("P-18")
 async def test_what_is_no_regular_file_is_never_read_or_written(
     sandbox: SandboxManager,
 ) -> None:
@@ -126,6 +132,7 @@ async def test_what_is_no_regular_file_is_never_read_or_written(
 
 @pytest.mark.corpus
 @pytest.mark.attack(96)
+@pytest.mark.promise("P-17")
 async def test_no_path_leads_out(sandbox: SandboxManager) -> None:
     names = [
         record["payload"]
@@ -152,6 +159,7 @@ async def test_no_path_leads_out(sandbox: SandboxManager) -> None:
 
 @pytest.mark.corpus
 @pytest.mark.attack(98)
+@pytest.mark.promise("P-17")
 async def test_members_of_archives_that_climb_stay_inside(
     sandbox: SandboxManager, tmp_path: Path
 ) -> None:
@@ -174,6 +182,7 @@ def member_names(data: bytes) -> list[str]:
         return archive.getnames()
 
 
+@pytest.mark.promise("P-19")
 async def test_artifacts_come_back(sandbox: SandboxManager) -> None:
     code = (
         "import os\nos.makedirs('artifacts/sub')\n"
@@ -190,6 +199,7 @@ async def test_artifacts_come_back(sandbox: SandboxManager) -> None:
 
 
 @pytest.mark.attack(93, 94, 95, 99, 101)
+@pytest.mark.promise("P-19")
 async def test_hostile_artifacts_are_left_out(sandbox: SandboxManager) -> None:
     code = (
         "import os\nos.mkdir('artifacts')\nos.chdir('artifacts')\n"
@@ -208,6 +218,7 @@ async def test_hostile_artifacts_are_left_out(sandbox: SandboxManager) -> None:
     assert any("large, one, two" in warning for warning in result.warnings)
 
 
+@pytest.mark.promise("P-20")
 async def test_figures_and_tables_are_kept(sandbox: SandboxManager) -> None:
     # The interface of matplotlib and pandas that matters, in one small file each.
     pyplot = (
@@ -232,6 +243,7 @@ async def test_figures_and_tables_are_kept(sandbox: SandboxManager) -> None:
     ]
 
 
+@pytest.mark.promise("P-21")
 async def test_a_stream_yields_events_in_order(sandbox: SandboxManager) -> None:
     code = (
         "import os, sys, time\nprint('one', flush=True)\ntime.sleep(0.1)\n"
@@ -248,6 +260,7 @@ async def test_a_stream_yields_events_in_order(sandbox: SandboxManager) -> None:
     assert last.result.stdout == ""
 
 
+@pytest.mark.promise("P-21")
 async def test_a_session_streams_with_its_state(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("x = 3")
@@ -259,6 +272,7 @@ async def test_a_session_streams_with_its_state(sandbox: SandboxManager) -> None
     assert (events[-1].result.value, after.value) == (3, 3)
 
 
+@pytest.mark.promise("P-22")
 async def test_a_reader_sets_the_pace_of_a_stream(backend: BackendRow) -> None:
     size = 24 * 1024 * 1024
     code = f"import os\nfor _ in range({size} // 65536): os.write(1, b'x' * 65536)"
@@ -276,6 +290,7 @@ async def test_a_reader_sets_the_pace_of_a_stream(backend: BackendRow) -> None:
     assert largest < 1024 * 1024
 
 
+@pytest.mark.promise("P-23")
 async def test_leaving_a_stream_ends_the_program(sandbox: SandboxManager) -> None:
     code = "import time\nprint('here', flush=True)\ntime.sleep(600)"
     with anyio.fail_after(20):
@@ -286,6 +301,7 @@ async def test_leaving_a_stream_ends_the_program(sandbox: SandboxManager) -> Non
         assert sandbox.active_cells == 0
 
 
+@pytest.mark.promise("P-23")
 async def test_leaving_a_session_s_stream_interrupts_its_program_only(
     sandbox: SandboxManager,
 ) -> None:
@@ -303,6 +319,7 @@ async def test_leaving_a_session_s_stream_interrupts_its_program_only(
 
 
 @pytest.mark.full
+@pytest.mark.promise("P-22")
 async def test_a_gibibyte_passes_within_64_mib(backend: BackendRow) -> None:
     size = 1 << 30
     code = f"import os\nfor _ in range({size} // 65536): os.write(1, b'x' * 65536)"

@@ -21,6 +21,7 @@ async def value(session: Session, code: str) -> object:
     return result.value
 
 
+@pytest.mark.promise("P-01")
 async def test_variables_imports_folder_and_files_persist(
     sandbox: SandboxManager,
 ) -> None:
@@ -34,6 +35,7 @@ async def test_variables_imports_folder_and_files_persist(
         assert await session.read_file("d/f") == b"text"
 
 
+@pytest.mark.promise("P-02")
 async def test_a_fresh_run_stands_beside_the_state(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("x = 1")
@@ -45,6 +47,7 @@ async def test_a_fresh_run_stands_beside_the_state(sandbox: SandboxManager) -> N
         assert await value(session, "x") == 1
 
 
+@pytest.mark.promise("P-03")
 async def test_an_error_and_an_exit_keep_the_state(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         failed = await session.run("x = 7\n1 / 0")
@@ -57,6 +60,7 @@ async def test_an_error_and_an_exit_keep_the_state(sandbox: SandboxManager) -> N
         assert await value(session, "x") == 7
 
 
+@pytest.mark.promise("P-04")
 async def test_a_deadline_interrupts_and_keeps_the_state(
     sandbox: SandboxManager,
 ) -> None:
@@ -72,6 +76,7 @@ async def test_a_deadline_interrupts_and_keeps_the_state(
         assert await value(session, "x") == 1
 
 
+@pytest.mark.promise("P-04")
 async def test_a_program_that_does_not_obey_is_killed_and_its_state_lost(
     sandbox: SandboxManager,
 ) -> None:
@@ -88,6 +93,7 @@ async def test_a_program_that_does_not_obey_is_killed_and_its_state_lost(
     assert (after.value, after.state) == (False, "kept")
 
 
+@pytest.mark.promise("P-05")
 async def test_interrupt_ends_the_run_as_cancelled(sandbox: SandboxManager) -> None:
     begun = anyio.Event()
     results = []
@@ -117,6 +123,7 @@ async def test_interrupt_ends_the_run_as_cancelled(sandbox: SandboxManager) -> N
         ("import ctypes; ctypes.string_at(0)", "crashed"),
     ],
 )
+@pytest.mark.promise("P-07")
 async def test_a_lost_interpreter_says_so(
     sandbox: SandboxManager, code: str, status: str
 ) -> None:
@@ -129,6 +136,7 @@ async def test_a_lost_interpreter_says_so(
     assert (after.value, after.state) == (False, "kept")
 
 
+@pytest.mark.promise("P-07")
 async def test_state_lost_between_runs_is_told_in_the_next_result(
     sandbox: SandboxManager,
 ) -> None:
@@ -152,6 +160,7 @@ async def test_state_lost_between_runs_is_told_in_the_next_result(
     assert any("were lost" in warning for warning in after.warnings)
 
 
+@pytest.mark.promise("P-08")
 async def test_two_sessions_share_nothing_but_the_machine(
     sandbox: SandboxManager,
 ) -> None:
@@ -162,6 +171,7 @@ async def test_two_sessions_share_nothing_but_the_machine(
     assert seen.value is False
 
 
+@pytest.mark.promise("P-09")
 async def test_processes_of_the_program_live_on_and_daemons_do_not(
     sandbox: SandboxManager,
 ) -> None:
@@ -180,6 +190,7 @@ async def test_processes_of_the_program_live_on_and_daemons_do_not(
         assert await value(session, PROCESSES) == before
 
 
+@pytest.mark.promise("P-11")
 async def test_a_fork_goes_its_own_way(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("x = [1]\nopen('f', 'w').write('old')")
@@ -194,6 +205,7 @@ async def test_a_fork_goes_its_own_way(sandbox: SandboxManager) -> None:
         assert await value(session, "x") == [1]
 
 
+@pytest.mark.promise("P-12")
 async def test_a_fork_names_what_is_shared(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("kept = open('open-file', 'w')")
@@ -202,6 +214,7 @@ async def test_a_fork_names_what_is_shared(sandbox: SandboxManager) -> None:
     assert any("open-file is shared" in warning for warning in branch.warnings)
 
 
+@pytest.mark.promise("P-13")
 async def test_live_threads_refuse_a_fork_unless_allowed(
     sandbox: SandboxManager,
 ) -> None:
@@ -220,6 +233,7 @@ async def test_live_threads_refuse_a_fork_unless_allowed(
     assert "the thread busy was lost" in branch.warnings
 
 
+@pytest.mark.promise("P-15")
 async def test_a_checkpoint_can_be_gone_back_to_again(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("x = 1\nopen('f', 'w').write('1')")
@@ -232,6 +246,7 @@ async def test_a_checkpoint_can_be_gone_back_to_again(sandbox: SandboxManager) -
             await session.rollback("main-77")
 
 
+@pytest.mark.promise("P-14")
 async def test_forks_are_limited_in_number(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("x = 1")
@@ -241,12 +256,14 @@ async def test_forks_are_limited_in_number(sandbox: SandboxManager) -> None:
             await session.fork()
 
 
+@pytest.mark.promise("P-14")
 async def test_there_must_be_something_to_fork(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         with pytest.raises(InvalidInputError, match="there is no state"):
             await session.fork()
 
 
+@pytest.mark.promise("P-06")
 async def test_an_idle_session_ends(backend: BackendRow) -> None:
     config = backend.config(session_idle_seconds=0.2)
     async with SandboxManager(config) as manager:
@@ -259,6 +276,7 @@ async def test_an_idle_session_ends(backend: BackendRow) -> None:
                     await session.run("x")
 
 
+@pytest.mark.promise("P-06")
 async def test_a_session_ends_with_its_lifetime(backend: BackendRow) -> None:
     config = backend.config(session_lifetime_seconds=0.5)
     async with SandboxManager(config) as manager:
@@ -269,6 +287,7 @@ async def test_a_session_ends_with_its_lifetime(backend: BackendRow) -> None:
                     await anyio.sleep(0.02)
 
 
+@pytest.mark.promise("P-10")
 async def test_cpu_time_of_a_run_is_its_own(sandbox: SandboxManager) -> None:
     busy = """
 import time

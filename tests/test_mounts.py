@@ -52,6 +52,7 @@ async def shown(backend: BackendRow, folders: Path) -> AsyncIterator[SandboxMana
         yield manager
 
 
+@pytest.mark.promise("P-29")
 async def test_programs_read_what_is_mounted(shown: SandboxManager) -> None:
     code = "[open(p).read() for p in ('/data/text', '/data/below/text', '/one/file')]"
     result = await shown.run(code)
@@ -59,6 +60,7 @@ async def test_programs_read_what_is_mounted(shown: SandboxManager) -> None:
     assert result.value == ["given\n", "below\n", "given\n"], result.stderr
 
 
+@pytest.mark.promise("P-29")
 async def test_what_is_written_stays_on_the_host(
     shown: SandboxManager, folders: Path
 ) -> None:
@@ -95,6 +97,7 @@ def writes(base: str) -> dict[str, str]:
 
 
 @pytest.mark.attack(16)
+@pytest.mark.promise("P-29")
 async def test_a_read_only_mount_cannot_be_written(
     shown: SandboxManager, folders: Path
 ) -> None:
@@ -134,6 +137,7 @@ def remount() -> dict[str, str]:
 
 
 @pytest.mark.attack(16, 37)
+@pytest.mark.promise("P-29")
 async def test_a_mount_cannot_be_changed_from_inside(shown: SandboxManager) -> None:
     result = await shown.run(program(remount))
 
@@ -172,6 +176,7 @@ def leave_by_links(secret: str) -> list[str]:
 
 
 @pytest.mark.attack(16, 41)
+@pytest.mark.promise("P-30")
 async def test_links_in_a_mount_lead_nowhere(
     shown: SandboxManager, folders: Path
 ) -> None:
@@ -182,6 +187,7 @@ async def test_links_in_a_mount_lead_nowhere(
 
 
 @pytest.mark.attack(18)
+@pytest.mark.promise("P-29")
 async def test_mounts_have_no_devices_and_no_setuid(backend: BackendRow) -> None:
     """Docker has no such flags for mounts; there no capability makes devices."""
     if backend is not SUBPROCESS:
@@ -215,6 +221,7 @@ def refused(**options: Any) -> str:
         *("relative", "", "~", "/no/such/folder", "/etc\0/x"),
     ],
 )
+@pytest.mark.promise("P-30")
 def test_places_that_are_never_shown(source: str) -> None:
     for read_only in (True, False):
         if os.path.lexists(source.partition("\0")[0]) or not source.startswith("/"):
@@ -224,6 +231,7 @@ def test_places_that_are_never_shown(source: str) -> None:
 
 
 @pytest.mark.attack(15, 24)
+@pytest.mark.promise("P-30")
 def test_links_to_such_places_are_followed_first(tmp_path: Path) -> None:
     (tmp_path / "to etc").symlink_to("/etc")
     (tmp_path / "chain").symlink_to("to etc")
@@ -246,6 +254,7 @@ def listening(path: Path) -> Iterator[None]:
 
 
 @pytest.mark.attack(15)
+@pytest.mark.promise("P-30")
 def test_sockets_and_folders_with_one_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     run = tmp_path / "run"
@@ -258,6 +267,7 @@ def test_sockets_and_folders_with_one_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack(15)
+@pytest.mark.promise("P-30")
 def test_the_socket_of_the_engine_is_known_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +278,7 @@ def test_the_socket_of_the_engine_is_known_by_its_name(
 
 
 @pytest.mark.attack(41)
+@pytest.mark.promise("P-30")
 def test_homes_and_their_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +294,7 @@ def test_homes_and_their_settings_are_refused(
     assert Mount(source=str(home / "project"), target="/data").read_only
 
 
+@pytest.mark.promise("P-30")
 def test_our_own_state_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +307,7 @@ def test_our_own_state_is_refused(
 
 @pytest.mark.attack(23)
 @pytest.mark.parametrize("source", ["/usr", "/usr/lib", sys.prefix])
+@pytest.mark.promise("P-30")
 def test_programs_of_the_host_are_never_writable(source: str) -> None:
     why = refused(source=source, read_only=False)
 
@@ -312,11 +325,13 @@ def test_programs_of_the_host_are_never_writable(source: str) -> None:
         *("data", "", "/data/", "/data/../etc", "//data", "/da\nta", "/a\0b"),
     ],
 )
+@pytest.mark.promise("P-31")
 def test_targets_that_are_the_cells_own(target: str, tmp_path: Path) -> None:
     assert refused(source=str(tmp_path), target=target)
 
 
 @pytest.mark.parametrize("target", ["/opt", "/opt/python", "/opt/python/lib/x"])
+@pytest.mark.promise("P-31")
 async def test_a_target_in_the_way_of_the_interpreter(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +345,7 @@ async def test_a_target_in_the_way_of_the_interpreter(
 
 
 @pytest.mark.attack(24)
+@pytest.mark.promise("P-31")
 def test_mounts_are_not_in_each_others_way(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "link").symlink_to("inner")
@@ -362,6 +378,7 @@ def test_mounts_are_not_in_each_others_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack(24)
+@pytest.mark.promise("P-30")
 async def test_a_source_that_became_a_link_is_not_mounted(
     backend: BackendRow, tmp_path: Path
 ) -> None:
@@ -382,6 +399,7 @@ async def test_a_source_that_became_a_link_is_not_mounted(
 
 @pytest.mark.attack(24)
 @pytest.mark.parametrize("swapped", ["given", "given/inner"])
+@pytest.mark.promise("P-30")
 async def test_a_swap_after_the_check_is_seen_by_the_launcher(
     swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +421,7 @@ async def test_a_swap_after_the_check_is_seen_by_the_launcher(
 
 
 @pytest.mark.docker
+@pytest.mark.promise("P-30")
 async def test_an_engine_elsewhere_gets_no_mounts(tmp_path: Path) -> None:
     config = SandboxConfig(
         backend="docker",
@@ -436,6 +455,7 @@ print(open(base + "/mine/x").read())
 """
 
 
+@pytest.mark.promise("P-29")
 def test_mounts_of_an_ordinary_user() -> None:
     if os.geteuid() != 0:
         pytest.skip("the other tests are run by an ordinary user already")

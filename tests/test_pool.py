@@ -58,6 +58,7 @@ class Line:
         self.queue.leave(entered)
 
 
+@pytest.mark.promise("P-26")
 async def test_agents_take_turns() -> None:
     async with anyio.create_task_group() as tasks:
         line = Line(tasks)
@@ -71,6 +72,7 @@ async def test_agents_take_turns() -> None:
     assert line.queue.waiting == 0
 
 
+@pytest.mark.promise("P-26")
 async def test_a_free_place_is_taken_without_waiting() -> None:
     queue = FairQueue(2, 0)
     with anyio.CancelScope() as scope:
@@ -85,6 +87,7 @@ async def test_a_free_place_is_taken_without_waiting() -> None:
 
 
 @pytest.mark.attack(60)
+@pytest.mark.promise("P-26")
 async def test_a_flood_does_not_keep_others_out() -> None:
     async with anyio.create_task_group() as tasks:
         line = Line(tasks, max_waiting=4)
@@ -101,6 +104,7 @@ async def test_a_flood_does_not_keep_others_out() -> None:
 
 
 @pytest.mark.attack(60)
+@pytest.mark.promise("P-27")
 async def test_a_full_queue_says_when_to_come_again() -> None:
     clock = Clock()
     queue = FairQueue(2, 0, clock)
@@ -121,6 +125,7 @@ async def test_a_full_queue_says_when_to_come_again() -> None:
     }
 
 
+@pytest.mark.promise("P-26")
 async def test_who_gives_up_loses_no_place() -> None:
     queue = FairQueue(1, 10)
     entered = await queue.enter(None)
@@ -141,6 +146,7 @@ async def test_who_gives_up_loses_no_place() -> None:
         queue.leave(await queue.enter("b"))
 
 
+@pytest.mark.promise("P-27")
 async def test_closing_refuses_who_waits_and_who_comes() -> None:
     async with anyio.create_task_group() as tasks:
         line = Line(tasks)
@@ -157,6 +163,7 @@ async def test_closing_refuses_who_waits_and_who_comes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
+@pytest.mark.promise("P-26")
 async def test_places_are_neither_lost_nor_made(seed: int) -> None:
     """Any order of coming, going, giving up and being refused."""
     rolls = random.Random(seed)
@@ -199,6 +206,7 @@ async def test_places_are_neither_lost_nor_made(seed: int) -> None:
 
 
 @pytest.mark.attack(60)
+@pytest.mark.promise("P-26")
 async def test_a_busy_agent_does_not_starve_another(backend: BackendRow) -> None:
     order: list[str] = []
     async with SandboxManager(backend.config(max_concurrency=1)) as manager:
@@ -218,6 +226,7 @@ async def test_a_busy_agent_does_not_starve_another(backend: BackendRow) -> None
 
 
 @pytest.mark.attack(60)
+@pytest.mark.promise("P-27")
 async def test_one_too_many_hears_why_and_when() -> None:
     config = SUBPROCESS.config(max_concurrency=1, max_queue=0)
     async with SandboxManager(config) as manager, manager.session():
@@ -228,6 +237,7 @@ async def test_one_too_many_hears_why_and_when() -> None:
     assert caught.value.details["retry_after"] > 0
 
 
+@pytest.mark.promise("P-27")
 async def test_who_waits_hears_that_the_manager_closes() -> None:
     said: list[str] = []
     opened = anyio.Event()
@@ -264,6 +274,7 @@ def full(manager: SandboxManager) -> bool:
     return stats.ready == stats.size
 
 
+@pytest.mark.promise("P-25")
 async def test_the_pool_says_how_it_stands(backend: BackendRow) -> None:
     async with SandboxManager(backend.config(pool=2)) as manager:
         await until(lambda: full(manager))
@@ -283,6 +294,7 @@ async def test_the_pool_says_how_it_stands(backend: BackendRow) -> None:
         manager.pool_stats()
 
 
+@pytest.mark.promise("P-25")
 async def test_no_pool_is_no_work() -> None:
     async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
         await manager.run("1")
@@ -292,6 +304,7 @@ async def test_no_pool_is_no_work() -> None:
     assert stats.refill_per_second == 0.0
 
 
+@pytest.mark.promise("P-25")
 def test_the_rate_counts_only_the_time_of_making() -> None:
     clock = Clock()
     rate = FillRate(clock)
@@ -336,6 +349,7 @@ async def end_from_outside(cell: Any) -> None:
 
 
 @pytest.mark.attack(81)
+@pytest.mark.promise("P-24")
 async def test_a_dead_cell_is_never_handed_out(backend: BackendRow) -> None:
     async with SandboxManager(backend.config(pool=2)) as manager:
         await until(lambda: full(manager))
@@ -347,6 +361,7 @@ async def test_a_dead_cell_is_never_handed_out(backend: BackendRow) -> None:
     assert (result.value, discarded) == (42, 2)
 
 
+@pytest.mark.promise("P-24")
 async def test_a_dead_cell_is_replaced_before_it_is_asked_for(
     backend: BackendRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +379,7 @@ async def test_a_dead_cell_is_replaced_before_it_is_asked_for(
     assert (stats.made, stats.discarded) == (2, 1)
 
 
+@pytest.mark.promise("P-24")
 async def test_other_limits_do_not_take_a_ready_cell(backend: BackendRow) -> None:
     async with SandboxManager(backend.config(pool=1)) as manager:
         await until(lambda: full(manager))
@@ -373,6 +389,7 @@ async def test_other_limits_do_not_take_a_ready_cell(backend: BackendRow) -> Non
         assert ready_cells(manager) == [cell]
 
 
+@pytest.mark.promise("P-25")
 async def test_closing_drains_the_pool(backend: BackendRow) -> None:
     async with SandboxManager(backend.config(pool=3)) as manager:
         await until(lambda: full(manager))
@@ -383,6 +400,7 @@ async def test_closing_drains_the_pool(backend: BackendRow) -> None:
     assert all(cell._killed.is_set() for cell in cells)
 
 
+@pytest.mark.promise("P-25")
 async def test_a_backend_that_cannot_fill_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -410,6 +428,7 @@ async def test_a_backend_that_cannot_fill_is_tried_again(
     assert pool.stats(0).made == 1
 
 
+@pytest.mark.promise("P-28")
 async def test_the_doctor_times_a_cell_of_each_backend() -> None:
     report = await examine(SandboxConfig(docker_host="tcp://127.0.0.1:1", pool=3))
     checks = {check.name: check.detail for check in report.checks}
@@ -424,6 +443,7 @@ async def test_the_doctor_times_a_cell_of_each_backend() -> None:
 
 
 @pytest.mark.docker
+@pytest.mark.promise("P-28")
 async def test_the_doctor_times_a_container() -> None:
     if why := why_no_docker(None):
         missing(why)

@@ -36,6 +36,7 @@ def canary() -> str:
 ASK = "import os\nos.environ.get('KEY', 'nothing')"
 
 
+@pytest.mark.promise("P-32")
 async def test_a_program_finds_its_secret_by_name(
     sandbox: SandboxManager, canary: str
 ) -> None:
@@ -44,6 +45,7 @@ async def test_a_program_finds_its_secret_by_name(
     assert result.value == canary
 
 
+@pytest.mark.promise("P-32")
 async def test_its_children_and_bash_find_it(
     sandbox: SandboxManager, canary: str
 ) -> None:
@@ -61,6 +63,7 @@ async def test_its_children_and_bash_find_it(
     assert bash.stdout == f"word {canary}\u2603 'quoted' $HOME\n"
 
 
+@pytest.mark.promise("P-32")
 async def test_inputs_are_what_they_were(sandbox: SandboxManager, canary: str) -> None:
     result = await sandbox.run(
         "[x, sorted(n for n in globals() if not n.startswith('__'))]",
@@ -100,6 +103,7 @@ def other_places(name: str) -> dict[str, str]:
 
 
 @pytest.mark.attack(70)
+@pytest.mark.promise("P-33")
 async def test_no_process_and_no_file_of_the_cell_shows_it(
     sandbox: SandboxManager, canary: str
 ) -> None:
@@ -127,6 +131,7 @@ found
 
 @pytest.mark.attack(70, 79, 83)
 @pytest.mark.parametrize("branch", [None, "main"], ids=["fresh", "live"])
+@pytest.mark.promise("P-33")
 async def test_the_next_run_of_the_same_cell_has_nothing(
     sandbox: SandboxManager, canary: str, branch: str | None
 ) -> None:
@@ -156,6 +161,7 @@ async def test_the_next_run_of_the_same_cell_has_nothing(
 
 
 @pytest.mark.attack(70, 79)
+@pytest.mark.promise("P-33")
 async def test_other_runs_have_nothing(backend: BackendRow, canary: str) -> None:
     seen = []
 
@@ -174,6 +180,7 @@ async def test_other_runs_have_nothing(backend: BackendRow, canary: str) -> None
 
 
 @pytest.mark.attack(38, 70)
+@pytest.mark.promise("P-33")
 async def test_no_command_line_of_the_host_shows_it(
     backend: BackendRow, canary: str
 ) -> None:
@@ -229,6 +236,7 @@ def containers(backend: BackendRow) -> Iterator[str]:
         "object()",
     ],
 )
+@pytest.mark.promise("P-33")
 async def test_results_records_and_logs_do_not_show_it(
     sandbox: SandboxManager, canary: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -253,6 +261,7 @@ async def test_results_records_and_logs_do_not_show_it(
         ("x" * 257, "{}", "name"),
     ],
 )
+@pytest.mark.promise("P-33")
 def test_errors_do_not_repeat_it(canary: str, name: str, value: str, part: str) -> None:
     given = {name.format(canary): SecretStr(value.format(canary))}
     with pytest.raises(InvalidInputError, match=part) as caught:
@@ -275,6 +284,7 @@ def assert_silent(error: ToolcellError, canary: str) -> None:
             assert canary not in repr((vars(each), each.args))
 
 
+@pytest.mark.promise("P-32")
 def test_what_is_no_secret_is_refused(canary: str) -> None:
     with pytest.raises(InvalidInputError, match="SecretStr") as caught:
         packed_with({"KEY": canary})
@@ -295,6 +305,7 @@ def test_what_is_no_secret_is_refused(canary: str) -> None:
 
 
 @pytest.mark.attack(108)
+@pytest.mark.promise("P-33")
 def test_a_packed_program_does_not_show_it(canary: str) -> None:
     packed = packed_with({"KEY": SecretStr(canary)}, x=canary)
 
@@ -303,6 +314,7 @@ def test_a_packed_program_does_not_show_it(canary: str) -> None:
 
 
 @pytest.mark.attack(108)
+@pytest.mark.promise("P-33")
 async def test_a_lost_cell_does_not_show_it(backend: BackendRow, canary: str) -> None:
     async with SandboxManager(backend.config()) as manager:
 

@@ -11,6 +11,7 @@ from toolcell.sandbox import Limits, SandboxManager
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.promise("P-01")
 async def test_files_stay_and_variables_do_not(sandbox: SandboxManager) -> None:
     async with sandbox.session(agent_id="a") as session:
         await session.run("x = 1\nopen('kept', 'w').write('text')", fresh=True)
@@ -23,6 +24,7 @@ async def test_files_stay_and_variables_do_not(sandbox: SandboxManager) -> None:
     assert variable.exception.type == "NameError"
 
 
+@pytest.mark.promise("P-08")
 async def test_two_sessions_share_nothing(sandbox: SandboxManager) -> None:
     async with sandbox.session() as one, sandbox.session() as other:
         await one.run("open('mine', 'w').close()", fresh=True)
@@ -31,6 +33,7 @@ async def test_two_sessions_share_nothing(sandbox: SandboxManager) -> None:
     assert seen.value == []
 
 
+@pytest.mark.promise("P-09")
 async def test_no_process_outlives_its_run(sandbox: SandboxManager) -> None:
     daemon = (
         "import os, time\n"
@@ -50,6 +53,7 @@ async def test_no_process_outlives_its_run(sandbox: SandboxManager) -> None:
     assert len(seen.value) == len(before.value) == 2
 
 
+@pytest.mark.promise("P-03")
 async def test_a_failed_run_leaves_the_session_usable(sandbox: SandboxManager) -> None:
     programs = {
         "raise ValueError": "error",
@@ -68,6 +72,7 @@ async def test_a_failed_run_leaves_the_session_usable(sandbox: SandboxManager) -
     assert last.value == "alive"
 
 
+@pytest.mark.promise("P-10")
 async def test_runs_of_one_session_follow_each_other(sandbox: SandboxManager) -> None:
     code = (
         "import os, time\nassert not os.path.exists('busy')\n"
@@ -87,6 +92,7 @@ async def test_runs_of_one_session_follow_each_other(sandbox: SandboxManager) ->
     assert statuses == ["ok"] * 3
 
 
+@pytest.mark.promise("P-07")
 async def test_a_cancelled_run_loses_the_session_and_says_so(
     sandbox: SandboxManager,
 ) -> None:
@@ -97,6 +103,7 @@ async def test_a_cancelled_run_loses_the_session_and_says_so(
             await session.run("1", fresh=True)
 
 
+@pytest.mark.promise("P-01")
 async def test_bash_and_python_share_the_work_dir(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
         await session.run("echo from-bash > note", fresh=True, language="bash")
