@@ -21,8 +21,10 @@ from .safe_text import safe
 
 if TYPE_CHECKING:
     from toolcell.core import ToolCall, ToolResult
+    from toolcell.guard import Approvals
 
 _EXIT_BY_STATUS = {"ok": 0, "error": 1, "denied": 3, "timeout": 124, "cancelled": 130}
+_LOOK_SECONDS = 0.5
 _BAD_CALL = ("tool.validation", "tool.not_found")
 
 
@@ -80,6 +82,8 @@ async def _call(
     wait: float | None,
     out: Path | None,
 ) -> ToolResult:
+    import anyio
+
     from toolcell.tools import RunContext
 
     from .artifacts import FolderArtifacts
@@ -92,4 +96,29 @@ async def _call(
         sink = FolderArtifacts(out)
     async with Host.from_config(path) as host:
         run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
-        return await host.executor.outcome(asked, run=run)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_tell_of_waiting, host.approvals, asked)
+            result = await host.executor.outcome(asked, run=run)
+            tasks.cancel_scope.cancel()
+        return result
+
+
+async def _tell_of_waiting(approvals: Approvals, asked: ToolCall) -> None:
+    """Say once that the call waits for a person, and how to answer."""
+    import anyio
+
+    from toolcell.core import StoreUnavailableError
+
+    while True:
+        await anyio.sleep(_LOOK_SECONDS)
+        try:
+            waiting = await approvals.pending()
+        except StoreUnavailableError:
+            return
+        for request in waiting:
+            # Another call's request may be this one's: what counts is what is asked.
+            same = (request.call.agent_id, request.call.name)
+            if same == (asked.agent_id, asked.name):
+                told = f"waits for a person: toolcell approvals approve {request.id}"
+                print(f"toolcell: {safe(told)}", file=sys.stderr, flush=True)
+                return

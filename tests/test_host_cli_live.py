@@ -45,8 +45,16 @@ class Asking:
     def __init__(self, folder: Path, run: str = "r") -> None:
         words = ("call", "calculate", "--agent", "a", "--args", SUM, "--run", run)
         self._process = subprocess.Popen(
-            [TOOLCELL, *words], cwd=folder, stdout=subprocess.PIPE, text=True
+            [TOOLCELL, *words],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
+
+    def told(self) -> str:
+        assert self._process.stderr is not None
+        return self._process.stderr.readline()
 
     def outcome(self) -> tuple[int, str]:
         out, _ = self._process.communicate(timeout=60)
@@ -100,6 +108,18 @@ def test_answers_may_come_as_lines(folder: Path, watching: Watching) -> None:
         assert watching.say(bad)["error"] == "invalid_input"
     assert watching.say({"request": request["id"], "answer": "deny"})
     assert second.outcome()[0] == 3
+
+
+def test_a_call_says_what_it_waits_for(folder: Path) -> None:
+    asking = Asking(folder)
+    told = asking.told()
+    command = told.removeprefix("toolcell: waits for a person: ").split()
+    config = ("--config", str(folder / "toolcell.toml"))
+    done = toolcell(*command[1:], "--by", "anna", *config)
+
+    assert command[:3] == ["toolcell", "approvals", "approve"]
+    assert done.returncode == 0
+    assert asking.outcome() == (0, "42\n")
 
 
 def test_a_person_answers_in_a_terminal(folder: Path) -> None:
