@@ -345,7 +345,7 @@ async def test_answers_are_data(
         {"resultType": "input_required", "inputRequests": {}, "requestState": "x"},
     ],
 )
-async def test_an_answer_that_is_not_as_it_has_to_be_is_an_error(
+async def test_an_answer_that_is_not_as_it_has_to_be_is_an_error_rg_41(
     tmp_path: Path, answer: dict[str, Any]
 ) -> None:
     output = {"type": "object", "properties": {"n": {"type": "number"}}}
@@ -431,7 +431,7 @@ async def test_thousands_of_tools_and_pages_without_end_are_cut(
         {"tools": [], "nextCursor": 7},
     ],
 )
-async def test_a_listing_that_is_none_is_no_connection(
+async def test_a_listing_that_is_none_is_no_connection_rg_41(
     tmp_path: Path, listing: Any
 ) -> None:
     server = Scripted(tmp_path)
