@@ -101,6 +101,9 @@ class ToolsConfig(Model):
     """Seconds of a call to a tool that names no timeout. When it is reached the call
     ends as `timeout`."""
 
+    tell_remaining: bool = False
+    """Whether each result tells what the agent's limits leave, so that it can plan."""
+
     max_concurrency: Count = 10
     """Calls at once. When it is reached others wait their turn."""
 

@@ -357,5 +357,6 @@ def make_executor(
         idempotency=keys,
         redactor=guarded.redactor,
         timeout_seconds=config.tools.timeout_seconds,
+        tell_remaining=config.tools.tell_remaining,
         max_concurrency=config.tools.max_concurrency,
     )

@@ -130,7 +130,8 @@ async def test_a_program_asks_the_guard_rg_39(
 async def test_a_host_asks_the_guard_rg_39(tmp_path: Path) -> None:
     path = tmp_path / "toolcell.toml"
     path.write_text(
-        '[tools]\nbuiltin = ["arithmetic"]\n[state]\nfolder = "state"\n'
+        '[tools]\nbuiltin = ["arithmetic"]\ntell_remaining = true\n'
+        '[state]\nfolder = "state"\n'
         '[[policies]]\nagent_id = "a"\nallow = ["calculate"]\n'
         'budgets = [{ unit = "calls", limit = 1 }]\n'
     )
@@ -150,6 +151,7 @@ async def test_a_host_asks_the_guard_rg_39(tmp_path: Path) -> None:
             ]
         )
     assert [each.status for each in (*said, batch)] == ["ok", "denied", "denied"]
+    assert said[0].remaining == {"a calls/total": 0}
 
 
 def callers_of(*names: str) -> set[str]:
