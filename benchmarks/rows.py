@@ -17,6 +17,7 @@ import processes
 from baselines import HELLO, PYTHON
 from bridge_rows import BRIDGE_ROWS
 from guard_rows import GUARD_ROWS
+from mcp_rows import MCP_ROWS
 from measure import (
     SLOW_BURST,
     Contender,
@@ -280,6 +281,7 @@ ROWS: dict[str, RowMaker] = {
     **NETWORK_ROWS,
     **PACKAGE_ROWS,
     **TOOL_ROWS,
+    **MCP_ROWS,
     **BRIDGE_ROWS,
     **GUARD_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},

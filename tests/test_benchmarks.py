@@ -69,6 +69,15 @@ def test_the_tool_rows_print_their_table(tmp_path: Path) -> None:
     assert works >= {"one tool call", "batch of 1,000 tool calls"}
 
 
+def test_the_row_on_mcp_prints_its_table(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = bench(*("--only", "mcp-stdio"), *("--runs", "1", "--json", str(figures)))
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    works = [row["work"] for row in json.loads(figures.read_text())["rows"]]
+    assert works == ["MCP calls, stdio"] * 2
+
+
 def test_the_bridge_row_prints_its_table(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = bench("--only", "bridge", "--runs", "1", "--json", str(figures))

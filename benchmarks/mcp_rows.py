@@ -1,0 +1,183 @@
+"""Rows on serving MCP: the same trivial tool behind us and behind the bare library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from measure import Contender, Missing, Row, WrongResult, against, repeated, take_turns
+
+if TYPE_CHECKING:
+    from rows import Options
+
+_GATE = 1.15
+_TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
+_OURS = """
+from toolcell.tools import tool
+
+
+@tool
+async def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+"""
+_BARE = """
+import sys
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("bare", log_level="ERROR")
+
+
+@server.tool()
+async def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+
+if sys.argv[1:] == ["http"]:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    print('{"url": "http://127.0.0.1:%d/mcp"}' % port, flush=True)
+    server.run("streamable-http", port=port)
+else:
+    server.run()
+"""
+_CONFIG = """
+profile = "development"
+[tools]
+python = ["added:add"]
+folders = ["."]
+[server]
+agent_id = "a"
+[auth]
+unauthenticated = true
+[[policies]]
+agent_id = "a"
+allow = ["add"]
+max_concurrency = 100
+"""
+
+
+async def mcp_stdio(options: Options) -> list[Row]:
+    """A call to a server that the client started."""
+    return await _compare("MCP calls, stdio", _stdio, options)
+
+
+async def mcp_http(options: Options) -> list[Row]:
+    """A call to a server on the loopback address."""
+    return await _compare("MCP calls, HTTP", _http, options)
+
+
+Connect = Callable[[list[str], list[str], str], Any]
+
+
+async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
+    try:
+        import mcp  # noqa: F401
+    except ImportError:
+        raise Missing("mcp is not installed") from None
+    with TemporaryDirectory() as folder:
+        Path(folder, "added.py").write_text(_OURS)
+        Path(folder, "bare.py").write_text(_BARE)
+        Path(folder, "toolcell.toml").write_text(_CONFIG)
+        Path(folder, "kept.toml").write_text(f'{_CONFIG}[state]\nfolder = "state"\n')
+        bare = [sys.executable, "bare.py"]
+        serve = [_TOOLCELL, "serve", "--json", "--config"]
+        listen = ["--http", "127.0.0.1:0"]
+        async with AsyncExitStack() as stack:
+            contenders = [
+                await stack.enter_async_context(_contender(name, connect, *command))
+                for name, command in {
+                    "toolcell serve": ([*serve, "toolcell.toml"], listen, folder),
+                    "bare mcp": (bare, ["http"], folder),
+                    "toolcell serve, state kept": (
+                        [*serve, "kept.toml"],
+                        listen,
+                        folder,
+                    ),
+                }.items()
+            ]
+            runs = max(1, options.runs // 10)
+            samples = await take_turns(contenders, runs)
+    ours, base, kept = [each.by_own_clock() for each in samples]
+    return [
+        *against(work, [ours, base], [_GATE], "share"),
+        *against(work, [kept, base], [None], "share"),
+    ]
+
+
+@asynccontextmanager
+async def _contender(
+    name: str, connect: Connect, command: list[str], listen: list[str], folder: str
+) -> AsyncIterator[Contender]:
+    async with connect(command, listen, folder) as client:
+
+        async def call() -> None:
+            result = await client.call_tool("add", {"a": 2, "b": 3})
+            if result.structured_content != {"result": 5}:
+                raise WrongResult(f"2 + 3 became {result!r}")
+
+        yield repeated(name, call)
+
+
+@asynccontextmanager
+async def _stdio(
+    command: list[str], listen: list[str], folder: str
+) -> AsyncIterator[Any]:
+    from mcp import Client, StdioServerParameters
+
+    program, *rest = command
+    server = StdioServerParameters(
+        command=program, args=rest, cwd=folder, env=dict(os.environ)
+    )
+    async with Client(server) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _http(
+    command: list[str], listen: list[str], folder: str
+) -> AsyncIterator[Any]:
+    from mcp import Client
+
+    with subprocess.Popen(
+        [*command, *listen], cwd=folder, stdout=subprocess.PIPE
+    ) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            await _until_it_answers(url)
+            async with Client(url) as client:
+                yield client
+        finally:
+            server.kill()
+
+
+async def _until_it_answers(url: str) -> None:
+    import anyio
+    import httpx2
+
+    async with httpx2.AsyncClient() as http:
+        with anyio.fail_after(60):
+            while True:
+                try:
+                    await http.get(url)
+                    return
+                except httpx2.ConnectError:
+                    await anyio.sleep(0.05)
+
+
+MCP_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
+    "mcp-stdio": mcp_stdio,
+    "mcp-http": mcp_http,
+}
