@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+from toolcell.core import InvalidInputError
+
+from .safe_text import safe
+
 images = typer.Typer(help="Container images for cells.", no_args_is_help=True)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_OnStep = Callable[[int, int, str], None]
 
 
 @images.command()
@@ -17,28 +26,96 @@ def build(
     base: Annotated[
         str | None, typer.Option(help="The image to build on; default the public one.")
     ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=VALUE: another argument of the Dockerfile."),
+    ] = None,
     tag: Annotated[str | None, typer.Option(help="The name to give it.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: _Json = False,
 ) -> None:
     """Build an image with the Docker engine."""
-    built = _build(name, base, tag, quiet=as_json)
+    from toolcell.sandbox import build_image
+
+    arguments = dict(_split(text) for text in arg or [])
+    with _progress(f"building {name}", quiet=as_json) as on_step:
+        built = build_image(
+            name, base=base, arguments=arguments, tag=tag, on_step=on_step
+        )
     print(json.dumps({"tag": built}) if as_json else f"built {built}")
 
 
-def _build(name: str, base: str | None, tag: str | None, *, quiet: bool) -> str:
-    """Build and show each step: a bar on a terminal, plain lines elsewhere."""
+def _split(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInputError(f"--arg {text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
+@images.command()
+def pull(
+    image: Annotated[str, typer.Argument(help="NAME:TAG or NAME@sha256:...")],
+    as_json: _Json = False,
+) -> None:
+    """Fetch an image ahead of need; print its name with a digest, to pin it."""
+    from toolcell.sandbox import pull_image
+
+    with _progress(f"pulling {image}", quiet=as_json) as on_step:
+        pinned = pull_image(image, on_step=on_step)
+    print(json.dumps({"image": pinned}) if as_json else pinned)
+
+
+@images.command(name="list")
+def list_(as_json: _Json = False) -> None:
+    """Show the images of the engine and what they cost on its disk."""
+    from toolcell.sandbox import list_images
+
+    found = list_images()
+    if as_json:
+        print(json.dumps([each.model_dump() for each in found]))
+        return
+    for each in found:
+        name = ", ".join(each.names) or "(superseded)"
+        note = f", built as {each.built_as}" if each.built_as else ""
+        sizes = f"{each.size_bytes >> 20:>6} MiB, {each.own_bytes >> 20:>5} MiB its own"
+        print(f"{sizes}  {safe(name)}{safe(note)}")
+        for pinned in each.pinned:
+            print(f"{'':>29}{safe(pinned)}")
+    # Layers that images share are counted with none of them here.
+    print(f"{len(found)} images, {sum(e.own_bytes for e in found) >> 20} MiB unshared")
+
+
+@images.command()
+def prune(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Those that have a name, too.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Remove images that toolcell built: superseded ones, or all."""
+    from toolcell.sandbox import prune_images
+
+    removed = prune_images(everything=everything)
+    if as_json:
+        print(json.dumps({"removed": removed}))
+        return
+    for name in removed:
+        print(f"removed {safe(name)}")
+    print(f"{len(removed)} images removed")
+
+
+@contextmanager
+def _progress(what: str, *, quiet: bool) -> Iterator[_OnStep]:
+    """Show each step: a bar on a terminal, plain lines elsewhere."""
     from rich.console import Console
     from rich.progress import Progress
 
-    from toolcell.sandbox import build_image
-
     console = Console(file=sys.stderr, quiet=quiet)
     with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(f"building {name}", total=None)
+        task = bar.add_task(what, total=None)
 
         def on_step(done: int, total: int, text: str) -> None:
-            bar.update(task, total=total, completed=done, description=text)
+            bar.update(task, total=total, completed=done, description=safe(text))
             if not console.is_terminal:
-                console.print(text, markup=False)
+                console.print(safe(text), markup=False)
 
-        return build_image(name, base=base, tag=tag, on_step=on_step)
+        yield on_step

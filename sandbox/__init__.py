@@ -7,7 +7,14 @@ from .doctor import Check, Report, examine
 from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .files import FileInfo, save_artifact
 from .function_source import CallProgram, call_program
-from .images import build_image, image_names
+from .images import (
+    ImageInfo,
+    build_image,
+    image_names,
+    list_images,
+    prune_images,
+    pull_image,
+)
 from .janitor import clean
 from .layers import PackageLayer, list_packages, prune_packages
 from .manager import SandboxManager
@@ -41,6 +48,7 @@ __all__ = [
     "FileInfo",
     "Finished",
     "HostCalls",
+    "ImageInfo",
     "Isolation",
     "Limits",
     "Mount",
@@ -63,8 +71,11 @@ __all__ = [
     "clock_stopped",
     "examine",
     "image_names",
+    "list_images",
     "list_packages",
+    "prune_images",
     "prune_packages",
+    "pull_image",
     "run",
     "save_artifact",
 ]

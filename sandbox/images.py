@@ -1,11 +1,55 @@
-"""Builds the container images that ship with toolcell."""
+"""The container images of cells: built, pulled by digest, listed, removed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import anyio
+from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
+
+from .config import PackageRules, SandboxConfig
+
+if TYPE_CHECKING:
+    import docker
+
+LABEL = "dev.toolcell.image"
+"""On every image that `build_image` made: its name."""
+
+_REQUIREMENTS = "requirements.txt"
+OnStep = Callable[[int, int, str], None]
+
+
+class ImageInfo(BaseModel):
+    """An image of the engine, as `toolcell images list` shows it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    names: tuple[str, ...]
+    """Its tags; empty if newer builds took them all."""
+
+    pinned: tuple[str, ...]
+    """Names with a digest, for `SandboxConfig(image=...)`; empty if never pulled."""
+
+    built_as: str | None
+    """Which of `image_names()` it is, if toolcell built it."""
+
+    size_bytes: int
+    """Bytes of all its layers."""
+
+    own_bytes: int
+    """Bytes of the layers that no other image has: what its removal gives back."""
+
+    in_use: bool
+    """Whether a container is made of it."""
 
 
 def image_names() -> list[str]:
@@ -24,9 +68,12 @@ def build_image(
     base: str | None = None,
     arguments: Mapping[str, str] | None = None,
     tag: str | None = None,
-    on_step: Callable[[int, int, str], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> str:
     """Build an image and return its tag. Blocks until the engine is done.
+
+    Packages of an image are installed as for programs, by uv on this machine, for
+    the interpreter of the base, which must be on the engine then.
 
     Args:
         name: One of `image_names()`.
@@ -37,39 +84,78 @@ def build_image(
 
     Raises:
         InvalidInputError: There is no image of this name.
+        PackageError: A package of the image cannot be installed.
         SandboxUnavailableError: The engine does not answer, or the build failed.
     """
-    import docker.errors
-
-    from .docker_backend import connect
-
     if name not in image_names():
         known = ", ".join(image_names())
         raise InvalidInputError(f"there is no image {name!r}", hint=f"known: {known}")
     wanted = tag or f"toolcell/{name}:latest"
-    try:
-        client = connect(None)
-        with resources.as_file(resources.files("toolcell.images") / name) as path:
+    with (
+        resources.as_file(resources.files("toolcell.images") / name) as folder,
+        tempfile.TemporaryFile() as context,
+    ):
+        with ThreadPoolExecutor(1) as thread:
+            # A loop of its own, whether or not the caller is in one.
+            pack = thread.submit(anyio.run, _pack, folder, base, context, on_step)
+            pack.result()
+        context.seek(0)
+        with _engine("build it") as client:
             steps = client.api.build(
-                path=str(path),
+                fileobj=context,
+                custom_context=True,
                 tag=wanted,
                 buildargs={**(arguments or {}), **({"BASE": base} if base else {})},
+                labels={LABEL: name},
                 rm=True,
                 decode=True,
             )
             for step in steps:
                 _follow(step, on_step)
-    except docker.errors.DockerException as error:
-        raise SandboxUnavailableError(
-            f"the Docker engine did not build it: {error}",
-            hint="is it running, and can it pull the base image? See docs/images.md",
-        ) from None
     return wanted
 
 
-def _follow(
-    step: dict[str, str], on_step: Callable[[int, int, str], None] | None
+async def _pack(
+    folder: Path, base: str | None, context: IO[bytes], on_step: OnStep | None
 ) -> None:
+    """Write what the engine gets to see: the Dockerfile, and installed packages."""
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        archive.add(folder / "Dockerfile", "Dockerfile")
+        if not (folder / _REQUIREMENTS).exists():
+            return
+        from .layers import LayerStore
+        from .manager import SandboxManager
+
+        lines = (folder / _REQUIREMENTS).read_text().splitlines()
+        wanted = tuple(filter(None, map(str.strip, lines)))
+        config = SandboxConfig(
+            backend="docker",
+            image=base or _public_base(folder / "Dockerfile"),
+            package_rules=PackageRules(allow=wanted),
+        )
+
+        def tell(line: str) -> None:
+            if on_step is not None:
+                on_step(0, 1, line)
+
+        async with SandboxManager(config) as manager:
+            place = await manager.install(wanted, on_step=tell)
+            layer = LayerStore().layers / Path(place).name
+            archive.add(layer, "packages", filter=_as_root)
+
+
+def _public_base(dockerfile: Path) -> str:
+    lines = dockerfile.read_text().splitlines()
+    return next(line[9:] for line in lines if line.startswith("ARG BASE="))
+
+
+def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    return entry
+
+
+def _follow(step: dict[str, Any], on_step: OnStep | None) -> None:
     if "error" in step:
         raise SandboxUnavailableError(
             f"the build failed: {step['error']}", hint="see docs/images.md"
@@ -78,3 +164,110 @@ def _follow(
     if on_step is not None and text.startswith("Step "):
         done, _, total = text.split()[1].partition("/")
         on_step(int(done), int(total), text)
+
+
+def pull_image(image: str, *, on_step: OnStep | None = None) -> str:
+    """Fetch an image and return its name with a digest. Blocks until it is there.
+
+    Args:
+        image: A name with a tag, or with a digest, which the engine then checks.
+        on_step: Called with layers done, layers known and the engine's own words.
+
+    Raises:
+        SandboxUnavailableError: The engine does not answer, or cannot have it.
+    """
+    done: dict[str, bool] = {}
+    with _engine(f"pull {image}") as client:
+        repository, at, digest = image.partition("@")
+        tag = digest if at else None
+        if not at and ":" not in repository.rpartition("/")[2]:
+            tag = "latest"
+        for step in client.api.pull(repository, tag=tag, stream=True, decode=True):
+            if "error" in step:
+                raise SandboxUnavailableError(
+                    f"{image} was not pulled: {step['error']}",
+                    hint="is the name right, and can the engine reach the registry?",
+                )
+            if "id" in step and on_step is not None:
+                status = str(step.get("status", ""))
+                done[step["id"]] = status in ("Pull complete", "Already exists")
+                on_step(sum(done.values()), len(done), f"{step['id']}: {status}")
+        found = client.images.get(image)
+        digests: list[str] = found.attrs.get("RepoDigests") or []
+    name = repository if at else repository.rpartition(":")[0] or repository
+    return next((each for each in digests if each.startswith(f"{name}@")), image)
+
+
+def list_images() -> tuple[ImageInfo, ...]:
+    """Return the images of the engine, the largest first.
+
+    Raises:
+        SandboxUnavailableError: The engine does not answer.
+    """
+    with _engine("list its images") as client:
+        found: list[dict[str, Any]] = client.df()["Images"] or []
+    images = (_info(each) for each in found)
+    return tuple(sorted(images, key=lambda each: (-each.size_bytes, each.names)))
+
+
+def _info(found: dict[str, Any]) -> ImageInfo:
+    names = [each for each in found.get("RepoTags") or [] if each != "<none>:<none>"]
+    pinned = [each for each in found.get("RepoDigests") or [] if "<none>" not in each]
+    size = found["Size"]
+    return ImageInfo(
+        names=tuple(names),
+        pinned=tuple(pinned),
+        built_as=(found.get("Labels") or {}).get(LABEL),
+        size_bytes=size,
+        own_bytes=size - max(found.get("SharedSize") or 0, 0),
+        in_use=bool(found.get("Containers")),
+    )
+
+
+def prune_images(*, everything: bool = False) -> list[str]:
+    """Remove images that toolcell built and no container is made of.
+
+    Args:
+        everything: Those that still have a name, too, not only superseded builds.
+
+    Returns:
+        Names or ids of what was removed.
+
+    Raises:
+        SandboxUnavailableError: The engine does not answer.
+    """
+    import docker.errors
+
+    removed = []
+    with _engine("remove images") as client:
+        for image in client.images.list(filters={"label": LABEL}):
+            if image.tags and not everything:
+                continue
+            try:
+                for name in image.tags or [str(image.id)]:
+                    client.images.remove(name)
+                    removed.append(name)
+            except docker.errors.APIError as error:
+                # In use, or another image is built on it.
+                if error.status_code != 409:
+                    raise
+    return removed
+
+
+@contextmanager
+def _engine(purpose: str) -> Iterator[docker.DockerClient]:
+    import docker.errors
+
+    from .docker_backend import connect
+
+    try:
+        client = connect(None)
+        try:
+            yield client
+        finally:
+            client.close()
+    except docker.errors.DockerException as error:
+        raise SandboxUnavailableError(
+            f"the Docker engine did not {purpose}: {error}",
+            hint="is it running, and can it reach the registry? See docs/images.md",
+        ) from None

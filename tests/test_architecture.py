@@ -46,11 +46,12 @@ FACES = {
     "sandbox": """
         Artifact ArtifactMade CallProgram Check CodePolicy Connected Connection
         Described Event ExceptionInfo
-        ExecutionResult FileInfo Finished HostCalls Isolation Limits Mount
+        ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation Limits Mount
         Network PackageLayer PackageRules PoolStats Report SandboxConfig
         SandboxManager Session Status
         Stderr Stdout Truncated Usage build_image call_program clean clock_stopped
-        examine image_names list_packages prune_packages run save_artifact
+        examine image_names list_images list_packages prune_images
+        prune_packages pull_image run save_artifact
     """,
     "guard": """
         ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals

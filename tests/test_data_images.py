@@ -1,0 +1,224 @@
+"""Real programs with numpy, pandas, matplotlib and scipy; images that carry them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.resources
+import io
+import json
+import tarfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.sandbox import (
+    Limits,
+    PackageRules,
+    SandboxConfig,
+    SandboxManager,
+    build_image,
+    image_names,
+    list_images,
+    prune_images,
+    pull_image,
+)
+
+from .cli import toolcell
+from .conftest import DOCKER, IMAGE, SUBPROCESS, missing, run_apart, why_no_docker
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+
+DATA_IMAGE = "toolcell-test/python-data:latest"
+REQUIREMENTS = tuple(
+    (importlib.resources.files("toolcell.images") / "python-data/requirements.txt")
+    .read_text()
+    .split()
+)
+PROGRAM = """
+import numpy, pandas, scipy.stats
+from matplotlib import pyplot
+frame = pandas.DataFrame({"x": numpy.arange(50), "y": numpy.arange(50) * 2 + 1})
+fit = scipy.stats.linregress(frame.x, frame.y)
+frame.plot(x="x", y="y")
+[round(float(fit.slope), 6), round(float(fit.intercept), 6), int(frame.y.sum())]
+"""
+LIMITS = Limits(memory_mb=1024, wall_seconds=60)
+
+
+def needs_docker() -> None:
+    if why := why_no_docker(None):
+        missing(why)
+
+
+async def draw(config: SandboxConfig) -> None:
+    async with SandboxManager(config) as manager:
+        result = await manager.run(PROGRAM)
+
+    assert result.status == "ok", result.stderr
+    assert result.value == [2.0, 1.0, 2500]
+    [picture] = result.artifacts
+    assert (picture.name, picture.mime) == ("figure-1.png", "image/png")
+    assert picture.data.startswith(b"\x89PNG")
+    assert picture.size > 5_000
+
+
+@pytest.fixture(scope="module")
+async def installed() -> AsyncIterator[SandboxConfig]:
+    """The packages of images/python-data, for cells of this machine."""
+    config = SUBPROCESS.config(
+        packages=REQUIREMENTS, package_rules=PackageRules(seconds=300), limits=LIMITS
+    )
+    async with SandboxManager(config):
+        yield config
+
+
+async def test_a_program_draws_with_packages(installed: SandboxConfig) -> None:
+    await draw(installed)
+
+
+@pytest.mark.docker
+def test_the_image_is_built_and_draws(installed: SandboxConfig) -> None:
+    needs_docker()
+    steps: list[str] = []
+    tag = build_image(
+        "python-data",
+        base=IMAGE,
+        tag=DATA_IMAGE,
+        on_step=lambda done, total, text: steps.append(text),
+    )
+
+    assert tag == DATA_IMAGE
+    assert any("FROM" in step for step in steps)
+    [image] = [each for each in list_images() if DATA_IMAGE in each.names]
+    assert image.built_as == "python-data"
+    assert 0 < image.own_bytes < image.size_bytes
+    run_apart(draw, DOCKER.config(image=DATA_IMAGE, limits=LIMITS))
+
+
+@pytest.mark.docker
+def test_superseded_builds_are_pruned_and_names_stay() -> None:
+    needs_docker()
+    tags = [build_image("python", base=IMAGE, tag="toolcell-test/pruned:1")]
+    tags.append(build_image("python", base=tags[0], tag="toolcell-test/pruned:2"))
+    prune_images()
+    names = {name for each in list_images() for name in each.names}
+
+    assert set(tags) <= names
+    assert all(each.names for each in list_images() if each.built_as == "python")
+    removed = toolcell("images", "prune", "--json")
+    assert json.loads(removed.stdout) == {"removed": []}
+
+
+def test_images_that_are_not_there() -> None:
+    assert set(image_names()) == {"node", "python", "python-data"}
+    with pytest.raises(InvalidInputError, match="no image"):
+        build_image("ruby")
+    done = toolcell("images", "build", "node", "--arg", "NODE")
+    assert done.returncode == 2
+    assert b"NAME=VALUE" in done.stderr
+
+
+@contextmanager
+def registry(files: dict[str, tuple[str, bytes]]) -> Iterator[str]:
+    """Serve an image registry on loopback; yield its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            kind, data = files.get(self.path, ("", b""))
+            self.send_response(200 if kind or self.path == "/v2/" else 404)
+            self.send_header("Content-Type", kind or "text/plain")
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Docker-Content-Digest", digest(data))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def image_files() -> tuple[dict[str, tuple[str, bytes]], str]:
+    """Return what a registry serves of a tiny image, and the image's digest."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("file"))
+    packed = gzip.compress(layer.getvalue(), mtime=0)
+    rootfs = {"type": "layers", "diff_ids": [digest(layer.getvalue())]}
+    settings = json.dumps(
+        {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}
+    ).encode()
+    kind = "application/vnd.docker.{}"
+    parts = {"config": settings, "layer": packed}
+    types = {
+        "config": kind.format("container.image.v1+json"),
+        "layer": kind.format("image.rootfs.diff.tar.gzip"),
+    }
+    about = {
+        name: {"mediaType": types[name], "size": len(data), "digest": digest(data)}
+        for name, data in parts.items()
+    }
+    manifest_kind = kind.format("distribution.manifest.v2+json")
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": manifest_kind,
+            "config": about["config"],
+            "layers": [about["layer"]],
+        }
+    ).encode()
+    files = {
+        f"/v2/tiny/blobs/{digest(data)}": (types[name], data)
+        for name, data in parts.items()
+    }
+    for name in ("1", digest(manifest)):
+        files[f"/v2/tiny/manifests/{name}"] = (manifest_kind, manifest)
+    return files, digest(manifest)
+
+
+@pytest.mark.docker
+def test_an_image_is_pulled_and_pinned_by_its_digest() -> None:
+    import docker
+
+    needs_docker()
+    files, mark = image_files()
+    with registry(files) as address:
+        steps: list[str] = []
+        name = f"{address}/tiny"
+        try:
+            pinned = pull_image(
+                f"{name}:1", on_step=lambda done, total, text: steps.append(text)
+            )
+            assert pinned == f"{name}@{mark}"
+            assert steps
+            assert pull_image(pinned) == pinned
+            assert pinned in {each for i in list_images() for each in i.pinned}
+            done = toolcell("images", "pull", pinned)
+            assert done.stdout.decode() == f"{pinned}\n", done.stderr
+            other = digest(b"another image")
+            with pytest.raises(SandboxUnavailableError, match="tiny"):
+                pull_image(f"{name}@{other}")
+        finally:
+            client = docker.from_env()
+            for image in client.images.list(name):
+                client.images.remove(image.id, force=True)
+            client.close()
