@@ -220,5 +220,5 @@ def test_an_image_is_pulled_and_pinned_by_its_digest() -> None:
         finally:
             client = docker.from_env()
             for image in client.images.list(name):
-                client.images.remove(image.id, force=True)
+                client.images.remove(str(image.id), force=True)
             client.close()
