@@ -34,6 +34,8 @@ builtin = ["arithmetic", "clock", "code"]  # also: database, files, http
 # python = ["my_package.my_tools:tools"]
 # [tools.http]
 # hosts = ["example.com"]
+# [tools.mcp.files]               # offered once `toolcell tools pin` approved it
+# command = "/usr/local/bin/mcp-server-files"
 
 # Counters, approvals and records, for all processes of this machine.
 [state]

@@ -408,6 +408,15 @@ async def test_schemas_without_end_are_refused_or_harmless(tmp_path: Path) -> No
         assert "do not fit" in message_of(results["loop"])
 
 
+@pytest.mark.attack(122)
+async def test_a_pattern_without_end_for_answers_is_refused(tmp_path: Path) -> None:
+    evil = {"type": "object", "properties": {"a": {"pattern": "(a+)+(?=b)$"}}}
+    server = Scripted(tmp_path, definition("raw", outputSchema=evil), "echo")
+    async with server.toolset() as toolset:
+        assert [each.name for each in toolset.tools] == ["test__echo"]
+        assert "linear time" in toolset.unusable["raw"]
+
+
 async def test_thousands_of_tools_and_pages_without_end_are_cut(
     tmp_path: Path,
 ) -> None:
