@@ -13,9 +13,10 @@ import anyio
 
 from toolcell.tools import MCPCommand, MCPPins, MCPToolset
 
-from .executor_tools import PATIENCE
-
 SERVER = Path(__file__).with_name("mcp_test_server.py")
+SECONDS = 60.0
+"""How long a test waits for what another process does; one of them may be starting."""
+
 OPEN = {"type": "object"}
 
 
@@ -65,7 +66,7 @@ class Scripted:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(SECONDS):
         while not condition():
             await anyio.sleep(0.01)
 
