@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +325,50 @@ async def test_a_call_that_waits_for_a_silent_server_ends_with_it(
         assert (await ask(toolset, "echo")).status == "timeout"
 
     assert processes_of(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
+async def test_what_a_server_started_goes_with_it(tmp_path: Path) -> None:
+    server = Scripted(tmp_path, "daemon")
+    async with server.toolset() as toolset:
+        assert (await ask(toolset, "daemon")).ok
+        daemon = int(await server.logged("daemon"))
+        assert alive(daemon)
+
+    assert not alive(daemon)
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
+async def test_a_server_goes_with_its_host_however_that_dies(tmp_path: Path) -> None:
+    server = Scripted(tmp_path, "daemon", "never")
+    script = f"""
+import anyio
+from toolcell.tools import MCPCommand, MCPToolset, ToolContext
+command = {server.command()!r}
+async def main():
+    async with MCPToolset("test", command, pins=None) as toolset:
+        for tool in toolset.tools:
+            context = ToolContext(call_id="1", tool_name=tool.name)
+            await tool.invoke(tool.validate({{}}), context)
+anyio.run(main)
+"""
+    host = await anyio.open_process([sys.executable, "-c", script])
+    await server.logged("never answers")
+    host.kill()
+    await host.wait()
+    daemon = int(await server.logged("daemon"))
+    await until(lambda: processes_of(tmp_path) == [] and not alive(daemon))
+
+
+def test_the_library_is_loaded_when_a_server_is_needed_rg_42() -> None:
+    script = """
+import sys
+from toolcell.tools import MCPCommand, MCPPins, MCPToolset
+MCPToolset("test", MCPCommand(command="x"), pins=MCPPins())
+print([name for name in sys.modules if name.partition(".")[0] in ("mcp", "httpx2")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -13,7 +12,6 @@ import webbrowser
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from toolcell.core import DuplicateToolError, ToolExecutionError, ToolResult
@@ -30,7 +28,7 @@ from toolcell.tools import (
 
 from .corpora import naughty_strings
 from .executor_tools import call, executor
-from .mcp_peers import OPEN, SERVER, Scripted, alive, definition, processes_of, until
+from .mcp_peers import SERVER, Scripted, alive, definition, processes_of, until
 
 pytestmark = pytest.mark.anyio
 
@@ -450,52 +448,3 @@ async def test_a_listing_that_is_none_is_no_connection_rg_41(
             pass
 
     assert processes_of(tmp_path) == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
-async def test_what_a_server_started_goes_with_it(tmp_path: Path) -> None:
-    server = Scripted(tmp_path, "daemon")
-    async with server.toolset() as toolset:
-        assert (await ask(toolset, "daemon")).ok
-        daemon = int(await server.logged("daemon"))
-        assert alive(daemon)
-
-    assert not alive(daemon)
-    assert processes_of(tmp_path) == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
-async def test_a_server_goes_with_its_host_however_that_dies(tmp_path: Path) -> None:
-    server = Scripted(tmp_path, "daemon", "never")
-    script = f"""
-import anyio
-from toolcell.tools import MCPCommand, MCPToolset, ToolContext
-command = {server.command()!r}
-async def main():
-    async with MCPToolset("test", command, pins=None) as toolset:
-        for tool in toolset.tools:
-            context = ToolContext(call_id="1", tool_name=tool.name)
-            await tool.invoke(tool.validate({{}}), context)
-anyio.run(main)
-"""
-    host = await anyio.open_process([sys.executable, "-c", script])
-    await server.logged("never answers")
-    host.kill()
-    await host.wait()
-    daemon = int(await server.logged("daemon"))
-    await until(lambda: processes_of(tmp_path) == [] and not alive(daemon))
-
-
-def test_the_library_is_loaded_when_a_server_is_needed_rg_42() -> None:
-    script = """
-import sys
-from toolcell.tools import MCPCommand, MCPPins, MCPToolset
-MCPToolset("test", MCPCommand(command="x"), pins=MCPPins())
-print([name for name in sys.modules if name.partition(".")[0] in ("mcp", "httpx2")])
-"""
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
-    assert importlib.util.find_spec("mcp") is not None
-    assert OPEN == {"type": "object"}
