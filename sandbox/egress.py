@@ -33,6 +33,8 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 OnConnection = Callable[[Connection], None]
 _CONNECT_SECONDS = 10.0
+# Look-ups take threads that all of this process share.
+_LOOK_UPS_AT_ONCE = 4
 _MAX_HOST = 300
 _MAX_REASON = 300
 
@@ -117,6 +119,7 @@ class Egress:
         self._max_connections = limits.connections
         self._bytes_left = limits.network_bytes
         self._resolve = resolve
+        self._looking_up = anyio.Semaphore(_LOOK_UPS_AT_ONCE)
         self._spawn = spawn
         self._on_connection = on_connection
         self._tell: Tell | None = None
@@ -302,7 +305,8 @@ class Egress:
         if ":" in host or host.rpartition(".")[2].isdigit():
             return [host]
         try:
-            found = await self._resolve(host, port)
+            async with self._looking_up:
+                found = await self._resolve(host, port)
         except (OSError, UnicodeError):
             found = []
         if not found:

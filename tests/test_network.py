@@ -11,7 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    SandboxUnavailableError,
+    ToolCall,
+)
 from toolcell.sandbox import (
     Connected,
     Connection,
@@ -25,6 +30,8 @@ from toolcell.sandbox import (
 )
 from toolcell.sandbox.process_backend import ProcessBackend
 from toolcell.sandbox.selection import check_network
+from toolcell.tools import ConcurrentExecutor, ToolRegistry
+from toolcell.tools.builtin import code_tools
 
 from .conftest import BackendRow
 from .web_server import NAME, Site, self_signed, serving
@@ -413,18 +420,62 @@ print("said")
     assert late.status == "timeout"
 
 
+async def test_a_server_that_does_not_read_holds_up_nobody(
+    cell: Session, outside: Outside
+) -> None:
+    code = f"""{OPEN}{FETCH}
+way, _ = tunnel("api.example.test", port)
+way.sendall(b"GET /slow HTTP/1.1\\r\\nHost: api.example.test:%d\\r\\n" % port)
+way.sendall(b"Content-Length: 900000000\\r\\n\\r\\n")
+way.recv(1)
+way.settimeout(1)
+sent = 0
+try:
+    while sent < 100_000_000:
+        sent += way.send(bytes(1_000_000))
+except TimeoutError:
+    pass
+[sent < 40_000_000, fetch("/meanwhile")]
+"""
+    inputs = {"url": outside.plain.url, "port": outside.plain.port}
+    result = await cell.run(code, fresh=True, inputs=inputs)
+
+    assert result.value == [True, "hello /meanwhile"], result.stderr
+
+
+async def test_tools_are_charged_for_what_their_programs_moved(
+    reaching: SandboxManager, outside: Outside
+) -> None:
+    tools = code_tools(reaching)
+    executor = ConcurrentExecutor(ToolRegistry(tools), guard=None)
+    code = f"url = {outside.plain.url!r}\n{FETCH}\nlen(fetch('/big/50000'))"
+    made = await executor.call(
+        ToolCall(id="1", name="run_python", arguments={"code": code})
+    )
+    content: Any = made.content
+    limits = reaching.config.limits
+
+    assert content["value"] == 50_000
+    assert 50_000 < int(made.usage["bytes"]) < 51_000
+    most = limits.network_bytes + 2 * limits.output_bytes
+    assert {tool.cost["bytes"] for tool in tools} == {most}
+
+
 async def test_a_run_leaves_no_connection_to_the_next(
     reaching: SandboxManager, outside: Outside
 ) -> None:
     begin = f"{OPEN}\nway, said = tunnel('api.example.test', port)\nsaid"
     async with reaching.session() as session:
         first = await session.run(begin, inputs={"port": outside.plain.port})
-        left = await session.run("way.settimeout(5)\nway.recv(1)")
+        left = await session.run(
+            "way.settimeout(5)\n"
+            "try:\n    got = len(way.recv(1))\nexcept ConnectionError:\n    got = 0\n"
+            "got"
+        )
 
     assert first.value == "HTTP/1.1 200 Connection established"
     assert [each.verdict for each in first.connections] == ["allowed"]
-    assert left.status == "ok" or left.exception
-    assert left.connections == ()
+    assert (left.value, left.connections) == (0, ()), left.stderr
 
 
 async def test_process_isolation_has_no_network() -> None:

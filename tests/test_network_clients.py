@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.server
+import json
 import shutil
 import ssl
 import subprocess
@@ -22,8 +23,9 @@ import pytest
 
 from toolcell.sandbox import ExecutionResult, Limits, Mount, Network, SandboxManager
 
+from .cli import toolcell
 from .conftest import SUBPROCESS, missing
-from .web_server import NAME, self_signed
+from .web_server import NAME, self_signed, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -236,3 +238,27 @@ async def test_node_fetches(sandbox: SandboxManager, shop: Shop) -> None:
     code += ".then(console.log)'"
 
     assert (await bash(sandbox, shop, code)).stdout == "hello\n"
+
+
+def test_the_command_line_names_hosts(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    with serving() as site:
+        url = f"http://127.0.0.1:{site.port}"
+        program.write_text(
+            "import urllib.error, urllib.request\n"
+            f"print(urllib.request.urlopen('{url}/a').read())\n"
+            "try:\n    urllib.request.urlopen('http://other.test/')\n"
+            "except urllib.error.HTTPError as error:\n    print(error.code)\n"
+        )
+        here = f"127.0.0.1:{site.port}"
+        names = ["--backend", "subprocess", "--allow-host", here]
+        names += ["--allow-host", "*.example.test:443"]
+        done = toolcell("run", str(program), *names)
+        told = toolcell("run", str(program), "--json", *names)
+    bad = toolcell("run", str(program), "--allow-host", "example.test")
+
+    assert done.stdout == b"b'hello /a'\n403\n", done.stderr
+    assert b"network: other.test:80 refused: " in done.stderr
+    records = json.loads(told.stdout)["connections"]
+    assert [each["verdict"] for each in records] == ["allowed", "refused"]
+    assert (bad.returncode, b"has no port" in bad.stderr) == (2, True)

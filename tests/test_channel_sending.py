@@ -1,0 +1,124 @@
+"""Many tasks send on one channel; what one leaves half sent, the next one ends."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from toolcell.core import CellLostError
+from toolcell.sandbox.cell.egress_relay import WINDOW_BYTES
+from toolcell.sandbox.cell.frames import FrameDecoder, FrameError, encode
+from toolcell.sandbox.channel import Channel
+from toolcell.sandbox.egress_stream import CellStream
+
+pytestmark = pytest.mark.anyio
+LARGE = 4_000_000
+
+
+async def read_frames(sock: socket.socket, count: int) -> list[int]:
+    """Return the sizes of so many frames."""
+    decoder = FrameDecoder()
+    sizes: list[int] = []
+    while len(sizes) < count:
+        await anyio.wait_readable(sock)
+        sizes += [len(frame.payload) for frame in decoder.feed(sock.recv(65_536))]
+    return sizes
+
+
+async def test_a_cancelled_sender_leaves_no_half_frame() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    channel = Channel(ours)
+    with theirs:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.send, encode({"type": "a"}, b"x" * LARGE))
+            await anyio.wait_readable(theirs)
+            tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.send, encode({"type": "b"}, b"y"))
+            assert await read_frames(theirs, 2) == [LARGE, 1]
+        channel.close()
+
+
+async def test_frames_of_many_senders_do_not_mix() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    channel = Channel(ours)
+    sizes = [LARGE, 10, 300_000, 1, 500_000]
+    with theirs:
+        async with anyio.create_task_group() as tasks:
+            for size in sizes:
+                tasks.start_soon(channel.send, encode({"type": "a"}, bytes(size)))
+            assert sorted(await read_frames(theirs, len(sizes))) == sorted(sizes)
+        channel.close()
+
+
+async def test_a_stream_sends_no_more_than_is_asked_for() -> None:
+    sent: list[int] = []
+    asked: list[dict[str, Any]] = []
+
+    async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
+        if header["type"] == "net_data":
+            sent.append(len(payload))
+        else:
+            asked.append(header)
+
+    stream = CellStream(1, tell)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stream.send, bytes(2 * WINDOW_BYTES))
+        for _ in range(9):
+            await anyio.lowlevel.checkpoint()
+        assert sum(sent) == WINDOW_BYTES
+        stream.take("net_credit", {"bytes": 1000}, b"")
+        for _ in range(9):
+            await anyio.lowlevel.checkpoint()
+        assert sum(sent) == WINDOW_BYTES + 1000
+        tasks.cancel_scope.cancel()
+    with pytest.raises(FrameError):
+        stream.take("net_credit", {"bytes": WINDOW_BYTES + 1}, b"")
+    for bad in (0, -1, True, "1"):
+        with pytest.raises(FrameError):
+            stream.take("net_credit", {"bytes": bad}, b"")
+
+
+async def test_a_stream_takes_no_more_than_it_asked_for() -> None:
+    asked: list[int] = []
+
+    async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
+        asked.append(header["bytes"])
+
+    stream = CellStream(1, tell)
+    for _ in range(4):
+        stream.take("net_data", {}, bytes(WINDOW_BYTES // 4))
+    with pytest.raises(FrameError):
+        stream.take("net_data", {}, b"x")
+    stream = CellStream(1, tell)
+    for _ in range(8):
+        stream.take("net_data", {}, bytes(WINDOW_BYTES // 4))
+        assert len(await stream.receive()) == WINDOW_BYTES // 4
+    assert sum(asked) == 7 * WINDOW_BYTES // 4
+    stream.take("net_end", {}, b"")
+    assert await stream.receive() == b""
+    with pytest.raises(FrameError):
+        stream.take("net_data", {}, b"x")
+
+
+async def test_who_sends_to_nobody_hears_it() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    async with anyio.create_task_group() as tasks:
+
+        async def send() -> None:
+            with pytest.raises(CellLostError):
+                await channel.send(bytes(LARGE))
+
+        for _ in range(3):
+            tasks.start_soon(send)
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        theirs.close()
+    channel.close()
