@@ -77,6 +77,10 @@ def call(number: Any, name: str, arguments: dict[str, Any], params: Any) -> None
             answer(number)
         case "never":
             log(f"never answers {number}")
+        case "deaf":
+            log("deaf")
+            while True:
+                signal.pause()
         case "huge":
             write("x" * arguments["bytes"])
             answer(number)

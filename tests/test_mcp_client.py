@@ -341,7 +341,7 @@ async def test_what_a_server_started_goes_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
 async def test_a_server_goes_with_its_host_however_that_dies(tmp_path: Path) -> None:
-    server = Scripted(tmp_path, "daemon", "never")
+    server = Scripted(tmp_path, "daemon", "deaf")
     script = f"""
 import anyio
 from toolcell.tools import MCPCommand, MCPToolset, ToolContext
@@ -353,10 +353,11 @@ async def main():
             await tool.invoke(tool.validate({{}}), context)
 anyio.run(main)
 """
-    host = await anyio.open_process([sys.executable, "-c", script])
-    await server.logged("never answers")
-    host.kill()
-    await host.wait()
+    async with await anyio.open_process([sys.executable, "-c", script]) as host:
+        try:
+            await server.logged("deaf")
+        finally:
+            host.kill()
     daemon = int(await server.logged("daemon"))
     await until(lambda: processes_of(tmp_path) == [] and not alive(daemon))
 
