@@ -387,11 +387,25 @@ def test_every_module_can_be_imported_first() -> None:
         for path in ROOM_MODULES
         if path.name != "__main__.py" and not path.is_relative_to(CELL)
     ]
-    # A room's face comes before any of its modules, whichever is asked for; after
-    # that each is in a fork of its own, so that none relies on another's import.
+    # Libraries are imported once for all. Then each module has a fork of its own, so
+    # that none relies on another's import; its room's face comes first in any case.
     script = """
-import importlib, os, sys
-import docker, mcp.server.lowlevel, rich.table, uvicorn, RestrictedPython
+import contextlib, importlib, os, sys
+read_fd, write_fd = os.pipe()
+if os.fork() == 0:
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    found = [name for name in sys.modules if name.partition(".")[0] != "toolcell"]
+    with open(write_fd, "w") as pipe:
+        pipe.write(" ".join(found))
+    os._exit(0)
+os.close(write_fd)
+with open(read_fd) as pipe:
+    libraries = pipe.read().split()
+assert os.wait()[1] == 0 and libraries
+for name in libraries:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 import toolcell.host, toolcell.sandbox, toolcell.tools.builtin
 for name in sys.argv[1:]:
     if os.fork() == 0:
