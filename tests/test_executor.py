@@ -266,13 +266,16 @@ async def test_contextvars_reach_tools_and_stay_apart_lt_12() -> None:
         user.set("changed in a thread")
         return seen
 
-    user.set("ada")
+    token = user.set("ada")
     made = executor(ask, ask_in_a_thread)
     results = await made.execute([*calls("ask", 5)])
     threads = [await made.call(call("ask_in_a_thread", "t", number=1))]
+    kept = user.get()
+    # Tests may share a context.
+    user.reset(token)
 
     assert {result.content for result in results + threads} == {"ada"}
-    assert user.get() == "ada"
+    assert kept == "ada"
 
 
 async def test_calls_that_share_a_task_share_nothing_else_lt_12_38() -> None:

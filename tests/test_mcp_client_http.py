@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import threading
@@ -59,8 +60,10 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        # A client that has gone is no fault of this server's.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.end_headers()
+            self.wfile.write(body)
 
     def result(self, number: Any, **result: Any) -> bytes:
         return json.dumps({"jsonrpc": "2.0", "id": number, "result": result}).encode()

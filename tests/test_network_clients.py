@@ -25,6 +25,7 @@ from toolcell.sandbox import ExecutionResult, Limits, Mount, Network, SandboxMan
 
 from .cli import toolcell
 from .conftest import SUBPROCESS, missing
+from .node_cells import node
 from .web_server import NAME, self_signed, serving
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +150,7 @@ async def sandbox(shop: Shop, libraries: Path) -> AsyncIterator[SandboxManager]:
         network=Network.allow([f"{NAME}:{shop.port}", f"127.0.0.1:{shop.port}"]),
         mounts=(Mount(source=str(libraries), target="/libraries"),),
         env=dict.fromkeys(trust, "/work/ca.pem"),
+        node=str(node()),
     )
     async with SandboxManager(config, resolver=resolve) as manager:
         yield manager
@@ -230,14 +232,17 @@ trust.load_verify_locations("/etc/ssl/certs/ca-certificates.crt")
 
 
 async def test_node_fetches(sandbox: SandboxManager, shop: Shop) -> None:
-    needs("node")
-    version = subprocess.run(["node", "-v"], capture_output=True, text=True).stdout
-    if tuple(map(int, version[1:].split(".")[:2])) < (22, 21):
-        pytest.skip(f"node {version.strip()} knows no proxy variables")
-    code = 'node -e \'fetch(process.env.url + "/page").then(r => r.text())'
-    code += ".then(console.log)'"
+    result = await sandbox.run(
+        "const answer = await fetch(url + '/page')\nconsole.log(await answer.text())",
+        language="node",
+        inputs={"url": shop.url},
+        files={"ca.pem": shop.certificate},
+    )
 
-    assert (await bash(sandbox, shop, code)).stdout == "hello\n"
+    assert (result.status, result.stdout) == ("ok", "hello\n"), result.stderr
+    assert [(each.host, each.verdict) for each in result.connections] == [
+        (NAME, "allowed")
+    ]
 
 
 def test_the_command_line_names_hosts(tmp_path: Path) -> None:
