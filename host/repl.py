@@ -92,6 +92,7 @@ class Repl:
             raise KeyboardInterrupt
         if self._future is not None and not self._interrupted:
             self._portal.start_task_soon(self._insist, self._future)
+        # Without a run: it came between reading and running, and `_run` sees it.
         self._interrupted = True
 
     async def _insist(self, future: Future[ExecutionResult]) -> None:
@@ -113,6 +114,7 @@ class Repl:
         """Return one whole input; None at the end. Ctrl-C drops what was typed."""
         terminal = sys.stdin.isatty()
         lines: list[str] = []
+        self._interrupted = False
         while True:
             prompt = ("... " if lines else ">>> ") if terminal else ""
             try:
@@ -149,10 +151,11 @@ class Repl:
     def _run(self, code: str) -> ExecutionResult:
         view = _View()
         work = partial(self._session.run, code, on_output=view.show)
-        self._interrupted = False
-        self._future = self._portal.start_task_soon(work)
+        self._future = future = self._portal.start_task_soon(work)
+        if self._interrupted:
+            self._portal.start_task_soon(self._insist, future)
         try:
-            result = self._future.result()
+            result = future.result()
         finally:
             self._future = None
         view.end()

@@ -56,15 +56,33 @@ class Terminal:
         """Type."""
         os.write(self._mine, text.encode())
 
+    def press(self, key: str, text: str) -> str:
+        """Press a key until the text is shown, as a person does; return as `expect`.
+
+        Python does not see a signal that comes while readline draws a character.
+        """
+        for _ in range(int(PATIENCE)):
+            self.send(key)
+            if self._shows(text, 1.0):
+                break
+        return self.expect(text)
+
     def expect(self, text: str) -> str:
         """Wait until the text is shown, after what was expected before; return both."""
-        until = time.monotonic() + PATIENCE
-        while (found := self.shown.find(text, self._seen)) < 0:
-            left = until - time.monotonic()
-            assert left > 0, f"{text!r} is not shown: {self.shown[self._seen :]!r}"
-            assert self._read(left), f"ended without {text!r}: {self.shown!r}"
+        shows = self._shows(text, PATIENCE)
+        assert shows, f"{text!r} is not shown: {self.shown[self._seen :]!r}"
+        found = self.shown.index(text, self._seen)
         before, self._seen = self._seen, found + len(text)
         return self.shown[before : self._seen]
+
+    def _shows(self, text: str, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while text not in self.shown[self._seen :]:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            assert self._read(left), f"ended without {text!r}: {self.shown!r}"
+        return True
 
     def _read(self, seconds: float) -> bool:
         if not select.select([self._mine], [], [], seconds)[0]:

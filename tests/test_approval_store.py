@@ -20,6 +20,8 @@ from toolcell.guard import (
     Decision,
 )
 
+from .conftest import run_apart
+
 pytestmark = pytest.mark.anyio
 
 ASKED = Decision(verdict="ask", reason="approval_required")
@@ -92,7 +94,7 @@ def test_threads_with_loops_of_their_own_share_approvals(
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
-    anyio.run(reply, backend=backend)
+    run_apart(reply, backend=backend)
     for thread in threads:
         thread.join()
 

@@ -328,17 +328,24 @@ async def test_twins_share_one_question_and_not_the_approval(
     store: ApprovalStore,
 ) -> None:
     approvals = Approvals(store, answered_elsewhere=True)
+    answers: list[Answer] = []
     used: list[bool] = []
 
-    async def run(number: int) -> None:
-        answer = await approvals.ask(a_call(id=f"c{number}"), FACTS, ASKED)
-        used.append(answer.approved and await approvals.use(answer))
+    async def ask(number: int) -> None:
+        answers.append(await approvals.ask(a_call(id=f"c{number}"), FACTS, ASKED))
+
+    async def use(answer: Answer) -> None:
+        used.append(await approvals.use(answer))
 
     async with anyio.create_task_group() as tasks:
         for number in range(10):
-            tasks.start_soon(run, number)
+            tasks.start_soon(ask, number)
         [request] = await waiting(approvals)
         await approvals.answer(request.id, Approve(approver="anna"))
+    assert [answer.approved for answer in answers] == [True] * 10
+    async with anyio.create_task_group() as tasks:
+        for answer in answers:
+            tasks.start_soon(use, answer)
 
     assert sorted(used) == [False] * 9 + [True]
 

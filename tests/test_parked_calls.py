@@ -17,7 +17,6 @@ from toolcell.sandbox import Limits, SandboxManager, clock_stopped
 from toolcell.tools import (
     CodeExecutor,
     RunContext,
-    ToolContext,
     ToolRegistry,
     tool,
 )
@@ -150,10 +149,10 @@ async def test_programs_around_the_one_that_waits_wait_too(
     registry = ToolRegistry([pay])
 
     @tool
-    async def outer(context: ToolContext) -> int | None:
+    async def outer() -> int | None:
         """Run a program."""
         result = await code.execute(
-            "tools.pay(7)", agent_id=context.agent_id, limits=LIMITS, run=run
+            "tools.pay(7)", agent_id="a", limits=LIMITS, run=run, session=inner
         )
         value = result.value
         return value if isinstance(value, int) else None
@@ -164,7 +163,11 @@ async def test_programs_around_the_one_that_waits_wait_too(
         approvals=Approvals(handler=Person()),
     )
     code = CodeExecutor(sandbox, registry, guard=guard)
-    result = await code.execute("tools.outer()", agent_id="a", limits=LIMITS, run=run)
+    # The time that it takes to make the inner cell is none of this.
+    async with sandbox.session(agent_id="a") as inner:
+        result = await code.execute(
+            "tools.outer()", agent_id="a", limits=LIMITS, run=run
+        )
 
     assert (result.status, result.value) == ("ok", 7), result.stderr
 

@@ -59,7 +59,7 @@ def test_a_program_may_have_many_lines(terminal: Terminal) -> None:
 
 def test_ctrl_c_interrupts_the_code_and_not_the_tool(terminal: Terminal) -> None:
     say(terminal, "x = 5")
-    terminal.send("print('o' + 'n'); [0 for _ in iter(int, 1)]\n")
+    terminal.send("print('o' + 'n'); any(0 for _ in iter(int, 1))\n")
     terminal.expect("on\n")
     terminal.send("\x03")
     assert "cancelled" in terminal.expect(">>> ")
@@ -68,13 +68,12 @@ def test_ctrl_c_interrupts_the_code_and_not_the_tool(terminal: Terminal) -> None
     # What is typed and not sent is dropped.
     terminal.send("x = 99")
     terminal.expect("x = 99")
-    terminal.send("\x03")
-    terminal.expect(">>> ")
+    terminal.press("\x03", ">>> ")
     assert say(terminal, "x") == "5"
 
 
 def test_ctrl_c_is_not_lost_before_the_code_has_begun(terminal: Terminal) -> None:
-    terminal.send("[0 for _ in iter(int, 1)]\n")
+    terminal.send("any(0 for _ in iter(int, 1))\n")
     terminal.expect("\n")
     terminal.send("\x03")
     terminal.expect(">>> ")
@@ -83,7 +82,9 @@ def test_ctrl_c_is_not_lost_before_the_code_has_begun(terminal: Terminal) -> Non
 def test_code_that_will_not_stop_is_stopped(terminal: Terminal) -> None:
     say(terminal, "open('f', 'w').close()")
     deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-    terminal.send(f"{deaf}; print('o' + 'n', flush=True); [0 for _ in iter(int, 1)]\n")
+    terminal.send(
+        f"{deaf}; print('o' + 'n', flush=True); any(0 for _ in iter(int, 1))\n"
+    )
     terminal.expect("on\n")
     terminal.send("\x03")
     assert "variables are lost" in terminal.expect(">>> ")
