@@ -25,7 +25,7 @@ from .budget_cli import budget
 from .call_cli import call
 from .images_cli import images
 from .init_cli import init
-from .options import AllowHost
+from .options import AllowHost, Backend, Image, Memory, Runtime
 from .packages_cli import packages
 from .policy_cli import policy
 from .repl_cli import repl
@@ -97,12 +97,12 @@ def main() -> None:
 @app.command()
 def run(
     file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
-    backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
+    backend: Backend = "auto",
     language: Annotated[
         str | None, typer.Option(help="python, bash or node; else by the file's name")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
-    memory: Annotated[int, typer.Option(help="MiB of memory.")] = 256,
+    memory: Memory = 256,
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
@@ -118,10 +118,8 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the program's artifacts.")
     ] = None,
-    image: Annotated[
-        str | None, typer.Option(help="The image of Docker cells.")
-    ] = None,
-    runtime: Annotated[str | None, typer.Option(help="runc, runsc, kata ...")] = None,
+    image: Image = None,
+    runtime: Runtime = None,
     isolation: Annotated[
         str,
         typer.Option(

@@ -64,3 +64,7 @@ AllowHost = Annotated[
     list[str] | None,
     typer.Option(help="HOST:PORT that it may reach; *.HOST:PORT for all below."),
 ]
+Backend = Annotated[str, typer.Option(help="auto, docker or subprocess.")]
+Memory = Annotated[int, typer.Option(help="MiB of memory.")]
+Image = Annotated[str | None, typer.Option(help="The image of Docker cells.")]
+Runtime = Annotated[str | None, typer.Option(help="runc, runsc, kata ...")]

@@ -8,22 +8,22 @@ from typing import Annotated
 
 import typer
 
+from .options import Backend, Image, Memory, Runtime
+
 _DAY = 86_400.0
 
 
 def repl(
-    backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
+    backend: Backend = "auto",
     timeout: Annotated[
         float, typer.Option(help="Seconds of real time of each input.")
     ] = 600.0,
-    memory: Annotated[int, typer.Option(help="MiB of memory.")] = 256,
+    memory: Memory = 256,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for artifacts.")
     ] = None,
-    image: Annotated[
-        str | None, typer.Option(help="The image of Docker cells.")
-    ] = None,
-    runtime: Annotated[str | None, typer.Option(help="runc, runsc, kata ...")] = None,
+    image: Image = None,
+    runtime: Runtime = None,
     isolation: Annotated[
         str,
         typer.Option(help="The weakest accepted: kernel, container or namespaces."),

@@ -11,7 +11,6 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -93,16 +92,11 @@ class SandboxManager:
             try:
                 await self.install()
             except BaseException:
-                await self.__aexit__(None, None, None)
+                await self.__aexit__()
                 raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         backend, pool = self._backend, self._pool
         self._backend = self._pool = None
         with anyio.CancelScope(shield=True):

@@ -48,6 +48,16 @@ allow = ["get_today_date"]
 """
 WITH_CODE = CONFIG.replace('"clock"]', '"clock", "code"]')
 SUM = {"expression": "6 * 7"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
 
 
 def written(folder: Path, text: str = CONFIG) -> Path:

@@ -98,8 +98,9 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def fill(index: Index, canary: Path) -> None:
-    """Add what the tests ask for."""
+def filled(root: Path) -> Index:
+    """Return an index of what the tests ask for; hostile packages aim at `canary`."""
+    index, canary = Index(root), root / "canary"
     index.wheel("kind", {"kind/__init__.py": "def answer():\n    return 41\n"})
     index.wheel(
         "kind", {"kind/__init__.py": "def answer():\n    return 42\n"}, version="2.0"
@@ -121,3 +122,4 @@ def fill(index: Index, canary: Path) -> None:
     index.wheel("linked", {"linked.py": "x = 1\n"}, links={"way-out": "/etc"})
     broken = "def\n" + "(" * 5000
     index.wheel("broken", {"broken.py": broken, "whole.py": "x = 1\n"})
+    return index

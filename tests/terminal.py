@@ -14,7 +14,6 @@ import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from .cli import TOOLCELL
 
@@ -103,12 +102,7 @@ class Terminal:
     def __enter__(self) -> Terminal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait()

@@ -16,7 +16,7 @@ from toolcell.sandbox import Mount, SandboxManager, layers, list_packages
 
 from .attack_rows import attempt, program
 from .conftest import SUBPROCESS, BackendRow
-from .package_index import Index, fill
+from .package_index import Index, filled
 from .test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
 from .test_mounts import writes
 
@@ -25,10 +25,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    root = tmp_path_factory.mktemp("index")
-    found = Index(root)
-    fill(found, root / "canary")
-    return found
+    return filled(tmp_path_factory.mktemp("index"))
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from toolcell.tools import ToolContext, tool
 
 from .mcp_servers import (
     CONFIG,
+    INITIALIZE,
     LEGACY,
     MODES,
     SUM,
@@ -39,16 +40,6 @@ from .mcp_servers import (
 
 pytestmark = pytest.mark.anyio
 
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
 HEADERS = {"Accept": "application/json, text/event-stream"}
 
 
@@ -65,7 +56,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 async def opened(http: httpx2.AsyncClient, server: HttpServer, secret: str) -> str:
     """Open a session by hand and return its id."""
-    answer = await http.post(server.url, json=HELLO, headers=bearer(secret))
+    answer = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
     assert answer.status_code == 200, answer.text
     return str(answer.headers["mcp-session-id"])
 
@@ -108,14 +99,16 @@ async def test_without_a_good_token_there_is_no_service(tmp_path: Path) -> None:
         store.revoke(revoked.id)
     bad = ["", "nonsense", "tcl_", good[:-1], good + "x", short, text]
     async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
-        answers = [await http.post(server.url, json=HELLO, headers=HEADERS)]
+        answers = [await http.post(server.url, json=INITIALIZE, headers=HEADERS)]
         for secret in bad:
             headers = bearer(secret) if secret else {**HEADERS, "Authorization": "x"}
-            answers.append(await http.post(server.url, json=HELLO, headers=headers))
+            answers.append(
+                await http.post(server.url, json=INITIALIZE, headers=headers)
+            )
         for place in (f"?token={good}", f"?access_token={good}"):
             url = server.url + place
-            answers.append(await http.post(url, json=HELLO, headers=HEADERS))
-        right = await http.post(server.url, json=HELLO, headers=bearer(good))
+            answers.append(await http.post(url, json=INITIALIZE, headers=HEADERS))
+        right = await http.post(server.url, json=INITIALIZE, headers=bearer(good))
 
     assert {answer.status_code for answer in answers} == {401}
     assert all("Bearer" in answer.headers["www-authenticate"] for answer in answers)
@@ -129,7 +122,9 @@ async def test_a_revoked_token_ends_at_the_next_request(tmp_path: Path) -> None:
         with TokenStore(tmp_path / "state" / "tokens.db") as store:
             store.revoke(store.all()[0].id)
         headers = {**bearer(secret), "Mcp-Session-Id": session}
-        answer = await http.post(server.url, json={**HELLO, "id": 2}, headers=headers)
+        answer = await http.post(
+            server.url, json={**INITIALIZE, "id": 2}, headers=headers
+        )
 
     assert answer.status_code == 401
 
@@ -199,10 +194,12 @@ async def test_foreign_pages_are_kept_out(
     secret = make_token(tmp_path)
     async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
         url = server.url
-        refused = await http.post(url, json=HELLO, headers=bearer(secret) | headers)
+        refused = await http.post(
+            url, json=INITIALIZE, headers=bearer(secret) | headers
+        )
         health = await http.get(url.replace("/mcp", "/healthz"), headers=headers)
         local = {"Origin": url.removesuffix("/mcp")}
-        let_in = await http.post(url, json=HELLO, headers=bearer(secret) | local)
+        let_in = await http.post(url, json=INITIALIZE, headers=bearer(secret) | local)
 
     assert (refused.status_code, health.status_code) == (403, 403)
     assert let_in.status_code == 200
@@ -218,7 +215,7 @@ async def test_names_of_the_server_can_be_added(tmp_path: Path) -> None:
     headers = {"Host": "tools.example.com", "Origin": "https://app.example.com"}
     async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
         answer = await http.post(
-            server.url, json=HELLO, headers=bearer(secret) | headers
+            server.url, json=INITIALIZE, headers=bearer(secret) | headers
         )
 
     assert answer.status_code == 200
@@ -235,7 +232,7 @@ async def test_names_of_the_server_can_be_added(tmp_path: Path) -> None:
         (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":NaN}}', 400),
         (b'{"jsonrpc":"2.0","id":' + b"9" * 5_000 + b',"method":"ping"}', 400),
         (b"[" * 100_000, 400),
-        (b"[" + json.dumps(HELLO).encode() + b"]", 400),
+        (b"[" + json.dumps(INITIALIZE).encode() + b"]", 400),
         (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', 400),
         (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', 400),
         (b" " * 2_000_000, 413),
@@ -267,11 +264,11 @@ async def test_clients_are_limited_and_leave_by_themselves(tmp_path: Path) -> No
     secret = make_token(tmp_path)
     async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
         await opened(http, server, secret)
-        second = await http.post(server.url, json=HELLO, headers=bearer(secret))
+        second = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
         status = 503
         while status == 503:
             await anyio.sleep(0.02)
-            later = await http.post(server.url, json=HELLO, headers=bearer(secret))
+            later = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
             status = later.status_code
 
     assert second.status_code == 503
@@ -351,11 +348,11 @@ scopes = ["tools"]
     ):
         codes = {}
         for name in names:
-            answer = await http.post(server.url, json=HELLO, headers=bearer(name))
+            answer = await http.post(server.url, json=INITIALIZE, headers=bearer(name))
             codes[name] = answer.status_code
         place = server.url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
         metadata = (await http.get(place)).json()
-        refused = await http.post(server.url, json=HELLO, headers=HEADERS)
+        refused = await http.post(server.url, json=INITIALIZE, headers=HEADERS)
         async with http_client(server.url, "good") as client:
             result = await client.call_tool("calculate", SUM)
 

@@ -20,6 +20,7 @@ from .cli import TOOLCELL, toolcell
 from .conftest import apart
 from .mcp_servers import (
     CONFIG,
+    INITIALIZE,
     MODES,
     SUM,
     WITH_CODE,
@@ -32,16 +33,6 @@ from .mcp_servers import (
 
 pytestmark = pytest.mark.anyio
 
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 TOOLS = '''
 import os

@@ -53,6 +53,16 @@ class Outside:
         hosts = [f"{host}:{p}" for p in ports for host in (NAME, "127.0.0.1")]
         return Network.allow([*hosts, "unknown.example.test:80"])
 
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What a program needs to reach both sites."""
+        return {
+            "certificate": self.secure.certificate,
+            "plain": self.plain.url,
+            "secure": self.secure.url,
+            "port": self.plain.port,
+        }
+
     async def resolve(self, host: str, port: int) -> list[str]:
         self.asked.append(host)
         if host != NAME:
@@ -120,13 +130,7 @@ while part := way.recv(65536):
 said.append(answer.decode().rpartition("\\n")[2])
 said
 """
-    inputs = {
-        "certificate": outside.secure.certificate,
-        "plain": outside.plain.url,
-        "secure": outside.secure.url,
-        "port": outside.plain.port,
-    }
-    result = await cell.run(code, fresh=True, inputs=inputs)
+    result = await cell.run(code, fresh=True, inputs=outside.inputs)
 
     assert result.status == "ok", result.stderr
     assert result.value == [
@@ -367,13 +371,7 @@ while part := way.recv(65536):
     answer += part
 [each == hashlib.sha256(body).hexdigest() for each in digests] + [answer[-10:].decode()]
 """
-    inputs = {
-        "certificate": outside.secure.certificate,
-        "plain": outside.plain.url,
-        "secure": outside.secure.url,
-        "port": outside.plain.port,
-    }
-    result = await cell.run(code, fresh=True, inputs=inputs)
+    result = await cell.run(code, fresh=True, inputs=outside.inputs)
 
     assert result.value == [True, True, "hello /end"], result.stderr
     assert result.connections[0].bytes_out > 3_000_000

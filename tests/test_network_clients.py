@@ -11,7 +11,6 @@ import ssl
 import subprocess
 import sysconfig
 import tempfile
-import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from toolcell.sandbox import ExecutionResult, Limits, Mount, Network, SandboxMan
 from .cli import toolcell
 from .conftest import SUBPROCESS, missing
 from .node_cells import node
-from .web_server import NAME, self_signed, serving
+from .web_server import NAME, Server, running, secure, self_signed, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -102,22 +101,10 @@ def shop() -> Iterator[Shop]:
         root = Path(folder, "root")
         root.mkdir()
         stock(root)
-        server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), partial(Quiet, directory=str(root))
-        )
-        server.daemon_threads = False
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(
-            server.socket, server_side=True, do_handshake_on_connect=False
-        )
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        text = certificate.read_text().partition("-----BEGIN PRIVATE")[0]
-        yield Shop(server.server_port, text)
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        server = Server(("127.0.0.1", 0), partial(Quiet, directory=str(root)))
+        trusted = secure(server, certificate)
+        with running(server):
+            yield Shop(server.server_port, trusted)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from toolcell.sandbox import (
 
 from .cli import toolcell
 from .conftest import SUBPROCESS, BackendRow
-from .package_index import Index, fill
+from .package_index import Index, filled
 
 pytestmark = pytest.mark.anyio
 
@@ -41,10 +41,7 @@ ANSWER = "import kind\nkind.answer()"
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    root = tmp_path_factory.mktemp("index")
-    found = Index(root)
-    fill(found, root / "canary")
-    return found
+    return filled(tmp_path_factory.mktemp("index"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,29 @@ class Server(ThreadingHTTPServer):
         """Be quiet."""
 
 
+def secure(server: HTTPServer, certificate: Path) -> str:
+    """Give a server TLS; return the PEM text that its clients have to trust."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    return certificate.read_text().partition("-----BEGIN PRIVATE")[0]
+
+
+@contextlib.contextmanager
+def running(server: HTTPServer) -> Iterator[None]:
+    """Serve from a thread of its own."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @contextlib.contextmanager
 def serving(certificate: Path | None = None) -> Iterator[Site]:
     """Serve on a free port of 127.0.0.1.
@@ -118,21 +141,12 @@ def serving(certificate: Path | None = None) -> Iterator[Site]:
     server = Server(("127.0.0.1", 0), handler)
     site = handler.site = Site(server.server_port)
     if certificate is not None:
-        site.certificate = certificate.read_text().partition("-----BEGIN PRIVATE")[0]
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(
-            server.socket, server_side=True, do_handshake_on_connect=False
-        )
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield site
-    finally:
-        site.go_on.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        site.certificate = secure(server, certificate)
+    with running(server):
+        try:
+            yield site
+        finally:
+            site.go_on.set()
 
 
 def self_signed(folder: Path) -> Path:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import anyio
 import anyio.abc
@@ -69,12 +68,7 @@ class CodeSessions:
         self._tasks = await anyio.create_task_group().__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._tasks.cancel_scope.cancel()
         # The caller's error is not the group's: it goes on as it is.
         await self._tasks.__aexit__(None, None, None)

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import Any, Required, TypedDict, Unpack
 
 import anyio
@@ -375,12 +374,7 @@ class ResultStream:
         with send:
             await self._executor._make(self._calls, self._run, hand_over)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._tasks is None or self._received is None:
             return
         self._tasks.cancel_scope.cancel()

@@ -12,7 +12,6 @@ import logging
 import math
 import re
 from collections.abc import Collection
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -173,12 +172,7 @@ class MCPToolset:
                 raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._close()
 
     async def _close(self) -> None:
