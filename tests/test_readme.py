@@ -4,7 +4,8 @@ A ```python block runs as a script of its own; a ```text block right after it is
 its output. In a ```console block a line that begins with `$ ` is a command (a
 backslash at its end continues it) and what follows is its output; commands of
 `toolcell` are run, `$ echo $?` after one shows its exit code, and a line `...`
-stands for any lines. A line `<!-- not run: reason -->` before a block skips it.
+stands for any lines. A line `<!-- not run: reason -->` before a block skips it, and
+one `<!-- needs the public index -->` skips it where no index answers.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import missing
+from .node_cells import node
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 FIRST_SCREEN_LINES = 25
 CONTRIBUTING_LINES = 80
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
+_NEEDS_INDEX = "<!-- needs the public index -->"
+_NO_INDEX = "set package_rules.index_url"
 _OURS = re.compile(r"(?:^|&& )(?:\.venv/bin/)?(toolcell .*)$", re.S)
 _NO_ENGINE = "unix:///nonexistent/docker.sock"
 _VARIES = [
@@ -45,6 +51,7 @@ class Block:
     language: str
     lines: list[str] = field(default_factory=list)
     not_run: str = ""
+    needs_index: bool = False
     output: list[str] | None = None
 
     def __str__(self) -> str:
@@ -74,6 +81,7 @@ def read_blocks(path: Path) -> list[Block]:
             block = Block(path=path, line=number, language=opens[2])
             skipped = _NOT_RUN.match(before)
             block.not_run = skipped[1] if skipped else ""
+            block.needs_index = before == _NEEDS_INDEX
             follows = before == fence and blocks[-1].language == "python"
             if opens[2] == "text" and follows:
                 blocks[-1].output = block.lines
@@ -138,33 +146,47 @@ def compare(shown: list[str], printed: str) -> None:
         pytest.fail("\n".join(diff))
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A reader's: our commands and a node are there, and no package is yet."""
+    places = [sysconfig.get_path("scripts"), str(node().parent), os.environ["PATH"]]
+    cache = str(tmp_path_factory.mktemp("cache"))
+    return {**os.environ, "PATH": os.pathsep.join(places), "XDG_CACHE_HOME": cache}
+
+
+def check_index(block: Block, code: int, said: str) -> None:
+    """Say that the index is missing, where that is why a block went wrong."""
+    if block.needs_index and code and _NO_INDEX in said:
+        missing(said)
+
+
 @pytest.mark.parametrize("block", blocks_of("python"))
-def test_python_blocks_run_rg_01(block: Block, tmp_path: Path) -> None:
+def test_python_blocks_run_rg_01(
+    block: Block, tmp_path: Path, environment: dict[str, str]
+) -> None:
     script = tmp_path / "block.py"
     script.write_text("\n".join(block.lines))
     done = subprocess.run(
         [sys.executable, "-I", str(script)],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path_with_us()},
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
         timeout=100,
     )
 
+    check_index(block, done.returncode, done.stderr)
     assert done.returncode == 0, done.stderr
     if block.output is not None:
         compare(block.output, done.stdout)
 
 
-def path_with_us() -> str:
-    """Return where commands are looked for, ours first."""
-    return f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
-
-
-def run_command(text: str, shown: list[str], folder: Path) -> tuple[str, int]:
+def run_command(
+    text: str, shown: list[str], folder: Path, environment: dict[str, str]
+) -> tuple[str, int]:
     """Run a command of ours as a reader would; return its output and exit code."""
-    env = {**os.environ, "PATH": path_with_us(), "NO_COLOR": "1", "COLUMNS": "80"}
+    env = {**environment, "NO_COLOR": "1", "COLUMNS": "80"}
     env.pop("FORCE_COLOR", None)
     if any("using the subprocess backend" in line for line in shown):
         env["DOCKER_HOST"] = _NO_ENGINE
@@ -183,14 +205,15 @@ def run_command(text: str, shown: list[str], folder: Path) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("block", blocks_of("console"))
-def test_console_blocks_run(block: Block) -> None:
+def test_console_blocks_run(block: Block, environment: dict[str, str]) -> None:
     commands = read_commands(block.lines)
     assert commands, "a console block needs a line that begins with `$ `"
     code: int | None = None
     for command in commands:
         ours = _OURS.search(command.text)
         if ours:
-            printed, code = run_command(ours[1], command.output, ROOT)
+            printed, code = run_command(ours[1], command.output, ROOT, environment)
+            check_index(block, code, printed)
             assert code not in (126, 127), printed
             if command.output:
                 compare(command.output, printed)
