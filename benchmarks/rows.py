@@ -36,6 +36,7 @@ from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Ses
 
 _POOL = 8
 _WORKERS = 4
+_PAUSE_SECONDS = 0.05
 _SUM_OF_SQUARES = """\
 import time
 started = time.perf_counter()
@@ -143,11 +144,21 @@ async def session(
     async with SandboxManager(config) as sandbox, sandbox.session() as opened:
         with baselines.docker_exec(options.image, runtime) as docker_exec:
             run = partial(_hello_again, opened)
-            ours = Contender(name="session.run(fresh=True)", run=run)
+            rested = Contender(name="session.run(fresh=True)", run=run, settle=_pause)
+            at_once = Contender(name="the same, run after run", run=run)
             docker_run = baselines.docker_run(options.image, runtime)
-            contenders = [ours, docker_run, docker_exec]
-            samples = await take_turns(contenders, options.runs)
-    return against(f"docker/{runtime}, run in a session", samples, gates)
+            contenders = [rested, docker_run, docker_exec, at_once]
+            *samples, hurried = await take_turns(contenders, options.runs)
+    work = f"docker/{runtime}, new interpreter in a session"
+    return [
+        *against(work, samples, gates),
+        *against(f"{work}, run after run", [hurried, samples[1]], [None]),
+    ]
+
+
+async def _pause() -> None:
+    """Let a session prepare its next interpreter, as between two steps of an agent."""
+    await anyio.sleep(_PAUSE_SECONDS)
 
 
 async def cold(runtime: str, gate: float, options: Options) -> list[Row]:
