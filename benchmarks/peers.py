@@ -59,14 +59,17 @@ def _llm_sandbox(name: str, burst: int, options: dict[str, Any]) -> Contender:
 
 @contextmanager
 def llm_sandbox_bubblewrap(_: str) -> Iterator[Peer]:
-    """llm-sandbox, a bubblewrap session for each program."""
-    options = {"backend": "bubblewrap"}
+    """llm-sandbox, a bubblewrap session for each program; its set-up is left out."""
+    options = {"backend": "bubblewrap", "skip_environment_setup": True}
     yield Peer(contender=_llm_sandbox("llm-sandbox bubblewrap", 10, options))
 
 
 @contextmanager
 def llm_sandbox_docker(image: str) -> Iterator[Peer]:
-    """llm-sandbox, a container for each program; its set-up (pip) is left out."""
+    """llm-sandbox, a container for each program; its set-up (pip) is left out.
+
+    The image needs a command of its own, and `python` beside `python3`.
+    """
     options = {
         "backend": "docker",
         "image": image,
