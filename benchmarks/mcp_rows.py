@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _GATE = 1.15
 _TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
+_SERVE = [_TOOLCELL, "serve", "--json", "--config"]
 _OURS = """
 from toolcell.tools import tool
 
@@ -42,7 +44,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-if sys.argv[1:] == ["http"]:
+if sys.argv[1:]:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -59,13 +61,17 @@ python = ["added:add"]
 folders = ["."]
 [server]
 agent_id = "a"
-[auth]
-unauthenticated = true
 [[policies]]
 agent_id = "a"
 allow = ["add"]
 max_concurrency = 100
 """
+
+
+_OPEN = "[auth]\nunauthenticated = true\n"
+_STATE = '[state]\nfolder = "state"\n'
+_SESSION = "legacy"
+_NO_SESSION = "2026-07-28"
 
 
 async def mcp_stdio(options: Options) -> list[Row]:
@@ -74,11 +80,16 @@ async def mcp_stdio(options: Options) -> list[Row]:
 
 
 async def mcp_http(options: Options) -> list[Row]:
-    """A call to a server on the loopback address."""
-    return await _compare("MCP calls, HTTP", _http, options)
+    """A call to a server on the loopback address, outside a session and in one."""
+    without = partial(_http, mode=_NO_SESSION)
+    inside = partial(_http, mode=_SESSION)
+    return [
+        *await _compare("MCP calls, HTTP", without, options),
+        *await _compare("MCP calls, HTTP, in a session", inside, options),
+    ]
 
 
-Connect = Callable[[list[str], list[str], str], Any]
+Connect = Callable[[list[str], str, str], Any]
 
 
 async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
@@ -89,23 +100,20 @@ async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
     with TemporaryDirectory() as folder:
         Path(folder, "added.py").write_text(_OURS)
         Path(folder, "bare.py").write_text(_BARE)
-        Path(folder, "toolcell.toml").write_text(_CONFIG)
-        Path(folder, "kept.toml").write_text(f'{_CONFIG}[state]\nfolder = "state"\n')
-        bare = [sys.executable, "bare.py"]
-        serve = [_TOOLCELL, "serve", "--json", "--config"]
-        listen = ["--http", "127.0.0.1:0"]
+        Path(folder, "open.toml").write_text(_CONFIG + _OPEN)
+        Path(folder, "kept.toml").write_text(_CONFIG + _STATE)
+        commands = {
+            "toolcell serve": [*_SERVE, "open.toml"],
+            "bare mcp": [sys.executable, "bare.py"],
+            "toolcell serve, tokens and state": [*_SERVE, "kept.toml"],
+        }
+        token = _token(folder)
         async with AsyncExitStack() as stack:
             contenders = [
-                await stack.enter_async_context(_contender(name, connect, *command))
-                for name, command in {
-                    "toolcell serve": ([*serve, "toolcell.toml"], listen, folder),
-                    "bare mcp": (bare, ["http"], folder),
-                    "toolcell serve, state kept": (
-                        [*serve, "kept.toml"],
-                        listen,
-                        folder,
-                    ),
-                }.items()
+                await stack.enter_async_context(
+                    _contender(name, connect(command, folder, token))
+                )
+                for name, command in commands.items()
             ]
             runs = max(1, options.runs // 10)
             samples = await take_turns(contenders, runs)
@@ -116,11 +124,17 @@ async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
     ]
 
 
+def _token(folder: str) -> str:
+    create = [_TOOLCELL, "tokens", "create", "--agent", "a", "--config", "kept.toml"]
+    done = subprocess.run(
+        create, cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
 @asynccontextmanager
-async def _contender(
-    name: str, connect: Connect, command: list[str], listen: list[str], folder: str
-) -> AsyncIterator[Contender]:
-    async with connect(command, listen, folder) as client:
+async def _contender(name: str, connection: Any) -> AsyncIterator[Contender]:
+    async with connection as client:
 
         async def call() -> None:
             result = await client.call_tool("add", {"a": 2, "b": 3})
@@ -131,9 +145,7 @@ async def _contender(
 
 
 @asynccontextmanager
-async def _stdio(
-    command: list[str], listen: list[str], folder: str
-) -> AsyncIterator[Any]:
+async def _stdio(command: list[str], folder: str, token: str) -> AsyncIterator[Any]:
     from mcp import Client, StdioServerParameters
 
     program, *rest = command
@@ -146,10 +158,14 @@ async def _stdio(
 
 @asynccontextmanager
 async def _http(
-    command: list[str], listen: list[str], folder: str
+    command: list[str], folder: str, token: str, *, mode: str
 ) -> AsyncIterator[Any]:
+    import httpx2
     from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
 
+    listen = ["--http", "127.0.0.1:0"]
+    headers = {"Authorization": f"Bearer {token}"}
     with subprocess.Popen(
         [*command, *listen], cwd=folder, stdout=subprocess.PIPE
     ) as server:
@@ -157,8 +173,11 @@ async def _http(
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
             await _until_it_answers(url)
-            async with Client(url) as client:
-                yield client
+            async with (
+                httpx2.AsyncClient(headers=headers) as http,
+                Client(streamable_http_client(url, http_client=http), mode=mode) as it,
+            ):
+                yield it
         finally:
             server.kill()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from functools import partial
 
-import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
@@ -29,6 +29,7 @@ class McpCall:
         ctx: The request.
         params: What it asks for.
         caller: Who makes it.
+        stop: Ends it from within; what is left to say is `question`.
     """
 
     def __init__(
@@ -38,27 +39,34 @@ class McpCall:
         ctx: Context,
         params: types.CallToolRequestParams,
         caller: Caller,
+        stop: Callable[[], None],
     ) -> None:
         self._host = host
         self._definitions = definitions
         self._ctx = ctx
         self._params = params
         self._caller = caller
-        self._parked = anyio.CancelScope()
+        self.parked = False
+        """Whether it waits for a person, and its client makes it again."""
+
+        self._stop = stop
         self._wait = host.config.server.approval_seconds
         self._ask = AskClient(
             ctx,
             caller,
             asked=params.input_responses is not None,
             seconds=self._wait,
-            park=self._parked.cancel,
+            park=self._park,
         )
         self._artifacts = Artifacts()
-        self._tool = (
-            host.registry.snapshot().for_agent(caller.agent_id).get(params.name)
-        )
+        # Looked at when the call has succeeded, and so was the agent's to see.
+        self._tool = host.registry.snapshot().get(params.name)
 
-    async def make(self) -> types.CallToolResult | types.InputRequiredResult:
+    def _park(self) -> None:
+        self.parked = True
+        self._stop()
+
+    async def make(self) -> types.CallToolResult:
         """Make the call; a failed or refused one is a result.
 
         Raises:
@@ -66,13 +74,15 @@ class McpCall:
             InvalidInputError: A value cannot be in a call.
         """
         await take_answer(self._host, self._caller, self._params)
-        with self._parked:
-            token = asking.set(self._ask)
-            try:
-                result = await self._outcome()
-            finally:
-                asking.reset(token)
-            return self._answer(result)
+        token = asking.set(self._ask)
+        try:
+            result = await self._outcome()
+        finally:
+            asking.reset(token)
+        return self._answer(result)
+
+    def question(self) -> types.CallToolResult | types.InputRequiredResult:
+        """Return what the client of a parked call has to know."""
         request = self._ask.request
         assert request is not None
         if self._ask.asks_by_result:

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .mcp_answers import PlainAnswers, wants_plain_answer
 from .strict_json import is_request, read_json
 
 BODY_SECONDS = 30.0
@@ -52,13 +53,17 @@ class Bodies:
 
     Args:
         app: What is behind.
+        plain: What answers in JSON alone; calls that need no more go there.
         max_bytes: Of a body. When it is reached the request is answered 413.
         max_requests: Requests at once; answers and notifications of clients come
             besides. When it is reached further requests are answered 503.
     """
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int, max_requests: int) -> None:
+    def __init__(
+        self, app: ASGIApp, plain: ASGIApp, *, max_bytes: int, max_requests: int
+    ) -> None:
         self._app = app
+        self._plain = PlainAnswers(plain)
         self._max_bytes = max_bytes
         self._max_requests = max_requests
         self._requests = 0
@@ -85,7 +90,8 @@ class Bodies:
             await PlainTextResponse("too large", 413)(scope, receive, send)
             return
         try:
-            wants_answer = is_request(read_json(body))
+            message = read_json(body)
+            wants_answer = is_request(message)
         except ValueError:
             await _parse_error(scope, receive, send)
             return
@@ -93,9 +99,11 @@ class Bodies:
             refusal = _busy(f"{self._max_requests} requests are in flight")
             await refusal(scope, receive, send)
             return
+        plain = wants_answer and wants_plain_answer(scope, message)
+        app = self._plain if plain else self._app
         self._requests += wants_answer
         try:
-            await self._app(scope, _replaying(body, receive), send)
+            await app(scope, _replaying(body, receive), send)
         finally:
             self._requests -= wants_answer
             if not self._requests:

@@ -88,8 +88,14 @@ class HttpServer:
                 max_request_body_size=self._settings.max_body_bytes,
                 max_sessions=self._settings.max_clients,
             )
+            plain = StreamableHTTPSessionManager(
+                self.server.plain,
+                json_response=True,
+                max_request_body_size=self._settings.max_body_bytes,
+            )
             bodies = Bodies(
                 manager.asgi_app,
+                plain.asgi_app,
                 max_bytes=self._settings.max_body_bytes,
                 max_requests=self._settings.max_requests,
             )
@@ -97,7 +103,7 @@ class HttpServer:
                 self._app(bodies, verifier), self._settings.max_connections
             )
             async with anyio.create_task_group() as tasks:
-                async with manager.run():
+                async with manager.run(), plain.run():
                     tasks.start_soon(uvicorn_server._serve, [self._socket])
                     await self._stop.wait()
                     await bodies.settle(_CLOSE_SECONDS)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import mcp_types as types
 from jsonschema import Draft202012Validator
+from mcp.shared.inbound import x_mcp_header_map
 
 from toolcell.core import ErrorInfo, ToolExecutionError, ToolResult
 from toolcell.tools import Tool, to_mcp
@@ -34,6 +35,7 @@ class Definitions:
         self._validators: WeakKeyDictionary[Tool, Draft202012Validator] = (
             WeakKeyDictionary()
         )
+        self._named: WeakKeyDictionary[Tool, bool] = WeakKeyDictionary()
 
     def of(self, tool: Tool) -> types.Tool:
         """Return the definition of a tool.
@@ -45,6 +47,13 @@ class Definitions:
         if made is None:
             made = self._made[tool] = _definition(tool)
         return made
+
+    def names_headers(self, tool: Tool) -> bool:
+        """Tell whether clients repeat arguments of a tool in headers."""
+        named = self._named.get(tool)
+        if named is None:
+            named = self._named[tool] = bool(x_mcp_header_map(tool.parameters))
+        return named
 
     def structured(self, tool: Tool | None, content: Any) -> dict[str, Any]:
         """Return what a tool returned as the object that its definition promises.
@@ -58,18 +67,13 @@ class Definitions:
         """
         if tool is None or tool.returns is None:
             return content if isinstance(content, dict) else {"result": content}
-        is_object = tool.returns.get("type") == "object"
-        value: Any = content if is_object else {"result": content}
-        if not self._validator(tool).is_valid(value):
-            raise ToolExecutionError(f"{tool.name} returned what it does not declare")
-        return dict(value)
-
-    def _validator(self, tool: Tool) -> Draft202012Validator:
         validator = self._validators.get(tool)
         if validator is None:
-            schema = self.of(tool).output_schema or {}
-            validator = self._validators[tool] = Draft202012Validator(schema)
-        return validator
+            validator = self._validators[tool] = Draft202012Validator(tool.returns)
+        if not validator.is_valid(content):
+            raise ToolExecutionError(f"{tool.name} returned what it does not declare")
+        is_object = tool.returns.get("type") == "object"
+        return dict(content) if is_object else {"result": content}
 
 
 def _definition(tool: Tool) -> types.Tool:

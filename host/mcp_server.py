@@ -69,23 +69,30 @@ class McpServer:
         """The calls that run."""
 
         self.drain_seconds = host.config.server.drain_seconds
-        self.lowlevel = _LowLevelServer(
+        self._questions = RequestStateBoundary(
+            RequestStateSecurity.ephemeral(), default_audience=NAME
+        )
+        self.lowlevel = self._lowlevel(lifespan=self._lifespan)
+        """What answers all requests."""
+
+        self.plain = self._lowlevel()
+        """The same, where clients that listen for changes are no business of it."""
+
+    def _lowlevel(self, **options: Any) -> _LowLevelServer:
+        server = _LowLevelServer(
             NAME,
             version=version("toolcell"),
-            lifespan=self._lifespan,
-            get_tool_input_schema=self._input_schema,
+            get_tool_input_schema=self._header_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=ListenHandler(self._changes),
+            **options,
         )
-        self.lowlevel.add_notification_handler(
+        server.add_notification_handler(
             "notifications/initialized", types.NotificationParams, self._welcome
         )
-        self.lowlevel.middleware.append(
-            RequestStateBoundary(
-                RequestStateSecurity.ephemeral(), default_audience=NAME
-            )
-        )
+        server.middleware.append(self._questions)
+        return server
 
     @asynccontextmanager
     async def _lifespan(self, server: Server[Any]) -> AsyncIterator[None]:
@@ -138,12 +145,16 @@ class McpServer:
             tools=[self._definitions.of(each) for each in tools]
         )
 
-    def _input_schema(self, name: str) -> dict[str, Any] | None:
+    def _header_schema(self, name: str) -> dict[str, Any] | None:
         """Return the schema that headers are checked by, of tools the caller sees."""
+        tools = self.host.registry.snapshot()
+        tool = tools.get(name)
+        if tool is None or not self._definitions.names_headers(tool):
+            return None
         token = get_access_token()
         agent_id = token.subject if token else self.host.config.server.agent_id
-        tool = self.host.registry.snapshot().for_agent(agent_id).get(name)
-        return None if tool is None else tool.parameters
+        seen = tools.for_agent(agent_id).get(name)
+        return None if seen is None else seen.parameters
 
     async def _call_tool(
         self, ctx: Context, params: types.CallToolRequestParams
@@ -153,12 +164,16 @@ class McpServer:
         token = auth_context_var.set(None)
         try:
             with self.calls.enter() as place:
-                call = McpCall(self.host, self._definitions, ctx, params, caller)
+                call = McpCall(
+                    self.host, self._definitions, ctx, params, caller, place.cancel
+                )
                 return await call.make()
         except ToolcellError as error:
             return failure(error_envelope(ErrorInfo.of(error)))
         finally:
             auth_context_var.reset(token)
         assert place.cancelled_caught
+        if call.parked:
+            return call.question()
         stopped = BusyError("the server stopped before the call ended")
         return failure(error_envelope(ErrorInfo.of(stopped)))
