@@ -404,6 +404,14 @@ def test_an_address_is_host_and_port(tmp_path: Path, address: str) -> None:
         HttpServer(Host(HostConfig()), address)
 
 
+async def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+    text = f'profile = "development"\n{CONFIG}[auth]\nunauthenticated = true\n'
+    async with http_served(tmp_path, text=text) as server:
+        # Connections have the options of the socket that they come in by.
+        listening = server._socket
+        assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_a_taken_address_is_told(tmp_path: Path) -> None:
     from toolcell.host import Host
 
