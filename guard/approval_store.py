@@ -196,6 +196,11 @@ class ApprovalStore:
         with self._reading() as db:
             return _standing(db, digest, now)
 
+    def check(self) -> None:
+        """Look whether it can be written. Raises StoreUnavailableError."""
+        with self._transaction():
+            pass
+
     def get(self, request_id: str) -> ApprovalRecord | None:
         """Return a request by its id."""
         with self._reading() as db:

@@ -192,6 +192,14 @@ class Approvals:
         """Return the requests that wait for an answer, the oldest first."""
         return await _in_thread(self._desk.store.pending, self._desk.clock())
 
+    async def check(self) -> None:
+        """Look whether requests and answers can be kept.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        await _in_thread(self._desk.store.check)
+
     async def grants(self) -> list[StandingGrant]:
         """Return the grants that have not ended."""
         return await _in_thread(self._desk.store.grants, self._desk.clock())

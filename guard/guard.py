@@ -154,6 +154,14 @@ class ActionGuard:
         except MissingFacts:
             return {}
 
+    async def check(self) -> None:
+        """Look whether the store answers, where no call is admitted without it.
+
+        Raises:
+            StoreUnavailableError: It does not, and the failure mode is `closed`.
+        """
+        await self._ledger.check()
+
     async def reset(self, agent_id: str, *, by: str) -> int:
         """Forget what an agent has used, and return how many counters that were.
 

@@ -59,6 +59,18 @@ class Ledger:
         """
         return await self._ask(self.store.peek(request))
 
+    async def check(self) -> None:
+        """Look whether the store answers, unless calls go on without it.
+
+        Raises:
+            StoreUnavailableError: It does not.
+        """
+        try:
+            await self.peek(Reservation("", (), (), 0))
+        except StoreUnavailableError:
+            if self._mode.word == "closed":
+                raise
+
     def reserve_now(self, permit: Permit) -> None:
         """Take what a call needs from this process's memory, if it is the store.
 

@@ -118,7 +118,8 @@ async def _tell_of_waiting(approvals: Approvals, asked: ToolCall) -> None:
         for request in waiting:
             # Another call's request may be this one's: what counts is what is asked.
             same = (request.call.agent_id, request.call.name)
-            if same == (asked.agent_id, asked.name):
+            inside = request.call.parent_id == asked.id
+            if inside or same == (asked.agent_id, asked.name):
                 told = f"waits for a person: toolcell approvals approve {request.id}"
                 print(f"toolcell: {safe(told)}", file=sys.stderr, flush=True)
                 return

@@ -49,6 +49,15 @@ class CodeConfig(Model):
     """Programs inside programs: 1 lets none run another. When it is reached the tool
     that tries fails."""
 
+    approval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """Seconds that the calls of one program of a session may wait for a person, in
+    all; its clock stands still meanwhile. When it is reached a call that waits is
+    denied, and the program goes on. 0 asks nobody."""
+
+    asks_without_session: bool = False
+    """Whether calls of programs without a session wait for a person as well; else
+    they are denied at once."""
+
 
 class DatabaseConfig(Model):
     """The database that `query_sqlite` reads."""

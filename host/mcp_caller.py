@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approve, Reject
+from toolcell.tools import inside_program
 
 from .host import Host
 
@@ -92,6 +93,8 @@ class AskClient:
         return may and _offers_forms(self._ctx)
 
     async def __call__(self, request: ApprovalRequest) -> Approve | Reject | None:
+        if inside_program():
+            return await self._ask_inside(request)
         self.request = request
         if not self.can_ask or self._caller.approver is None:
             return None
@@ -103,6 +106,12 @@ class AskClient:
             await anyio.sleep(self._seconds)
             self._park()
         return reply
+
+    async def _ask_inside(self, request: ApprovalRequest) -> Approve | Reject | None:
+        """Ask while the program runs: made again, it would do everything twice."""
+        if not self.can_ask or self._is_modern or self._caller.approver is None:
+            return None
+        return await self._elicit(request, self._caller.approver)
 
     @property
     def _is_modern(self) -> bool:

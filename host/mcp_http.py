@@ -37,6 +37,7 @@ from .mcp_auth import OwnTokens, Verified, caller_of, load_verifier
 from .mcp_doors import Addresses, Bodies
 from .mcp_server import McpServer
 from .mcp_stdio import stop_on_signal
+from .readiness import Readiness
 from .server_config import AuthConfig
 from .tokens_cli import open_tokens
 
@@ -50,7 +51,7 @@ class HttpServer:
     """The tools of a host over HTTP, at an address of its own.
 
     `/healthz` tells whether the process lives, `/readyz` whether a call would be
-    taken; they need no token and tell nothing else.
+    taken, and else why not; they need no token and tell nothing else.
 
     Args:
         host: The host; open.
@@ -67,6 +68,7 @@ class HttpServer:
         self.server = McpServer(host, lambda ctx: caller_of(ctx, self._settings))
         """What answers."""
 
+        self._readiness = Readiness(host)
         self._stop = anyio.Event()
 
     @property
@@ -157,10 +159,13 @@ class HttpServer:
         )
 
     async def _ready(self, request: Request) -> JSONResponse:
-        if self.server.calls.ready:
-            return JSONResponse({"status": "ready"})
-        busy = "stopping" if self.server.calls.draining else "busy"
-        return JSONResponse({"status": busy}, status_code=503)
+        if not self.server.calls.ready:
+            busy = "stopping" if self.server.calls.draining else "busy"
+            return JSONResponse({"status": busy}, status_code=503)
+        if missing := await self._readiness.missing():
+            told = {"status": "unavailable", "missing": missing}
+            return JSONResponse(told, status_code=503)
+        return JSONResponse({"status": "ready"})
 
 
 async def _healthy(request: Request) -> JSONResponse:

@@ -326,9 +326,19 @@ def add_code(
     """
     registry = executor.registry
     if "code" in config.tools.builtin:
-        limits = config.tools.code.model_dump()
+        settings = config.tools.code
+        limits = settings.model_dump(
+            include={"max_calls", "max_concurrency", "max_depth"}
+        )
         code = CodeExecutor(sandbox, registry, executor=executor, **limits)
-        registry.register_many(code_tools(sandbox, executor=code, sessions=sessions))
+        tools = code_tools(
+            sandbox,
+            executor=code,
+            sessions=sessions,
+            approval_seconds=settings.approval_seconds,
+            asks_without_session=settings.asks_without_session,
+        )
+        registry.register_many(tools)
     if "files" in config.tools.builtin:
         registry.register_many(workspace_tools(sessions))
 

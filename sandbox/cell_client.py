@@ -144,6 +144,13 @@ class Backend(Protocol):
             SandboxUnavailableError: The cell could not be made.
         """
 
+    async def check(self) -> None:
+        """Look whether cells can be made, without making one.
+
+        Raises:
+            SandboxUnavailableError: What makes them is gone.
+        """
+
     async def close(self) -> None:
         """Leave nothing behind."""
 

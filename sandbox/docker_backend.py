@@ -208,6 +208,9 @@ class DockerBackend:
             "require": list(_REQUIRED),
         }
 
+    async def check(self) -> None:
+        await self._call(self._find_image)
+
     async def remove(self, container_id: str) -> None:
         """Kill and remove a container; one that is gone already is fine."""
         client = self._client

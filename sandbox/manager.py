@@ -435,6 +435,14 @@ class SandboxManager:
         assert self._pool is not None
         return self._pool.stats(self._queue.waiting)
 
+    async def check(self) -> None:
+        """Look whether the engine with its image, or the launcher, is there.
+
+        Raises:
+            SandboxUnavailableError: It is not, or the manager is not open.
+        """
+        await self._open_backend.check()
+
     @property
     def active_cells(self) -> int:
         """How many cells are in use by runs and sessions now."""

@@ -81,6 +81,9 @@ class ProcessBackend:
         await channel.send(bundle())
         return cell
 
+    async def check(self) -> None:
+        """Nothing that could be gone."""
+
     async def close(self) -> None:
         """Nothing to leave behind."""
 

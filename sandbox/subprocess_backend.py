@@ -149,17 +149,25 @@ class SubprocessBackend:
             raise
         return launcher
 
-    async def create_cell(self, limits: Limits) -> Cell:
+    async def check(self) -> None:
+        async with self._lock:
+            await self._living_launcher()
+
+    async def _living_launcher(self) -> Launcher:
+        """Return the launcher; one that was killed took only its own cells with it."""
         if self._launcher is None:
             raise SandboxUnavailableError("the backend is closed")
+        if self._launcher.ended:
+            await self._launcher.close()
+            host_cgroups.remove(self._cgroups)
+            self._cgroups = host_cgroups.create() if self._cgroups else {}
+            self._launcher = await self._start_launcher()
+        return self._launcher
+
+    async def create_cell(self, limits: Limits) -> Cell:
         async with self._lock:
-            if self._launcher.ended:
-                # A launcher that was killed takes only its own cells with it.
-                await self._launcher.close()
-                host_cgroups.remove(self._cgroups)
-                self._cgroups = host_cgroups.create() if self._cgroups else {}
-                self._launcher = await self._start_launcher()
-            sock, pidfd = await self._launcher.launch(self._kind(limits))
+            launcher = await self._living_launcher()
+            sock, pidfd = await launcher.launch(self._kind(limits))
         # Its supervisor has its settings from the launcher.
         return Cell(Channel(sock), NamespaceProcess(pidfd), self.traits, {})
 

@@ -2,7 +2,7 @@
 
 from .attempt import RunContext
 from .circuit_breaker import CircuitBreaker
-from .code_calls import MadeCall
+from .code_calls import MadeCall, inside_program
 from .code_executor import CodeExecutor, CodeResult
 from .code_sessions import CodeSession, CodeSessions
 from .context import ArtifactSink, Progress, ToolContext
@@ -76,6 +76,7 @@ __all__ = [
     "ToolExecutor",
     "ToolOptions",
     "ToolRegistry",
+    "inside_program",
     "to_anthropic",
     "to_mcp",
     "to_openai",

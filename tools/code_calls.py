@@ -64,6 +64,11 @@ around: ContextVar[Around | None] = ContextVar("around", default=None)
 """The program whose call we are in."""
 
 
+def inside_program() -> bool:
+    """Tell whether we are in a call that a running program made."""
+    return around.get() is not None
+
+
 class Caller:
     """Answers the calls of one program.
 

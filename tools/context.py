@@ -81,6 +81,9 @@ class ToolContext:
     session: str | None = None
     """The client's session, as `RunContext` says."""
 
+    approval_seconds: float | None = None
+    """How long a call may wait for a person, as `RunContext` says."""
+
     idempotency_key: str = ""
     """The same for every attempt of one call: hand it to services that take one."""
 

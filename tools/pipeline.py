@@ -392,6 +392,7 @@ class Pipeline:
             run_id=run.run_id,
             turn=run.turn,
             session=run.session,
+            approval_seconds=run.approval_seconds,
             idempotency_key=f"{_part(call.agent_id)}/{call.id}",
             attempt=self._attempt.number,
             deadline=time.monotonic() + seconds,

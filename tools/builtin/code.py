@@ -19,7 +19,7 @@ from toolcell.sandbox import (
 )
 
 from ..attempt import RunContext
-from ..code_calls import around
+from ..code_calls import inside_program
 from ..code_executor import CodeExecutor, CodeResult
 from ..code_sessions import CodeSession, CodeSessions
 from ..context import ToolContext
@@ -38,6 +38,8 @@ def code_tools(
     *,
     executor: CodeExecutor | None = None,
     sessions: CodeSessions | None = None,
+    approval_seconds: float = 30.0,
+    asks_without_session: bool = False,
 ) -> list[Tool]:
     """Return `run_python` and `run_shell`.
 
@@ -52,6 +54,11 @@ def code_tools(
             them; None: they call none.
         sessions: Where a call names a session (`RunContext.session`), its programs run
             there, and variables and files stay.
+        approval_seconds: Seconds that the calls of one program of a session may wait
+            for a person, in all; its clock stands still meanwhile. When it is reached
+            a call that waits is denied, and the program goes on. 0 asks nobody.
+        asks_without_session: Whether calls of programs without a session wait as well;
+            else they are denied at once.
     """
     whole = place if isinstance(place, Session) else place.config
     limits = whole.limits
@@ -60,9 +67,11 @@ def code_tools(
         "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
         "bytes": most_bytes(limits, whole.network),
     }
-    # The cell's deadline is the one that kills; waiting for a cell comes on top.
-    seconds = limits.wall_seconds + _EXTRA_SECONDS
-    desk = _Desk(place, executor, sessions)
+    # The cell's deadline is the one that kills; waiting for a cell, or for a person
+    # with the cell's clock stopped, comes on top.
+    waits = approval_seconds if executor else 0.0
+    seconds = limits.wall_seconds + waits + _EXTRA_SECONDS
+    desk = _Desk(place, executor, sessions, approval_seconds, asks_without_session)
     about = "Run a Python program in a sandbox."
     about += _CALLS if executor else ""
     about += _STAYS if sessions else ""
@@ -97,10 +106,14 @@ class _Desk:
         place: SandboxManager | Session,
         executor: CodeExecutor | None,
         sessions: CodeSessions | None,
+        approval_seconds: float,
+        asks_without_session: bool,
     ) -> None:
         self._place = place
         self._executor = executor
         self._sessions = sessions
+        self._approval_seconds = approval_seconds
+        self._asks_without_session = asks_without_session
 
     async def run(
         self, code: str, language: Literal["python", "bash"], context: ToolContext
@@ -116,7 +129,7 @@ class _Desk:
                     agent_id=context.agent_id,
                     session=session,
                     call_id=context.call_id,
-                    run=_run_of(context),
+                    run=self._run_of(context, session),
                     on_output=_progress(context),
                 )
             else:
@@ -127,11 +140,27 @@ class _Desk:
             _hand_out(result, context, kept, told)
             return told
 
+    def _run_of(self, context: ToolContext, session: Session | None) -> RunContext:
+        """Return the agent's run for the calls of its program."""
+        asks = session is not None or self._asks_without_session
+        seconds = self._approval_seconds if asks else 0.0
+        if context.approval_seconds is not None:
+            seconds = min(seconds, context.approval_seconds)
+        return RunContext(
+            run_id=context.run_id,
+            turn=context.turn,
+            session=context.session,
+            approval_seconds=seconds,
+            messages=context.messages,
+            confidence=context.confidence,
+            metadata=context.metadata,
+            artifacts=context.artifacts,
+        )
+
     @asynccontextmanager
     async def _session(self, context: ToolContext) -> AsyncIterator[CodeSession | None]:
         # The session is at work while one of its programs calls this.
-        inside = around.get() is not None
-        if self._sessions is None or context.session is None or inside:
+        if self._sessions is None or context.session is None or inside_program():
             yield None
             return
         async with self._sessions.use(context.agent_id, context.session) as kept:
@@ -160,20 +189,6 @@ class _Desk:
             )
         account(result)
         return result
-
-
-def _run_of(context: ToolContext) -> RunContext:
-    """Return the agent's run for the calls of its program; nobody is asked."""
-    return RunContext(
-        run_id=context.run_id,
-        turn=context.turn,
-        session=context.session,
-        approval_seconds=0,
-        messages=context.messages,
-        confidence=context.confidence,
-        metadata=context.metadata,
-        artifacts=context.artifacts,
-    )
 
 
 def _progress(context: ToolContext) -> Callable[[str, bytes], None]:

@@ -17,7 +17,7 @@ from pydantic import Field, JsonValue
 from toolcell.core import ToolError, ToolExecutionError
 from toolcell.sandbox import Session
 
-from ..code_calls import around
+from ..code_calls import inside_program
 from ..code_sessions import CodeSessions
 from ..context import ToolContext
 from ..running import account
@@ -69,7 +69,7 @@ class _Workspace:
                 "this call is of no session, and files are in one",
                 hint="name a session in the call's RunContext",
             )
-        if around.get() is not None:
+        if inside_program():
             raise ToolError("a program opens the files of its session by itself")
         async with self._place.use(context.agent_id, context.session) as kept:
             assert kept.session is not None

@@ -1,0 +1,80 @@
+"""What a process and all below it hold: what a leak would make grow."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+
+from toolcell.sandbox import owner
+
+from .test_attacks_persistence import containers_of, groups_of
+
+_LOOKS_ALIKE = 20
+
+
+class Held(NamedTuple):
+    """Counts of one moment."""
+
+    processes: int
+    descriptors: int
+    containers: int
+    cgroups: int
+    folders: int
+
+
+def owner_of(pid: int) -> str:
+    """Return the name that a process's containers, cgroups and folders bear."""
+    return f"{pid}-{owner.start_time(pid)}"
+
+
+def below(pid: int) -> list[int]:
+    """Return the processes below one, whichever thread started them."""
+    children: dict[int, list[int]] = {}
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(each.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(each.parent.name))
+    found = [pid]
+    for each in found:
+        found.extend(children.get(each, ()))
+    return found[1:]
+
+
+def held(pid: int, engine: Any = None) -> Held:
+    """Count now; containers only where there is an engine."""
+    name, processes = owner_of(pid), below(pid)
+    descriptors = 0
+    for each in (pid, *processes):
+        with suppress(OSError):
+            descriptors += len(os.listdir(f"/proc/{each}/fd"))
+    groups = [found for path in groups_of(name) for found in os.walk(path)]
+    folders = Path(tempfile.gettempdir()).glob(f"{owner.FOLDER_PREFIX}{name}_*")
+    return Held(
+        processes=len(processes),
+        descriptors=descriptors,
+        containers=len(containers_of(engine, name)) if engine else 0,
+        cgroups=len(groups),
+        folders=len(list(folders)),
+    )
+
+
+async def at_rest(pid: int, engine: Any = None, *, seconds: float = 60) -> Held:
+    """Return what is held when nothing changes any more."""
+    seen, looks = held(pid, engine), 1
+    with anyio.fail_after(seconds):
+        while looks < _LOOKS_ALIKE:
+            await anyio.sleep(0.1)
+            now = held(pid, engine)
+            seen, looks = (seen, looks + 1) if now == seen else (now, 1)
+    return seen
+
+
+def resident_mb(pid: int) -> float:
+    """Return the memory of a process alone, in MiB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1048576

@@ -1,0 +1,154 @@
+"""Readiness: a host that could not take a call says so, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+
+from toolcell.core import SandboxUnavailableError
+from toolcell.host import Host
+from toolcell.host.mcp_http import HttpServer
+from toolcell.sandbox import SandboxManager
+
+from .conftest import DOCKER, ENGINE_SOCKET, BackendRow, missing, why_no_docker
+from .mcp_servers import CONFIG, WITH_CODE, http_served, written
+from .redis_server import RedisServer
+from .test_attacks_persistence import newest_launcher
+
+pytestmark = pytest.mark.anyio
+
+Look = Callable[[], Awaitable[tuple[int, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolcell.host.readiness.FRESH_SECONDS", 0.0)
+
+
+@asynccontextmanager
+async def looking(server: HttpServer) -> AsyncIterator[Look]:
+    async with httpx2.AsyncClient(timeout=60) as http:
+
+        async def look() -> tuple[int, Any]:
+            answer = await http.get(server.url.replace("/mcp", "/readyz"))
+            return answer.status_code, answer.json()
+
+        yield look
+
+
+READY = (200, {"status": "ready"})
+
+
+def without(*names: str) -> tuple[int, Any]:
+    return 503, {"status": "unavailable", "missing": list(names)}
+
+
+@pytest.mark.parametrize(
+    ("file", "part"), [("guard.db", "store"), ("approvals.db", "approvals")]
+)
+async def test_a_store_that_cannot_be_written_is_told(
+    tmp_path: Path, file: str, part: str
+) -> None:
+    async with http_served(tmp_path) as server, looking(server) as look:
+        before = await look()
+        with closing(sqlite3.connect(tmp_path / "state" / file)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            during = await look()
+        after = await look()
+
+    assert (before, during, after) == (READY, without(part), READY)
+
+
+@pytest.mark.parametrize(
+    ("mode", "away"), [("closed", without("store")), ("local(3)", READY)]
+)
+async def test_a_store_that_is_gone_is_told_unless_calls_go_on_without(
+    tmp_path: Path, mode: str, away: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = RedisServer(tmp_path)
+    redis.start()
+    monkeypatch.setenv("REDIS_OF_TEST", redis.url)
+    redis_lines = f'redis_url = "env:REDIS_OF_TEST"\non_failure = "{mode}"'
+    text = CONFIG.replace("[state]", f"[state]\n{redis_lines}")
+    try:
+        path = written(tmp_path, text)
+        async with Host.from_config(path) as host, looked(host) as look:
+            before = await look()
+            redis.kill()
+            during = await look()
+    finally:
+        redis.kill()
+
+    assert (before, during) == (READY, away)
+
+
+@asynccontextmanager
+async def looked(host: Host) -> AsyncIterator[Look]:
+    server = HttpServer(host, "127.0.0.1:0")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve)
+        async with looking(server) as look:
+            yield look
+        server.stop()
+
+
+async def test_a_sandbox_that_can_make_no_cell_is_told(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(os.path.realpath(sys.executable))
+    text = WITH_CODE.replace("[sandbox]\n", f'[sandbox]\npython = "{python}"\n')
+    async with http_served(tmp_path, text=text) as server, looking(server) as look:
+        before = await look()
+        os.kill(newest_launcher(), signal.SIGKILL)
+        # A launcher that died is started again.
+        healed = await look()
+        python.unlink()
+        os.kill(newest_launcher(), signal.SIGKILL)
+        while (during := await look()) == READY:
+            await anyio.sleep(0.01)
+
+    assert (before, healed, during) == (READY, READY, without("sandbox"))
+
+
+async def test_what_makes_cells_is_looked_at(backend: BackendRow) -> None:
+    manager = SandboxManager(backend.config())
+    with pytest.raises(SandboxUnavailableError, match="not open"):
+        await manager.check()
+    async with manager:
+        await manager.check()
+
+
+@pytest.mark.docker
+async def test_an_engine_that_went_away_is_told(tmp_path: Path) -> None:
+    if why := why_no_docker(None):
+        missing(why)
+    door = tmp_path / "engine.sock"
+    door.symlink_to(ENGINE_SOCKET)
+    async with SandboxManager(DOCKER.config(docker_host=f"unix://{door}")) as manager:
+        await manager.check()
+        door.unlink()
+        with pytest.raises(SandboxUnavailableError):
+            await manager.check()
+        door.symlink_to(ENGINE_SOCKET)
+
+
+async def test_answers_are_kept_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.host.readiness.FRESH_SECONDS", 3_600.0)
+    async with http_served(tmp_path) as server, looking(server) as look:
+        before = await look()
+        with closing(sqlite3.connect(tmp_path / "state" / "guard.db")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            during = await look()
+
+    assert (before, during) == (READY, READY)
