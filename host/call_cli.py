@@ -18,6 +18,7 @@ from .options import (
     ToolName,
 )
 from .safe_text import safe
+from .show import tell
 
 if TYPE_CHECKING:
     from toolcell.core import ToolCall, ToolResult
@@ -46,7 +47,7 @@ def call(
     import anyio
 
     asked = read_call(name, agent, arguments)
-    result = anyio.run(_call, config, asked, run, wait, out)
+    result = anyio.run(_call, config, asked, run, wait, out, as_json)
     if as_json:
         print(result.model_dump_json())
     elif result.ok:
@@ -81,6 +82,7 @@ async def _call(
     run_id: str | None,
     wait: float | None,
     out: Path | None,
+    as_json: bool,
 ) -> ToolResult:
     import anyio
 
@@ -97,13 +99,15 @@ async def _call(
     async with Host.from_config(path) as host:
         run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_tell_of_waiting, host.approvals, asked)
+            tasks.start_soon(_tell_of_waiting, host.approvals, asked, as_json)
             result = await host.executor.outcome(asked, run=run)
             tasks.cancel_scope.cancel()
         return result
 
 
-async def _tell_of_waiting(approvals: Approvals, asked: ToolCall) -> None:
+async def _tell_of_waiting(
+    approvals: Approvals, asked: ToolCall, as_json: bool
+) -> None:
     """Say once that the call waits for a person, and how to answer."""
     import anyio
 
@@ -121,5 +125,5 @@ async def _tell_of_waiting(approvals: Approvals, asked: ToolCall) -> None:
             inside = request.call.parent_id == asked.id
             if inside or same == (asked.agent_id, asked.name):
                 told = f"waits for a person: toolcell approvals approve {request.id}"
-                print(f"toolcell: {safe(told)}", file=sys.stderr, flush=True)
+                tell(told, as_json=as_json)
                 return

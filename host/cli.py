@@ -11,6 +11,7 @@ import typer
 
 from toolcell.core import (
     ConfigError,
+    ErrorInfo,
     InvalidInputError,
     PolicyError,
     ToolcellError,
@@ -29,8 +30,8 @@ from .options import AllowHost, Backend, Image, Memory, Runtime
 from .packages_cli import packages
 from .policy_cli import policy
 from .repl_cli import repl
-from .safe_text import safe
 from .serve_cli import serve
+from .show import tell_error
 from .tokens_cli import tokens
 from .tools_cli import tools
 
@@ -83,13 +84,22 @@ app.add_typer(packages, name="packages")
 
 
 def main() -> None:
-    """Run the command line; typed errors become one line and an exit code."""
+    """Run the command line; typed errors become one line and an exit code.
+
+    With `--json` that line is JSON, also of an error in the command line itself.
+    """
+    as_json = "--json" in sys.argv[1:]
     try:
-        app()
+        raise SystemExit(app(standalone_mode=not as_json))
     except ToolcellError as error:
-        print(f"toolcell: {safe(str(error))}", file=sys.stderr)
+        tell_error(ErrorInfo.of(error), as_json=as_json)
         bad_input = isinstance(error, _BAD_INPUT)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
+    except typer.TyperException as error:
+        # Without `--json` typer shows them itself.
+        usage = ErrorInfo(kind="usage", message=error.format_message())
+        tell_error(usage, as_json=True)
+        raise SystemExit(EXIT_BAD_INPUT) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

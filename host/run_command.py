@@ -19,6 +19,7 @@ from toolcell.sandbox import (
 )
 
 from .safe_text import safe
+from .show import tell
 
 _MAX_UNREACHED = 10
 
@@ -49,7 +50,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     result, notices = anyio.run(_run, config, options)
     if options.out is not None:
         for line in save_artifacts(result, options.out):
-            print(f"toolcell: {safe(line)}", file=sys.stderr)
+            tell(line, as_json=options.as_json)
     if options.as_json:
         print(json.dumps(result.to_json()))
     else:

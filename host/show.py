@@ -1,9 +1,12 @@
-"""Prints tables for people: nothing in them can act on a terminal."""
+"""Prints for people, with nothing in it that acts on a terminal, or for machines."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
+
+from toolcell.core import ErrorInfo
 
 from .safe_text import safe
 
@@ -23,3 +26,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in shown:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def tell(text: str, *, as_json: bool) -> None:
+    """Say something beside the result, as one line on standard error."""
+    line = json.dumps({"notice": text}) if as_json else f"toolcell: {safe(text)}"
+    print(line, file=sys.stderr, flush=True)
+
+
+def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
+    """Say why there is no result, as one line on standard error."""
+    if as_json:
+        print(json.dumps({"error": error.model_dump()}), file=sys.stderr)
+        return
+    text = f"{error.message} ({error.hint})" if error.hint else error.message
+    print(f"toolcell: {safe(text)}", file=sys.stderr)

@@ -261,7 +261,13 @@ def _engine(purpose: str) -> Iterator[docker.DockerClient]:
     from .docker_backend import connect
 
     try:
-        client = connect(None)
+        try:
+            client = connect(None)
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"no Docker engine answers: {error.strerror}",
+                hint="start it, or set DOCKER_HOST",
+            ) from None
         try:
             yield client
         finally:

@@ -35,10 +35,10 @@ def owner_of(pid: int) -> str:
 def below(pid: int) -> list[int]:
     """Return the processes below one, whichever thread started them."""
     children: dict[int, list[int]] = {}
-    for each in Path("/proc").glob("[0-9]*/stat"):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            parent = int(each.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(each.parent.name))
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
     found = [pid]
     for each in found:
         found.extend(children.get(each, ()))
