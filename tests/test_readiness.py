@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +22,6 @@ from toolcell.sandbox import SandboxManager
 from .conftest import DOCKER, ENGINE_SOCKET, BackendRow, missing, why_no_docker
 from .mcp_servers import CONFIG, WITH_CODE, http_served, written
 from .redis_server import RedisServer
-from .test_attacks_persistence import newest_launcher
 
 pytestmark = pytest.mark.anyio
 
@@ -102,19 +100,25 @@ async def looked(host: Host) -> AsyncIterator[Look]:
         server.stop()
 
 
+def end_launcher(server: HttpServer) -> None:
+    sandbox: Any = server.server.host.sandbox
+    process = sandbox._backend._launcher._process
+    process.kill()
+    process.wait()
+
+
 async def test_a_sandbox_that_can_make_no_cell_is_told(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.symlink_to(os.path.realpath(sys.executable))
     text = WITH_CODE.replace("[sandbox]\n", f'[sandbox]\npython = "{python}"\n')
     async with http_served(tmp_path, text=text) as server, looking(server) as look:
         before = await look()
-        os.kill(newest_launcher(), signal.SIGKILL)
+        end_launcher(server)
         # A launcher that died is started again.
         healed = await look()
         python.unlink()
-        os.kill(newest_launcher(), signal.SIGKILL)
-        while (during := await look()) == READY:
-            await anyio.sleep(0.01)
+        end_launcher(server)
+        during = await look()
 
     assert (before, healed, during) == (READY, READY, without("sandbox"))
 
