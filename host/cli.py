@@ -125,6 +125,10 @@ def run(
         list[str] | None,
         typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
     ] = None,
+    build: Annotated[
+        list[str] | None,
+        typer.Option(help="A package to build from its source, in a cell."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the program's artifacts.")
     ] = None,
@@ -154,7 +158,7 @@ def run(
             "runtime": runtime,
             "limits": {"wall_seconds": timeout, "memory_mb": memory},
             **({"image": image} if image else {}),
-            "package_rules": {"allow": package or []},
+            "package_rules": {"allow": package or [], "build": build or []},
             **({"network": _network(allow_host)} if allow_host else {}),
         },
         files=dict(read_file(text) for text in file_ or []),

@@ -242,11 +242,16 @@ def _allowed(text: str) -> str:
     return text if text == "*" else _written_as_one(text)
 
 
+_PackageName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=100)
+]
+
+
 class PackageRules(_Model):
     """Which packages programs may ask for, and where they come from.
 
     Packages are fetched and unpacked by uv on this machine, outside of any cell,
-    from wheels only, with their hashes checked; nothing of them is executed there.
+    from wheels, with their hashes checked; nothing of them is executed there.
     """
 
     allow: tuple[Annotated[str, AfterValidator(_allowed)], ...] = ()
@@ -254,12 +259,24 @@ class PackageRules(_Model):
     whoever asks, and what comes along with others. `*` allows every name. What an
     allowed package depends on comes with it. Default: nothing."""
 
+    build: Annotated[tuple[_PackageName, ...], Field(max_length=64)] = ()
+    """Packages that are built from their source instead, by name, at most 64; each in
+    a cell of its own without network, mounts and `env`, with 2 GiB of memory. What it
+    needs to be built comes as wheels. Default: none; what has no wheel is refused."""
+
     index_url: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = None
     """The package index; None takes uv's own settings, by default the public one."""
 
     seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
-    """Seconds for finding, and again for fetching, a set of packages. When it is
-    reached uv is stopped and PackageError is raised."""
+    """Seconds for finding, and again for fetching, a set of packages, and for building
+    each source. When it is reached uv, or the build, is stopped and PackageError is
+    raised."""
+
+    layer_mb: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
+    """MiB of the files of one set when it is installed. When it is reached nothing is
+    kept and PackageError is raised; uv is stopped before it has written three times
+    as much, and 256 MiB. A source that is fetched, and a wheel that is built of one,
+    may have as much, 256 MiB at most."""
 
     folder: Annotated[str, Field(pattern=r"^/")] | None = None
     """Where sets of packages are kept, an absolute path; None takes the folder

@@ -17,9 +17,11 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import PackageError, SandboxUnavailableError
@@ -31,6 +33,7 @@ TARGET = "/packages"
 """Where cells find the folder of layers."""
 
 _DAY_SECONDS = 86_400.0
+_POLL_SECONDS = 0.05
 # No program can list it, its owner's neither: names are what opens a layer.
 _UNLISTED = 0o311
 
@@ -86,12 +89,14 @@ class LayerStore:
         self.building = self.root / "building"
         self.resolved = self.root / "resolved"
         self.wheels = self.root / "wheels"
+        self.built = self.root / "built"
         self._index = self.root / "index"
         self._locks = self.root / "locks"
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _require_own(self.root)
-            for path in (self.building, self.resolved, self._index, self._locks):
+            own = (self.building, self.resolved, self.built, self._index, self._locks)
+            for path in own:
                 path.mkdir(mode=0o700, exist_ok=True)
             self.layers.mkdir(exist_ok=True)
             self.layers.chmod(_UNLISTED)
@@ -124,13 +129,19 @@ class LayerStore:
         path.mkdir(mode=0o755)
         return path
 
-    def place(self, path: Path) -> Path:
+    def place(self, path: Path, max_bytes: int) -> Path:
         """Move what was built to where cells can read it, under a name unknown yet.
 
         Raises:
-            PackageError: There is something else than files and folders in it.
+            PackageError: There is something else than files and folders in it, or
+                more than `max_bytes` bytes.
         """
-        settle(path)
+        # Where a wheel lay that was built here is no matter of programs.
+        for note in path.glob("*.dist-info/direct_url.json"):
+            note.unlink()
+        size = settle(path)
+        if size > max_bytes:
+            raise too_large(size, max_bytes)
         # So that it is found should this process die before it is in the index.
         path.with_suffix(".mark").touch()
         return path.rename(self.layers / path.name)
@@ -182,6 +193,21 @@ class LayerStore:
             return None
         return fd
 
+    @asynccontextmanager
+    async def alone(self, name: str, *, shared: bool = False) -> AsyncIterator[None]:
+        """Hold a lock that other tasks, threads and processes may want."""
+        held = await self.lock(name, shared=shared)
+        try:
+            yield
+        finally:
+            os.close(held)
+
+    async def lock(self, name: str, *, shared: bool = False) -> int:
+        """Wait for a lock; return a descriptor that holds it until it is closed."""
+        while (held := self.try_lock(name, shared=shared)) is None:  # noqa: ASYNC110
+            await anyio.sleep(_POLL_SECONDS)
+        return held
+
     def entries(self) -> Iterator[PackageLayer]:
         """Yield what is installed, the newest use first."""
         found = [(path.stat().st_mtime, path.stem) for path in self._index.iterdir()]
@@ -200,9 +226,9 @@ class LayerStore:
         before = time.time() - unused_days * _DAY_SECONDS
         old = [each for each in self.entries() if each.last_used <= before]
         removed = [each for each in old if self._remove(each.key)]
-        for path in self.resolved.iterdir():
+        for path in (*self.resolved.iterdir(), *self.built.iterdir()):
             if path.stat().st_mtime <= before:
-                path.unlink(missing_ok=True)
+                remove_tree(path)
         self._remove_leftovers()
         if unused_days == 0:
             shutil.rmtree(self.wheels, ignore_errors=True)
@@ -262,24 +288,40 @@ def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
             yield os.path.relpath(each, path), os.lstat(each)
 
 
-def settle(path: Path) -> None:
+def too_large(size: int, max_bytes: int) -> PackageError:
+    """Return the error for a set that is larger than `package_rules.layer_mb`."""
+    return PackageError(
+        f"the packages have {-(-size // 2**20)} MiB or more, the limit is "
+        f"{max_bytes >> 20}",
+        hint="raise package_rules.layer_mb",
+        details={"reason": "too_large"},
+    )
+
+
+def settle(path: Path) -> int:
     """Refuse links and the like; let every program read, and none write.
+
+    Returns:
+        The bytes of all files.
 
     Raises:
         PackageError: There is something else than files and folders in it.
     """
     (path / ".lock").unlink(missing_ok=True)
     path.chmod(0o755)
+    size = 0
     for name, found in _walk(path):
         if stat.S_ISDIR(found.st_mode):
             os.chmod(path / name, 0o755)  # noqa: S103 - programs read it
         elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             os.chmod(path / name, 0o444 | (found.st_mode & 0o111))
+            size += found.st_size
         else:
             raise PackageError(
                 f"a package holds {name!r}, which is no plain file",
                 details={"reason": "not_a_file"},
             )
+    return size
 
 
 def signature(path: Path) -> tuple[str, int]:

@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -25,11 +25,10 @@ from .cell_client import Backend
 from .config import Requirement, SandboxConfig
 from .interpreter import Interpreter
 from .layers import TARGET, LayerStore, remove_tree, wants_packages
+from .sources import SourceBuilder, built_file, canonical
 from .uv import OnStep, Uv
 
-_POLL_SECONDS = 0.05
 _MAX_REQUIREMENTS = 64
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Packages:
@@ -105,46 +104,84 @@ class Packages:
         if self._target is None:
             self._target = await interpreter.ask(self._backend)
         target = self._target
-        uv = Uv(store.wheels, self._rules.index_url, self._rules.seconds, on_step)
-        lock = await self._resolve(uv, wanted, _bounds(self._rules.allow), target)
+        lock = await self._resolve(wanted, target, on_step)
         key = _key(target.tag, target.platform, lock)
         await self._hold(key)
-        async with self._alone(f"{key}.build"):
+        async with store.alone(f"{key}.build"):
             folder = await anyio.to_thread.run_sync(store.find, key)
             if folder is None:
-                folder = await self._build(uv, key, lock, target)
+                folder = await self._build(key, lock, target, on_step)
         return f"{TARGET}/{folder}"
 
     async def _resolve(
-        self, uv: Uv, wanted: tuple[str, ...], bounds: list[str], target: Interpreter
+        self, wanted: tuple[str, ...], target: Interpreter, on_step: OnStep | None
     ) -> str:
         """Return the lock of these packages: the kept one, if there is one."""
         store = self._store
         assert store is not None
-        facts = [wanted, bounds, target.model_dump(), self._rules.index_url]
-        name = _key(json.dumps(facts))
+        rules, bounds = self._rules, _bounds(self._rules.allow)
+        facts = [wanted, bounds, target.model_dump(), rules.index_url]
+        name = _key(json.dumps([*facts, sorted(map(canonical, rules.build))]))
         kept = store.resolved / f"{name}.txt"
-        async with self._alone(f"{name}.resolve"):
+        async with store.alone(f"{name}.resolve"):
             with contextlib.suppress(OSError):
                 os.utime(kept)
-                return kept.read_text()
-            async with self._alone("building", shared=True):
+                lock = kept.read_text()
+                for line in lock.splitlines():
+                    if path := built_file(line):
+                        os.utime(path.parent)
+                return lock
+            async with store.alone("building", shared=True):
                 folder = store.begin()
                 try:
-                    lock = await uv.resolve(wanted, bounds, target, folder)
+                    lock = await self._find(wanted, bounds, target, folder, on_step)
                     (folder / "lock.txt").rename(kept)
                 finally:
                     remove_tree(folder)
         return lock
 
-    async def _build(self, uv: Uv, key: str, lock: str, target: Interpreter) -> str:
+    async def _find(
+        self,
+        wanted: tuple[str, ...],
+        bounds: list[str],
+        target: Interpreter,
+        folder: Path,
+        on_step: OnStep | None,
+    ) -> str:
+        """Return a new lock; what is to be built from its source is built for it."""
+        uv = self._uv(on_step)
+        waiting = {canonical(each) for each in self._rules.build}
+        while waiting:
+            sources = await uv.sources(wanted, bounds, target, folder, waiting)
+            if not sources:
+                break
+            assert self._store is not None
+            builder = SourceBuilder(
+                self._config, self._backend.traits, self._store, target, on_step
+            )
+            for source in sources:
+                wheel = await builder.build(source)
+                bounds = [*bounds, f"{source.name} @ {wheel.as_uri()}"]
+                waiting.remove(source.name)
+        return await uv.resolve(wanted, bounds, target, folder)
+
+    def _uv(self, on_step: OnStep | None) -> Uv:
+        assert self._store is not None
+        rules = self._rules
+        limit = rules.layer_mb << 20
+        return Uv(self._store.wheels, rules.index_url, rules.seconds, limit, on_step)
+
+    async def _build(
+        self, key: str, lock: str, target: Interpreter, on_step: OnStep | None
+    ) -> str:
         store = self._store
         assert store is not None
-        async with self._alone("building", shared=True):
+        async with store.alone("building", shared=True):
             path = store.begin()
             try:
-                await uv.install(lock, target, path)
-                place = await anyio.to_thread.run_sync(store.place, path)
+                await self._uv(on_step).install(lock, target, path)
+                limit = self._rules.layer_mb << 20
+                place = await anyio.to_thread.run_sync(store.place, path, limit)
                 await interpreter.compile_layer(
                     self._backend,
                     place,
@@ -152,8 +189,7 @@ class Packages:
                     target.tag,
                     self._config.limits,
                 )
-                names = [each.split()[0] for each in lock.splitlines() if "==" in each]
-                facts = (target.tag, target.platform, names)
+                facts = (target.tag, target.platform, _names(lock))
                 await anyio.to_thread.run_sync(store.finish, key, place, *facts)
             except BaseException:
                 with anyio.CancelScope(shield=True):
@@ -164,23 +200,8 @@ class Packages:
     async def _hold(self, key: str) -> None:
         """Keep a layer from being pruned until this is closed."""
         if key not in self._held:
-            self._held[key] = await self._lock(f"{key}.use", shared=True)
-
-    @asynccontextmanager
-    async def _alone(self, name: str, *, shared: bool = False) -> AsyncIterator[None]:
-        held = await self._lock(name, shared)
-        try:
-            yield
-        finally:
-            os.close(held)
-
-    async def _lock(self, name: str, shared: bool) -> int:
-        """Wait for a lock that other tasks, threads and processes may have."""
-        store = self._store
-        assert store is not None
-        while (held := store.try_lock(name, shared=shared)) is None:  # noqa: ASYNC110
-            await anyio.sleep(_POLL_SECONDS)
-        return held
+            assert self._store is not None
+            self._held[key] = await self._store.lock(f"{key}.use", shared=True)
 
     def close(self) -> None:
         """Let go of the layers."""
@@ -188,10 +209,15 @@ class Packages:
             os.close(self._held.popitem()[1])
 
 
-def canonical(requirement: str) -> str:
-    """Return the name in a requirement as indexes compare it."""
-    found = _NAME.match(requirement)
-    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else requirement
+def _names(lock: str) -> list[str]:
+    """Return names and exact versions of what is in a lock."""
+    names = []
+    for line in lock.splitlines():
+        if path := built_file(line):
+            names.append("==".join(path.name.split("-")[:2]))
+        elif "==" in line:
+            names.append(line.split()[0])
+    return names
 
 
 def _bounds(allowed: Iterable[str]) -> list[str]:

@@ -10,18 +10,25 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import anyio
+import anyio.abc
 from anyio.streams.text import TextReceiveStream
 
 from toolcell.core import PackageError, SandboxUnavailableError
 
 from .interpreter import Interpreter
+from .layers import too_large
+from .sources import Source
 
 OnStep = Callable[[str], None]
 
+_LOOK_SECONDS = 0.1
+# Metadata of an index, and wheels that are kept as they came.
+_SLACK_BYTES = 256 * 1024 * 1024
 _MAX_SAID = 64 * 1024
 _MAX_TOLD = 1500
 # What would lead uv to another interpreter or project than the one it is told.
@@ -36,8 +43,8 @@ _CAUSES = (
 _OF_FAILURES = ("error: ", "cause: ", "hint: ", "And because ")
 _HINTS = {
     "not_found": "check the spelling and the version",
-    "no_wheel": "packages are installed from wheels only and never built here; build "
-    "a wheel and put it on an index, or make an image that has the package",
+    "no_wheel": "packages are installed from wheels only; name those that are to be "
+    "built from their source, in a cell, in package_rules.build of SandboxConfig",
     "unreachable": "packages are fetched from this machine, never from a cell; set "
     "package_rules.index_url, or uv's own settings, to an index that answers",
     "conflict": "ask for versions that go together; `package_rules.allow` may bound "
@@ -52,6 +59,7 @@ class Uv:
         cache: The folder where it keeps wheels.
         index_url: The index to ask; None takes uv's own.
         seconds: How long one call may take.
+        max_bytes: What a set may have on disk.
         on_step: Called with each line that it says.
 
     Raises:
@@ -63,10 +71,12 @@ class Uv:
         cache: Path,
         index_url: str | None,
         seconds: float,
+        max_bytes: int,
         on_step: OnStep | None = None,
     ) -> None:
         self._program = find_uv()
         self._seconds = seconds
+        self._max_bytes = max_bytes
         self._on_step = on_step
         self._options = ["--cache-dir", str(cache), "--no-python-downloads"]
         self._options += ["--no-progress", "--color", "never"]
@@ -90,16 +100,45 @@ class Uv:
         Raises:
             PackageError: There are no such versions, or the index does not answer.
         """
-        lock, bounds = folder / "lock.txt", folder / "constraints.txt"
-        asked = folder / "asked.txt"
-        asked.write_text("".join(f"{each}\n" for each in requirements))
-        options = ["--output-file", str(lock), "--generate-hashes", "--quiet"]
-        options += ["--no-header", "--no-annotate"]
-        if constraints:
-            bounds.write_text("".join(f"{each}\n" for each in constraints))
-            options += ["--constraints", str(bounds)]
-        await self._call("compile", target, folder, [*options, str(asked)])
+        lock = folder / "lock.txt"
+        options = _compile_options(requirements, constraints, folder)
+        options += ["--generate-hashes", "--output-file", str(lock)]
+        await self._call("compile", target, folder, options)
         return lock.read_text()
+
+    async def sources(
+        self,
+        requirements: Iterable[str],
+        constraints: Sequence[str],
+        target: Interpreter,
+        folder: Path,
+        names: Collection[str],
+    ) -> list[Source]:
+        """Return where the sources are of those packages that are in the set.
+
+        Nothing is executed to learn what they need; as far as this goes it is nothing.
+
+        Args:
+            names: Packages that are to be built from their source.
+
+        Raises:
+            PackageError: As `resolve`.
+        """
+        blank = "".join(
+            f'[[dependency-metadata]]\nname = "{each}"\nrequires-dist = []\n'
+            for each in names
+        )
+        settings, found = folder / "uv.toml", folder / "pylock.toml"
+        settings.write_text(blank)
+        try:
+            options = _compile_options(requirements, constraints, folder)
+            options += ["--format", "pylock.toml", "--output-file", str(found)]
+            await self._call("compile", target, folder, options, names)
+            packages = tomllib.loads(found.read_text()).get("packages", [])
+        finally:
+            settings.unlink()
+            found.unlink(missing_ok=True)
+        return [Source.read(each) for each in packages if each["name"] in names]
 
     async def install(self, lock: str, target: Interpreter, folder: Path) -> None:
         """Unpack the wheels of a lock into a folder, their hashes checked.
@@ -117,15 +156,21 @@ class Uv:
             file.unlink(missing_ok=True)
 
     async def _call(
-        self, command: str, target: Interpreter, folder: Path, options: list[str]
+        self,
+        command: str,
+        target: Interpreter,
+        folder: Path,
+        options: list[str],
+        from_source: Collection[str] = (),
     ) -> None:
         where = ["--python", sys.executable, "--python-version", target.version]
         where += ["--python-platform", target.platform, "--only-binary", ":all:"]
+        for each in from_source:
+            where += ["--no-binary", each]
         argv = [self._program, "pip", command, *self._options, *self._index]
         environment = {k: v for k, v in os.environ.items() if k not in _DROPPED}
-        said = rest = ""
         with anyio.move_on_after(self._seconds) as time:
-            async with await anyio.open_process(
+            process = await anyio.open_process(
                 [*argv, *where, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -133,27 +178,68 @@ class Uv:
                 cwd=folder,
                 env=environment,
                 umask=0o022,
-            ) as process:
-                assert process.stderr is not None
-                async for text in TextReceiveStream(process.stderr, errors="replace"):
-                    said = (said + text)[-_MAX_SAID:]
-                    *lines, rest = (rest + text).split("\n")
-                    self._tell(lines)
-                code = await process.wait()
+            )
+            async with process:
+                said = await self._watched(process)
         if time.cancelled_caught:
             raise PackageError(
                 f"packages were not there after {self._seconds:g} seconds",
                 hint="raise package_rules.seconds",
                 details={"reason": "timeout"},
             )
-        if code:
+        if process.returncode:
             raise _failure(said)
+
+    async def _watched(self, process: anyio.abc.Process) -> str:
+        """Return what it says when it has ended. Raises PackageError."""
+        said = rest = ""
+        written = 0
+        most = 3 * self._max_bytes + _SLACK_BYTES
+
+        async def look() -> None:
+            nonlocal written
+            while written <= most:
+                await anyio.sleep(_LOOK_SECONDS)
+                written = max(written, _written(process.pid))
+            process.kill()
+
+        assert process.stderr is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
+            async for text in TextReceiveStream(process.stderr, errors="replace"):
+                said = (said + text)[-_MAX_SAID:]
+                *lines, rest = (rest + text).split("\n")
+                self._tell(lines)
+            await process.wait()
+            tasks.cancel_scope.cancel()
+        if written > most:
+            raise too_large(written, self._max_bytes)
+        return said
 
     def _tell(self, lines: Iterable[str]) -> None:
         if self._on_step is not None:
             for line in map(str.strip, lines):
                 if line and not line.startswith(_OF_FAILURES):
                     self._on_step(line)
+
+
+def _compile_options(
+    requirements: Iterable[str], constraints: Sequence[str], folder: Path
+) -> list[str]:
+    asked, bounds = folder / "asked.txt", folder / "constraints.txt"
+    asked.write_text("".join(f"{each}\n" for each in requirements))
+    bounds.write_text("".join(f"{each}\n" for each in constraints))
+    options = ["--quiet", "--no-header", "--no-annotate", str(asked)]
+    return [*options, "--constraints", str(bounds)]
+
+
+def _written(pid: int) -> int:
+    """Return the bytes that a process has written until now."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return next(int(line[6:]) for line in lines if line.startswith("wchar:"))
 
 
 def _failure(said: str) -> PackageError:

@@ -12,6 +12,32 @@ from pathlib import Path
 from toolcell.sandbox import PackageRules
 
 SETUP = "open({canary!r}, 'w').write('setup.py was run')\n"
+# Stands for setuptools: what `setup()` is told becomes a wheel. It asks for `leaf`.
+BACKEND = """
+import zipfile
+class Hooks:
+    def get_requires_for_build_wheel(self, settings=None):
+        return ["leaf>=1", "absent; python_version < '3'"]
+    def build_wheel(self, folder, settings=None, metadata=None):
+        import leaf
+        told = {"version": "1.0", "needs": []}
+        with open("setup.py") as file:
+            exec(compile(file.read(), "setup.py", "exec"), {"setup": told.update})
+        name = f"{told['name']}-{told['version']}"
+        info = f"{name}.dist-info"
+        text = f"Metadata-Version: 2.1\\nName: {told['name']}\\n"
+        text += f"Version: {told['version']}\\n"
+        text += "".join(f"Requires-Dist: {each}\\n" for each in told["needs"])
+        files = {f"{told['name']}.py": told["code"], f"{info}/METADATA": text,
+                 f"{info}/WHEEL": "Wheel-Version: 1.0\\nTag: py3-none-any\\n"}
+        record = "".join(f"{path},,\\n" for path in (*files, f"{info}/RECORD"))
+        path = f"{folder}/{name}-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as wheel:
+            for each, content in {**files, f"{info}/RECORD": record}.items():
+                wheel.writestr(each, content)
+        return path
+__legacy__ = Hooks()
+"""
 PTH = "import os; open('/work/pth', 'w').write('a .pth file was run')\n"
 SITECUSTOMIZE = "open('/work/site', 'w').write('sitecustomize was run')\n"
 
@@ -69,15 +95,18 @@ class Index:
                 archive.writestr(entry, target)
         return self._add(name, f"{name}-{version}-py3-none-any.whl", data.getvalue())
 
-    def source(self, name: str, setup: str) -> Path:
-        """Add a package that would have to be built."""
+    def source(
+        self, name: str, setup: str, files: Mapping[str, str] | None = None
+    ) -> Path:
+        """Add a package that has to be built."""
         data = io.BytesIO()
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        text = {"setup.py": setup, "PKG-INFO": metadata, **(files or {})}
         with tarfile.open(fileobj=data, mode="w:gz") as archive:
-            for path, text in (("setup.py", setup), ("PKG-INFO", metadata)):
+            for path, content in text.items():
                 entry = tarfile.TarInfo(f"{name}-1.0/{path}")
-                entry.size = len(text)
-                archive.addfile(entry, io.BytesIO(text.encode()))
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content.encode()))
         return self._add(name, f"{name}-1.0.tar.gz", data.getvalue())
 
     def _add(self, name: str, file: str, data: bytes) -> Path:

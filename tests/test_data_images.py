@@ -157,42 +157,44 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
+def served(
+    name: str, settings: bytes, layers: list[bytes]
+) -> tuple[dict[str, tuple[str, bytes]], str]:
+    """Return what a registry serves of an image, and the image's digest."""
+    kind = "application/vnd.docker.{}"
+    settings_kind = kind.format("container.image.v1+json")
+    layer_kind = kind.format("image.rootfs.diff.tar.gzip")
+    manifest_kind = kind.format("distribution.manifest.v2+json")
+
+    def about(kind: str, data: bytes) -> dict[str, object]:
+        return {"mediaType": kind, "size": len(data), "digest": digest(data)}
+
+    manifest = json.dumps(
+        {
+            "schemaVersion": 2,
+            "mediaType": manifest_kind,
+            "config": about(settings_kind, settings),
+            "layers": [about(layer_kind, each) for each in layers],
+        }
+    ).encode()
+    files = {f"/v2/{name}/blobs/{digest(settings)}": (settings_kind, settings)}
+    for each in layers:
+        files[f"/v2/{name}/blobs/{digest(each)}"] = (layer_kind, each)
+    for tag in ("1", digest(manifest)):
+        files[f"/v2/{name}/manifests/{tag}"] = (manifest_kind, manifest)
+    return files, digest(manifest)
+
+
 def image_files() -> tuple[dict[str, tuple[str, bytes]], str]:
     """Return what a registry serves of a tiny image, and the image's digest."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("file"))
-    packed = gzip.compress(layer.getvalue(), mtime=0)
     rootfs = {"type": "layers", "diff_ids": [digest(layer.getvalue())]}
     settings = json.dumps(
         {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}
     ).encode()
-    kind = "application/vnd.docker.{}"
-    parts = {"config": settings, "layer": packed}
-    types = {
-        "config": kind.format("container.image.v1+json"),
-        "layer": kind.format("image.rootfs.diff.tar.gzip"),
-    }
-    about = {
-        name: {"mediaType": types[name], "size": len(data), "digest": digest(data)}
-        for name, data in parts.items()
-    }
-    manifest_kind = kind.format("distribution.manifest.v2+json")
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": manifest_kind,
-            "config": about["config"],
-            "layers": [about["layer"]],
-        }
-    ).encode()
-    files = {
-        f"/v2/tiny/blobs/{digest(data)}": (types[name], data)
-        for name, data in parts.items()
-    }
-    for name in ("1", digest(manifest)):
-        files[f"/v2/tiny/manifests/{name}"] = (manifest_kind, manifest)
-    return files, digest(manifest)
+    return served("tiny", settings, [gzip.compress(layer.getvalue(), mtime=0)])
 
 
 @pytest.mark.docker
@@ -222,3 +224,51 @@ def test_an_image_is_pulled_and_pinned_by_its_digest() -> None:
             for image in client.images.list(name):
                 client.images.remove(str(image.id), force=True)
             client.close()
+
+
+@pytest.mark.docker
+@pytest.mark.full
+def test_cells_run_in_a_pinned_image() -> None:
+    import docker
+
+    needs_docker()
+    client = docker.from_env()
+    saved = io.BytesIO(b"".join(client.images.get(IMAGE).save()))
+    with tarfile.open(fileobj=saved) as archive:
+
+        def read(name: str) -> bytes:
+            file = archive.extractfile(name)
+            assert file is not None
+            return file.read()
+
+        [parts] = json.loads(read("manifest.json"))
+        layers = [read(each) for each in parts["Layers"]]
+        files, mark = served("cells", read(parts["Config"]), layers)
+
+    async def value(image: str) -> object:
+        async with SandboxManager(DOCKER.config(image=image)) as manager:
+            return (await manager.run("6 * 7")).value
+
+    try:
+        with registry(files) as address:
+            pinned = pull_image(f"{address}/cells:1")
+        assert pinned == f"{address}/cells@{mark}"
+        assert run_apart(value, pinned) == 42
+        with pytest.raises(SandboxUnavailableError, match="no image"):
+            run_apart(value, f"{address}/cells@{digest(b'other')}")
+    finally:
+        if client.images.list(f"{address}/cells"):
+            client.images.remove(f"{address}/cells@{mark}")
+        client.close()
+
+
+@pytest.mark.docker
+def test_the_command_line_shows_what_images_cost() -> None:
+    needs_docker()
+    told = toolcell("images", "list").stdout.decode()
+    [image] = [each for each in list_images() if IMAGE in each.names]
+
+    size, own = image.size_bytes >> 20, image.own_bytes >> 20
+    assert f"{size:>6} MiB, {own:>5} MiB its own  " in told
+    assert IMAGE in told
+    assert told.splitlines()[-1].endswith("MiB unshared")

@@ -14,10 +14,11 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
-from toolcell.sandbox import SandboxManager, build_image, owner
+from toolcell.sandbox import Network, SandboxManager, build_image, owner
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
 from .conftest import DOCKER, ENGINE_SOCKET, IMAGE, missing, why_no_docker
+from .web_server import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -78,6 +79,26 @@ async def test_a_remote_engine_works() -> None:
             assert (await sandbox.run("print('far'); 1")).value == 1
     finally:
         relay.shut()
+
+
+async def test_programs_of_a_remote_engine_reach_out_from_here() -> None:
+    """The way out is the cell's channel: the engine's machine connects nowhere."""
+    relay = Relay()
+    code = "import urllib.request\nurllib.request.urlopen(url).read().decode()"
+    try:
+        with serving() as site:
+            here = f"127.0.0.1:{site.port}"
+            config = DOCKER.config(
+                docker_host=relay.address, network=Network.allow([here])
+            )
+            async with SandboxManager(config) as sandbox:
+                inputs = {"url": f"http://{here}/far"}
+                result = await sandbox.run(code, inputs=inputs)
+    finally:
+        relay.shut()
+
+    assert result.value == "hello /far", result.stderr
+    assert [each.verdict for each in result.connections] == ["allowed"]
 
 
 async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:

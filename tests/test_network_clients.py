@@ -6,10 +6,8 @@ import base64
 import hashlib
 import http.server
 import json
-import shutil
 import ssl
 import subprocess
-import sysconfig
 import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Iterator
@@ -20,19 +18,25 @@ from typing import Any
 
 import pytest
 
-from toolcell.sandbox import ExecutionResult, Limits, Mount, Network, SandboxManager
+from toolcell.sandbox import (
+    ExecutionResult,
+    Limits,
+    Mount,
+    Network,
+    PackageRules,
+    SandboxManager,
+)
 
 from .cli import toolcell
-from .conftest import SUBPROCESS, missing
-from .node_cells import node
+from .client_programs import SHOWN, collect
+from .conftest import SUBPROCESS, BackendRow, missing
+from .node_cells import options
 from .web_server import NAME, Server, running, secure, self_signed, serving
 
 pytestmark = pytest.mark.anyio
 
-LIBRARIES = (
-    *("requests", "urllib3", "idna", "certifi", "charset_normalizer"),
-    *("httpx2", "httpcore2", "h11", "anyio", "truststore", "typing_extensions"),
-)
+PACKAGES = ("httpx", "pip", "requests")
+"""Programs that have to find the way out, installed as programs get them."""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -108,22 +112,16 @@ def shop() -> Iterator[Shop]:
 
 
 @pytest.fixture(scope="module")
-def libraries() -> Iterator[Path]:
-    """Show the clients' libraries to cells, and none of ours."""
-    installed = Path(sysconfig.get_paths()["purelib"])
+def clients() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
-        for name in LIBRARIES:
-            for source in installed.glob(f"{name}*"):
-                if source.is_dir():
-                    shutil.copytree(source, Path(folder, source.name))
-                else:
-                    shutil.copy(source, folder)
-        Path(folder).chmod(0o755)
+        collect(Path(folder))
         yield Path(folder)
 
 
 @pytest.fixture(scope="module")
-async def sandbox(shop: Shop, libraries: Path) -> AsyncIterator[SandboxManager]:
+async def sandbox(
+    backend: BackendRow, shop: Shop, clients: Path
+) -> AsyncIterator[SandboxManager]:
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
@@ -132,23 +130,31 @@ async def sandbox(shop: Shop, libraries: Path) -> AsyncIterator[SandboxManager]:
         *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
         *("PIP_CERT", "NODE_EXTRA_CA_CERTS"),
     )
-    config = SUBPROCESS.config(
+    config = backend.config(
         limits=Limits(wall_seconds=60, memory_mb=1024),
         network=Network.allow([f"{NAME}:{shop.port}", f"127.0.0.1:{shop.port}"]),
-        mounts=(Mount(source=str(libraries), target="/libraries"),),
-        env=dict.fromkeys(trust, "/work/ca.pem"),
-        node=str(node()),
+        mounts=(Mount(source=str(clients), target=SHOWN),),
+        env={
+            **dict.fromkeys(trust, "/work/ca.pem"),
+            "GIT_EXEC_PATH": f"{SHOWN}/bin",
+            "CLIENTS": f"{SHOWN}/bin",
+        },
+        package_rules=PackageRules(allow=PACKAGES),
+        **options(backend),
     )
     async with SandboxManager(config, resolver=resolve) as manager:
         yield manager
 
 
-async def bash(sandbox: SandboxManager, shop: Shop, code: str) -> ExecutionResult:
+async def bash(
+    sandbox: SandboxManager, shop: Shop, code: str, **more: Any
+) -> ExecutionResult:
     result = await sandbox.run(
         code,
         language="bash",
         inputs={"url": shop.url},
         files={"ca.pem": shop.certificate},
+        **more,
     )
     assert result.status == "ok", result.stderr
     assert {(each.host, each.verdict) for each in result.connections} == {
@@ -157,24 +163,20 @@ async def bash(sandbox: SandboxManager, shop: Shop, code: str) -> ExecutionResul
     return result
 
 
-def needs(program: str) -> None:
-    if shutil.which(program) is None:
-        missing(f"there is no {program} here")
-
-
 async def test_curl(sandbox: SandboxManager, shop: Shop) -> None:
-    needs("curl")
+    curl = '"$CLIENTS/curl" -sS'
     socks = '--proxy "socks5h://${http_proxy#http://}"'
-    code = f'curl -sS "$url/page"; curl -sS {socks} "$url/page"'
+    code = f'{curl} "$url/page"; {curl} {socks} "$url/page"'
 
     assert (await bash(sandbox, shop, code)).stdout == "hellohello"
 
 
 async def test_git_over_https(sandbox: SandboxManager, shop: Shop) -> None:
-    needs("git")
-    code = 'git clone -q "$url/repository.git" copy 2>&1 && cat copy/file'
+    clone = '"$CLIENTS/git" clone -q "$url/repository.git" copy 2>&1'
 
-    assert (await bash(sandbox, shop, code)).stdout.endswith("from git")
+    assert (await bash(sandbox, shop, f"{clone} && cat copy/file")).stdout.endswith(
+        "from git"
+    )
 
 
 async def test_pip(sandbox: SandboxManager, shop: Shop) -> None:
@@ -183,30 +185,29 @@ async def test_pip(sandbox: SandboxManager, shop: Shop) -> None:
         '--index-url "$url/simple" parcel && PYTHONPATH=here python3 -c '
         '"import parcel; print(parcel.WORD)"'
     )
-    if subprocess.run(["/usr/bin/env", "python3", "-m", "pip", "-V"]).returncode:
-        missing("python3 has no pip")
+    said = await bash(sandbox, shop, code, packages=PACKAGES)
 
-    assert (await bash(sandbox, shop, code)).stdout == "from pip\n"
+    assert said.stdout == "from pip\n"
 
 
-@pytest.mark.parametrize("library", ["requests", "httpx2", "urllib.request"])
+@pytest.mark.parametrize("library", ["requests", "httpx", "urllib.request"])
 async def test_python_libraries(
     sandbox: SandboxManager, shop: Shop, library: str
 ) -> None:
-    if library != "urllib.request":
-        pytest.importorskip(library)
     fetch = "urlopen(url).read()" if "urllib" in library else "get(url).content"
-    path = "import sys\nsys.path.insert(0, '/libraries')"
-    code = f"{path}\nimport {library} as client\nclient.{fetch}.decode()"
+    code = f"import {library} as client\nclient.{fetch}.decode()"
     result = await sandbox.run(
-        code, inputs={"url": f"{shop.url}/page"}, files={"ca.pem": shop.certificate}
+        code,
+        inputs={"url": f"{shop.url}/page"},
+        files={"ca.pem": shop.certificate},
+        packages=PACKAGES,
     )
 
     assert result.value == "hello", result.stderr
     assert [each.verdict for each in result.connections] == ["allowed"]
 
 
-async def test_the_systems_certificates_are_at_hand(sandbox: SandboxManager) -> None:
+async def test_the_systems_certificates_are_at_hand() -> None:
     if not Path("/etc/ssl/certs/ca-certificates.crt").exists():
         missing("this system keeps its certificates elsewhere")
     code = """
@@ -215,7 +216,8 @@ trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 trust.load_verify_locations("/etc/ssl/certs/ca-certificates.crt")
 [len(trust.get_ca_certs()) > 50, os.path.exists("/etc/ssl/private")]
 """
-    assert (await sandbox.run(code)).value == [True, False]
+    async with SandboxManager(SUBPROCESS.config()) as sandbox:
+        assert (await sandbox.run(code)).value == [True, False]
 
 
 async def test_node_fetches(sandbox: SandboxManager, shop: Shop) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from pydantic import SecretStr
 
@@ -16,6 +19,7 @@ from toolcell.sandbox import (
     Limits,
     SandboxConfig,
     SandboxManager,
+    Stdout,
     host_cgroups,
 )
 
@@ -212,13 +216,59 @@ async def test_memory_is_watched_where_there_is_no_cgroup(
     assert (python.status, python.claimed) == ("out_of_memory", True)
 
 
-async def test_output_and_cpu_have_limits(here: SandboxManager) -> None:
+async def test_output_and_cpu_have_limits(nodes: SandboxManager) -> None:
     flood = "while (true) console.log('x'.repeat(1000))"
     narrow = Limits(output_bytes=10_000, stop_at_output_limit=True)
-    spin = Limits(cpu_seconds=0.5, wall_seconds=10)
+    spin = Limits(cpu_seconds=0.5, wall_seconds=20)
 
-    assert (await js(here, flood, limits=narrow)).status == "output_limit"
-    assert (await js(here, "while (true) {}", limits=spin)).status == "cpu_limit"
+    assert (await js(nodes, flood, limits=narrow)).status == "output_limit"
+    assert (await js(nodes, "while (true) {}", limits=spin)).status == "cpu_limit"
+
+
+async def test_types_are_stripped_in_runs_and_sessions(nodes: SandboxManager) -> None:
+    code = "type P = {n: number}\nconst p: P = {n: 6}\np.n * (7 as number)"
+    one = await js(nodes, code)
+    async with nodes.session() as session:
+        two = await session.run(code, language="node")
+
+    assert (one.value, two.value) == (42, 42), one.stderr + two.stderr
+
+
+async def test_an_older_node_runs_javascript_and_refuses_types() -> None:
+    found = shutil.which("node")
+    words = subprocess.run([found or "false", "--version"], capture_output=True).stdout
+    if found is None or not 18 <= int(words[1:].partition(b".")[0] or 0) < 22:
+        pytest.skip("the machine's node is none, or newer")
+    config = SUBPROCESS.config(node=str(Path(found).resolve()))
+    async with SandboxManager(config) as manager:
+        plain = await js(manager, "const n = 6\nn * 7")
+        typed = await js(manager, "const n: number = 6\nn * 7")
+
+    assert plain.value == 42, plain.stderr
+    assert typed.exception is not None
+    assert typed.exception.type == "SyntaxError"
+
+
+async def test_a_stream_and_a_stop_are_as_in_python(nodes: SandboxManager) -> None:
+    said, code = [], "for (const n of [1, 2]) console.log(n)"
+    async for event in nodes.stream(code, language="node"):
+        said.append(event)
+    text = b"".join(each.data for each in said if isinstance(each, Stdout))
+    begun = anyio.Event()
+    async with nodes.session() as session, anyio.create_task_group() as tasks:
+        endless = "console.log('on'); while (true) {}"
+
+        async def run() -> None:
+            result = await session.run(
+                endless, language="node", on_output=lambda *_: begun.set()
+            )
+            assert result.status == "cancelled"
+
+        tasks.start_soon(run)
+        await begun.wait()
+        await session.interrupt()
+
+    assert text == b"1\n2\n"
 
 
 async def test_node_finds_what_it_needs_and_nothing_else(nodes: SandboxManager) -> None:

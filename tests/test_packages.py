@@ -261,6 +261,42 @@ async def test_an_index_that_does_not_answer(
     assert not list((tmp_path / "building").iterdir())
 
 
+async def test_a_set_that_is_too_large_is_not_kept(
+    index: Index, tmp_path: Path
+) -> None:
+    own = tmp_path / "index"
+    own.mkdir()
+    index = Index(own)
+    index.wheel("large", {"large.py": "", "large.txt": "0" * (2 << 20)})
+    rules = index.rules(tmp_path / "store", "*")
+    small = rules.model_copy(update={"layer_mb": 1})
+    async with SandboxManager(SUBPROCESS.config(package_rules=small)) as manager:
+        with pytest.raises(PackageError, match="the limit is 1") as caught:
+            await manager.install(["large"])
+
+    assert caught.value.details["reason"] == "too_large"
+    assert list_packages(rules.folder) == ()
+    assert not list((tmp_path / "store" / "building").iterdir())
+    async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as manager:
+        await manager.install(["large"])
+
+
+async def test_an_installer_that_writes_on_and_on_is_stopped(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a wheel unpacks to is not known before: the process is watched."""
+    endless = tmp_path / "uv"
+    endless.write_text("#!/bin/sh\nexec dd if=/dev/zero of=/dev/null bs=1M\n")
+    endless.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: str(endless))
+    rules = index.rules(tmp_path / "store", "*").model_copy(update={"layer_mb": 1})
+    async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as manager:
+        with pytest.raises(PackageError) as caught:
+            await manager.install(["kind"])
+
+    assert caught.value.details["reason"] == "too_large"
+
+
 async def test_without_uv_it_is_said_how_to_get_it(
     index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,330 @@
+"""Packages that are built from their source: fetched here, built in a cell.
+
+A source is a program that its author wrote and its user wants to install. It runs in
+a cell that has no network, no mounts and no variables of ours, and all that comes
+back is a wheel, to be unpacked as one that an index gave would be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+import tomllib
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import anyio.to_thread
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
+
+from .cell_client import CellTraits
+from .config import Limits, Network, SandboxConfig
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+    from .layers import LayerStore
+    from .result import ExecutionResult
+    from .session import Session
+    from .uv import OnStep
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_WHEEL = re.compile(r"[A-Za-z0-9._+!-]{1,200}\.whl")
+_BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")
+_CHUNK_BYTES = 262_144
+_MAX_BYTES = 256 * 1024 * 1024
+_MAX_TOLD = 1500
+_ROOM = Limits(memory_mb=2048, disk_mb=1024, pids=256, open_files=1024)
+
+_UNPACK = """\
+import os, tarfile, zipfile
+os.mkdir("source")
+if zipfile.is_zipfile("archive"):
+    zipfile.ZipFile("archive").extractall("source")
+else:
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    tarfile.open("archive").extractall("source", **safely)
+os.remove("archive")
+[folder] = os.listdir("source")
+os.rename(f"source/{folder}", "package")
+settings = "package/pyproject.toml"
+open(settings, encoding="utf-8").read(1_000_000) if os.path.exists(settings) else ""
+"""
+_BACKEND = """\
+import importlib, os, sys
+os.chdir("/work/package")
+sys.path[:0] = [os.path.abspath(each) for each in paths]
+module, _, names = backend.partition(":")
+hooks = importlib.import_module(module)
+for each in filter(None, names.split(".")):
+    hooks = getattr(hooks, each)
+"""
+_ASK = f"""{_BACKEND}
+asked = getattr(hooks, "get_requires_for_build_wheel", lambda settings: [])(None)
+[str(each) for each in asked]
+"""
+_BUILD = f"""{_BACKEND}
+os.mkdir("/work/wheel")
+hooks.build_wheel("/work/wheel")
+os.listdir("/work/wheel")
+"""
+
+
+class Source(BaseModel):
+    """One version of a package, as its author packed it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+    version: str
+    url: Annotated[str, Field(pattern=r"^(https?|file)://")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @classmethod
+    def read(cls, package: dict[str, Any]) -> Source:
+        """Return what a package of a `pylock.toml` says.
+
+        Raises:
+            PackageError: It has no source, or no SHA-256.
+        """
+        found = package.get("sdist", {})
+        try:
+            return cls(
+                name=package["name"],
+                version=package["version"],
+                url=found["url"],
+                sha256=found["hashes"]["sha256"],
+            )
+        except (KeyError, ValidationError):
+            raise PackageError(
+                f"the index has no source of {package['name']} with its SHA-256",
+                details={"reason": "no_source"},
+            ) from None
+
+
+_Text = Annotated[str, Field(max_length=400)]
+
+
+class _BuildSystem(BaseModel):
+    """The table of that name in a `pyproject.toml`; without one it is setuptools."""
+
+    requires: Annotated[list[_Text], Field(max_length=64)] = ["setuptools"]
+    backend: Annotated[str, Field(alias="build-backend", max_length=400)] = (
+        "setuptools.build_meta:__legacy__"
+    )
+    paths: Annotated[list[_Text], Field(alias="backend-path", max_length=16)] = []
+
+
+class SourceBuilder:
+    """Builds sources for one interpreter.
+
+    Args:
+        config: Of the manager whose programs get the packages.
+        traits: Of its cells; those that build are made in the same way.
+        store: Where wheels are kept.
+        target: The interpreter of the cells.
+        on_step: Called when a build begins and ends.
+    """
+
+    def __init__(
+        self,
+        config: SandboxConfig,
+        traits: CellTraits,
+        store: LayerStore,
+        target: Interpreter,
+        on_step: OnStep | None,
+    ) -> None:
+        rules = config.package_rules
+        self._config = config.model_copy(
+            update={
+                "backend": traits.backend,
+                "network": Network.none,
+                "mounts": (),
+                "env": {},
+                "packages": (),
+                "package_rules": rules.model_copy(
+                    update={"allow": (*rules.allow, "*"), "build": ()}
+                ),
+                "code_policy": None,
+                "pool": 0,
+                "limits": _ROOM.model_copy(update={"wall_seconds": rules.seconds}),
+            }
+        )
+        self._max_bytes = min(rules.layer_mb << 20, _MAX_BYTES)
+        self._store = store
+        self._target = target
+        self._tell = on_step or (lambda line: None)
+
+    async def build(self, source: Source) -> Path:
+        """Return the wheel of a source: the kept one, or a new one.
+
+        Raises:
+            PackageError: It cannot be fetched or built.
+            SandboxUnavailableError: There is no cell to be had.
+        """
+        words = (source.sha256, self._target.tag, self._target.platform)
+        key = hashlib.sha256(" ".join(words).encode()).hexdigest()[:32]
+        folder = self._store.built / key
+        async with self._store.alone(f"{key}.source"):
+            for wheel in folder.glob("*.whl"):
+                return wheel
+            title = f"{source.name} {source.version}"
+            self._tell(f"Building {title} in a cell")
+            data = await anyio.to_thread.run_sync(self._fetch, source)
+            name, wheel_data = await self._build(source, data)
+            draft = self._store.building / secrets.token_hex(16)
+            draft.mkdir(mode=0o700)
+            (draft / name).write_bytes(wheel_data)
+            draft.rename(folder)
+            self._tell(f"Built {title}")
+        return folder / name
+
+    def _fetch(self, source: Source) -> bytes:
+        """Return a source whose hash is right. Raises PackageError."""
+        deadline = time.monotonic() + self._config.package_rules.seconds
+        index = self._config.package_rules.index_url or ""
+        if source.url.startswith("file:") and not index.startswith("file:"):
+            raise _not_fetched(source, "the index names a file of this machine")
+        data = bytearray()
+        try:
+            seconds = min(30.0, self._config.package_rules.seconds)
+            # The scheme is one of three, by the model's own pattern.
+            with urllib.request.urlopen(source.url, timeout=seconds) as answer:  # noqa: S310
+                while piece := answer.read(_CHUNK_BYTES):
+                    data += piece
+                    if len(data) > self._max_bytes:
+                        size = self._max_bytes >> 20
+                        raise _not_fetched(source, f"it has more than {size} MiB")
+                    if time.monotonic() > deadline:
+                        raise _not_fetched(source, "it takes too long", "timeout")
+        except OSError as error:
+            raise _not_fetched(source, str(error), "unreachable") from None
+        if hashlib.sha256(data).hexdigest() != source.sha256:
+            raise _not_fetched(source, "its hash is not the one that the index says")
+        return bytes(data)
+
+    async def _build(self, source: Source, data: bytes) -> tuple[str, bytes]:
+        """Return the name and the bytes of a wheel. Raises as `build`."""
+        from .manager import SandboxManager
+
+        async with (
+            SandboxManager(self._config) as sandbox,
+            sandbox.session() as session,
+        ):
+            await session.write_file("archive", data)
+            system = _build_system(await _value(session, source, _UNPACK))
+            inputs = {"backend": system.backend, "paths": system.paths}
+            needs = _needed(source, system.requires, self._target)
+            await session.install(needs, on_step=self._tell)
+            asked = await _value(session, source, _ASK, inputs)
+            more = set(_needed(source, asked, self._target)) - set(needs)
+            if more:
+                await session.install(sorted(more), on_step=self._tell)
+            made = await _value(session, source, _BUILD, inputs)
+            name = _wheel_name(source, made)
+            try:
+                return name, await session.read_file(f"wheel/{name}", self._max_bytes)
+            except InvalidInputError as error:
+                raise _not_built(source, error.message) from None
+
+
+async def _value(
+    session: Session, source: Source, code: str, inputs: dict[str, Any] | None = None
+) -> Any:
+    """Run one step of a build. Raises PackageError if it fails."""
+    result = await session.run(code, fresh=True, inputs=inputs or {})
+    if not result.ok:
+        raise _not_built(source, _reason(result))
+    return result.value
+
+
+def _reason(result: ExecutionResult) -> str:
+    said = result.stderr.strip()[-_MAX_TOLD:]
+    return f"{result.status}: {said}" if said else result.status
+
+
+def _build_system(text: Any) -> _BuildSystem:
+    """Return what a `pyproject.toml` says of how to build it; nothing if unreadable."""
+    try:
+        table = tomllib.loads(text).get("build-system", {})
+        return _BuildSystem.model_validate(table)
+    except (tomllib.TOMLDecodeError, ValidationError, TypeError, RecursionError) as why:
+        raise PackageError(
+            f"the source's pyproject.toml cannot be read: {why}",
+            details={"reason": "build_failed"},
+        ) from None
+
+
+def _needed(source: Source, lines: Any, target: Interpreter) -> list[str]:
+    """Return packages to build with, as programs ask for them; markers decided.
+
+    Raises:
+        PackageError: One of them is an address, or nothing that is a package.
+    """
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        raise SandboxUnavailableError(
+            "building needs `packaging`, which is not installed",
+            hint="pip install 'toolcell[packages]'",
+        ) from None
+    places = {
+        "python_version": target.version,
+        "python_full_version": f"{target.version}.0",
+        "platform_machine": target.platform.partition("-")[0],
+    }
+    found = []
+    for line in lines if isinstance(lines, list) else ():
+        try:
+            need = Requirement(str(line)[:400])
+        except InvalidRequirement as error:
+            raise _not_built(
+                source, f"{line!r:.100} is not a package: {error}"
+            ) from None
+        if need.url is not None:
+            raise _not_built(source, f"it needs {need.name} from an address")
+        if need.marker is None or need.marker.evaluate(places):
+            extras = f"[{','.join(sorted(need.extras))}]" if need.extras else ""
+            found.append(f"{need.name}{extras}{need.specifier}")
+    return found
+
+
+def _wheel_name(source: Source, names: Any) -> str:
+    """Return the one wheel's name. Raises PackageError."""
+    name = names[0] if isinstance(names, list) and len(names) == 1 else ""
+    if not isinstance(name, str) or not _WHEEL.fullmatch(name):
+        raise _not_built(source, "it came to something else than one wheel")
+    if canonical(name.partition("-")[0]) != source.name:
+        raise _not_built(source, f"it came to another package: {name}")
+    return name
+
+
+def canonical(requirement: str) -> str:
+    """Return the name in a requirement as indexes compare it."""
+    found = _NAME.match(requirement)
+    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else requirement
+
+
+def built_file(line: str) -> Path | None:
+    """Return the wheel that a line of a lock names, if it was built here."""
+    found = _BUILT.match(line)
+    return Path(unquote(urlsplit(found[1]).path)) if found else None
+
+
+def _not_fetched(source: Source, why: str, reason: str = "failed") -> PackageError:
+    return PackageError(
+        f"the source of {source.name} {source.version} was not fetched: {why}",
+        details={"reason": reason},
+    )
+
+
+def _not_built(source: Source, why: str) -> PackageError:
+    return PackageError(
+        f"{source.name} {source.version} was not built: {why}",
+        hint="put a wheel on an index, or make an image that has the package",
+        details={"reason": "build_failed"},
+    )

@@ -1,0 +1,45 @@
+"""curl and git of this machine, so that they run in cells of any image."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from .conftest import missing
+
+SHOWN = "/clients"
+"""Where cells have to be shown the folder."""
+
+_LIBRARY = re.compile(r"(?:=> )?(/\S+) \(0x")
+
+
+def collect(folder: Path) -> None:
+    """Copy the programs and all that they load; skip where they are not."""
+    for name in ("curl", "git"):
+        if shutil.which(name) is None:
+            missing(f"there is no {name} here")
+    helpers = _said("git", "--exec-path").strip()
+    for part in ("bin", "lib"):
+        (folder / part).mkdir()
+    for program in ("curl", "git", f"{helpers}/git-remote-https"):
+        _add(folder, Path(shutil.which(program) or ""))
+    folder.chmod(0o755)
+
+
+def _add(folder: Path, program: Path) -> None:
+    libraries = [Path(each) for each in _LIBRARY.findall(_said("ldd", str(program)))]
+    for path in (program, *libraries):
+        shutil.copy(path, folder / "lib" / path.name)
+    # The loader of this machine finds its own C library, whatever the image has.
+    [loader] = [each.name for each in libraries if each.name.startswith("ld-")]
+    lib = f"{SHOWN}/lib"
+    starter = folder / "bin" / program.name
+    call = f"{lib}/{loader} --library-path {lib} {lib}/{program.name}"
+    starter.write_text(f'#!/bin/sh\nexec {call} "$@"\n')
+    starter.chmod(0o755)
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
