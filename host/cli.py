@@ -104,6 +104,16 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
+_Package = Annotated[
+    list[str] | None,
+    typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
+]
+_Build = Annotated[
+    list[str] | None,
+    typer.Option(help="A package to build from its source, in a cell."),
+]
+
+
 @app.command()
 def run(
     file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
@@ -121,14 +131,8 @@ def run(
         list[str] | None,
         typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
     ] = None,
-    package: Annotated[
-        list[str] | None,
-        typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
-    ] = None,
-    build: Annotated[
-        list[str] | None,
-        typer.Option(help="A package to build from its source, in a cell."),
-    ] = None,
+    package: _Package = None,
+    build: _Build = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the program's artifacts.")
     ] = None,
