@@ -9,7 +9,7 @@ import io
 import json
 import tarfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -68,13 +68,18 @@ async def draw(config: SandboxConfig) -> None:
 
 
 @pytest.fixture(scope="module")
-async def installed() -> AsyncIterator[SandboxConfig]:
+def installed() -> SandboxConfig:
     """The packages of images/python-data, for cells of this machine."""
     config = SUBPROCESS.config(
         packages=REQUIREMENTS, package_rules=PackageRules(seconds=300), limits=LIMITS
     )
-    async with SandboxManager(config):
-        yield config
+
+    async def install() -> None:
+        async with SandboxManager(config):
+            pass
+
+    run_apart(install)
+    return config
 
 
 async def test_a_program_draws_with_packages(installed: SandboxConfig) -> None:
