@@ -25,7 +25,7 @@ from .cell_client import Backend
 from .config import Requirement, SandboxConfig
 from .interpreter import Interpreter
 from .layers import TARGET, LayerStore, remove_tree, wants_packages
-from .sources import SourceBuilder, built_file, canonical
+from .sources import Built, SourceBuilder, built_file, canonical
 from .uv import OnStep, Uv
 
 _MAX_REQUIREMENTS = 64
@@ -151,8 +151,9 @@ class Packages:
         """Return a new lock; what is to be built from its source is built for it."""
         uv = self._uv(on_step)
         waiting = {canonical(each) for each in self._rules.build}
+        built: dict[str, Built] = {}
         while waiting:
-            sources = await uv.sources(wanted, bounds, target, folder, waiting)
+            sources = await uv.sources(wanted, bounds, target, folder, built, waiting)
             if not sources:
                 break
             assert self._store is not None
@@ -160,10 +161,10 @@ class Packages:
                 self._config, self._backend.traits, self._store, target, on_step
             )
             for source in sources:
-                wheel = await builder.build(source)
-                bounds = [*bounds, f"{source.name} @ {wheel.as_uri()}"]
+                made = built[source.name] = await builder.build(source)
+                bounds = [*bounds, f"{source.name} @ {made.wheel.as_uri()}"]
                 waiting.remove(source.name)
-        return await uv.resolve(wanted, bounds, target, folder)
+        return await uv.resolve(wanted, bounds, target, folder, built)
 
     def _uv(self, on_step: OnStep | None) -> Uv:
         assert self._store is not None

@@ -13,8 +13,10 @@ import secrets
 import time
 import tomllib
 import urllib.request
+import zipfile
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import anyio.to_thread
@@ -24,6 +26,7 @@ from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableErr
 
 from .cell_client import CellTraits
 from .config import Limits, Network, SandboxConfig
+from .layers import remove_tree
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _WHEEL = re.compile(r"[A-Za-z0-9._+!-]{1,200}\.whl")
 _BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")
+_ZIP = (zipfile.BadZipFile, zlib.error)
 _CHUNK_BYTES = 262_144
 _MAX_BYTES = 256 * 1024 * 1024
+_MAX_METADATA_BYTES = 1024 * 1024
 _MAX_TOLD = 1500
 _ROOM = Limits(memory_mb=2048, disk_mb=1024, pids=256, open_files=1024)
 
@@ -106,6 +111,18 @@ class Source(BaseModel):
             ) from None
 
 
+class Built(NamedTuple):
+    """A wheel that a cell made, and what it says that it needs besides.
+
+    uv is told these, and does not read them in the wheel: what they name is fetched
+    from the index, and they are no addresses.
+    """
+
+    wheel: Path
+    needs: tuple[str, ...]
+    extras: tuple[str, ...]
+
+
 _Text = Annotated[str, Field(max_length=400)]
 
 
@@ -159,7 +176,7 @@ class SourceBuilder:
         self._target = target
         self._tell = on_step or (lambda line: None)
 
-    async def build(self, source: Source) -> Path:
+    async def build(self, source: Source) -> Built:
         """Return the wheel of a source: the kept one, or a new one.
 
         Raises:
@@ -171,7 +188,7 @@ class SourceBuilder:
         folder = self._store.built / key
         async with self._store.alone(f"{key}.source"):
             for wheel in folder.glob("*.whl"):
-                return wheel
+                return _read_wheel(source, wheel)
             title = f"{source.name} {source.version}"
             self._tell(f"Building {title} in a cell")
             data = await anyio.to_thread.run_sync(self._fetch, source)
@@ -179,9 +196,14 @@ class SourceBuilder:
             draft = self._store.building / secrets.token_hex(16)
             draft.mkdir(mode=0o700)
             (draft / name).write_bytes(wheel_data)
+            try:
+                found = _read_wheel(source, draft / name)
+            except BaseException:
+                remove_tree(draft)
+                raise
             draft.rename(folder)
             self._tell(f"Built {title}")
-        return folder / name
+        return found._replace(wheel=folder / name)
 
     def _fetch(self, source: Source) -> bytes:
         """Return a source whose hash is right. Raises PackageError."""
@@ -301,6 +323,34 @@ def _wheel_name(source: Source, names: Any) -> str:
     if canonical(name.partition("-")[0]) != source.name:
         raise _not_built(source, f"it came to another package: {name}")
     return name
+
+
+def _read_wheel(source: Source, wheel: Path) -> Built:
+    """Return what a wheel needs. Raises PackageError if that cannot be told."""
+    from packaging.metadata import parse_email
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            [entry] = [each for each in archive.infolist() if _is_metadata(each)]
+            with archive.open(entry) as file:
+                text = file.read(_MAX_METADATA_BYTES)
+    except (OSError, ValueError, RuntimeError, NotImplementedError, *_ZIP) as error:
+        raise _not_built(source, f"its wheel has no metadata: {error}") from None
+    found, _ = parse_email(text)
+    try:
+        needs = [Requirement(each) for each in found.get("requires_dist", ())]
+    except InvalidRequirement as error:
+        raise _not_built(source, f"its metadata cannot be read: {error}") from None
+    for need in needs:
+        if need.url is not None:
+            raise _not_built(source, f"it needs {need.name} from an address")
+    extras = map(canonical, found.get("provides_extra", ()))
+    return Built(wheel, tuple(map(str, needs)), tuple(extras))
+
+
+def _is_metadata(entry: zipfile.ZipInfo) -> bool:
+    return entry.filename.endswith(".dist-info/METADATA")
 
 
 def canonical(requirement: str) -> str:

@@ -5,13 +5,14 @@ Nothing of a package is executed by it: wheels only, and no byte code is compile
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -22,7 +23,7 @@ from toolcell.core import PackageError, SandboxUnavailableError
 
 from .interpreter import Interpreter
 from .layers import too_large
-from .sources import Source
+from .sources import Built, Source
 
 OnStep = Callable[[str], None]
 
@@ -88,6 +89,7 @@ class Uv:
         constraints: Sequence[str],
         target: Interpreter,
         folder: Path,
+        built: Mapping[str, Built],
     ) -> str:
         """Return exact versions, each with the hashes that its wheels may have.
 
@@ -96,11 +98,13 @@ class Uv:
             constraints: What every version must fulfil, also of what comes along.
             target: The interpreter that it is for.
             folder: An empty folder to work in.
+            built: Wheels among the constraints that cells made, by name.
 
         Raises:
             PackageError: There are no such versions, or the index does not answer.
         """
         lock = folder / "lock.txt"
+        _tell_needs(folder, built)
         options = _compile_options(requirements, constraints, folder)
         options += ["--generate-hashes", "--output-file", str(lock)]
         await self._call("compile", target, folder, options)
@@ -112,6 +116,7 @@ class Uv:
         constraints: Sequence[str],
         target: Interpreter,
         folder: Path,
+        built: Mapping[str, Built],
         names: Collection[str],
     ) -> list[Source]:
         """Return where the sources are of those packages that are in the set.
@@ -124,20 +129,13 @@ class Uv:
         Raises:
             PackageError: As `resolve`.
         """
-        blank = "".join(
-            f'[[dependency-metadata]]\nname = "{each}"\nrequires-dist = []\n'
-            for each in names
-        )
-        settings, found = folder / "uv.toml", folder / "pylock.toml"
-        settings.write_text(blank)
-        try:
-            options = _compile_options(requirements, constraints, folder)
-            options += ["--format", "pylock.toml", "--output-file", str(found)]
-            await self._call("compile", target, folder, options, names)
-            packages = tomllib.loads(found.read_text()).get("packages", [])
-        finally:
-            settings.unlink()
-            found.unlink(missing_ok=True)
+        found = folder / "pylock.toml"
+        _tell_needs(folder, {**dict.fromkeys(names), **built})
+        options = _compile_options(requirements, constraints, folder)
+        options += ["--format", "pylock.toml", "--output-file", str(found)]
+        await self._call("compile", target, folder, options, names)
+        packages = tomllib.loads(found.read_text()).get("packages", [])
+        found.unlink()
         return [Source.read(each) for each in packages if each["name"] in names]
 
     async def install(self, lock: str, target: Interpreter, folder: Path) -> None:
@@ -221,6 +219,16 @@ class Uv:
             for line in map(str.strip, lines):
                 if line and not line.startswith(_OF_FAILURES):
                     self._on_step(line)
+
+
+def _tell_needs(folder: Path, packages: Mapping[str, Built | None]) -> None:
+    """Say what packages need, so that uv asks neither them nor an index."""
+    lines = []
+    for name, built in packages.items():
+        lines += ["[[dependency-metadata]]", f"name = {json.dumps(name)}"]
+        lines += [f"requires-dist = {json.dumps(built.needs if built else ())}"]
+        lines += [f"provides-extra = {json.dumps(built.extras if built else ())}"]
+    (folder / "uv.toml").write_text("".join(f"{line}\n" for line in lines))
 
 
 def _compile_options(

@@ -229,6 +229,27 @@ async def test_an_index_elsewhere_names_no_file_of_this_machine(
             await manager.install(["crafted"])
 
 
+@pytest.mark.attack(70)
+@pytest.mark.parametrize("way", ["http", "git+http", "file"])
+async def test_a_wheel_that_was_built_leads_nowhere_else(
+    own: Index, tmp_path: Path, way: str
+) -> None:
+    """What a wheel says that it needs is no address that this machine then fetches."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        place = "/etc/hostname" if way == "file" else f"127.0.0.1:{port}/x.whl"
+        own.source(
+            "nasty", f"setup(name='nasty', needs=['x @ {way}://{place}'], code='')"
+        )
+        async with SandboxManager(single(own, tmp_path / "store", "nasty")) as manager:
+            with pytest.raises(PackageError, match="x from an address"):
+                await manager.install(["nasty"])
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert not list((tmp_path / "store" / "built").iterdir())
+
+
 WRONG = {
     "raises": ("raise ValueError('no compiler')", "", "no compiler"),
     "hangs": ("while True: pass", "", "timeout"),
