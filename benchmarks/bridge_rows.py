@@ -9,7 +9,16 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from baselines import PYTHON
-from measure import Contender, Row, Sample, WrongResult, against, take_turns
+from mcp_rows import bare_stdio
+from measure import (
+    CALLS,
+    Contender,
+    Row,
+    Sample,
+    WrongResult,
+    against,
+    take_turns,
+)
 
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import CodeExecutor, ToolRegistry, tool
@@ -17,18 +26,15 @@ from toolcell.tools import CodeExecutor, ToolRegistry, tool
 if TYPE_CHECKING:
     from rows import Options
 
-_CALLS = 50
-"""Round trips in one run; the program's own clock leaves the first one out."""
+_WORK = f"{CALLS} bridge round trips"
 
 _PROGRAM = """
 import time
 tools.add(0, 1)
-times = []
+began = time.perf_counter()
 for i in range(calls):
-    began = time.perf_counter()
     assert tools.add(i, 1) == i + 1
-    times.append(time.perf_counter() - began)
-times
+time.perf_counter() - began
 """
 _PEER = """
 import socket, sys
@@ -46,30 +52,37 @@ async def add(a: int, b: int) -> int:
 
 async def bridge(options: Options) -> list[Row]:
     """`tools.add` from a cell that is a process of this machine."""
-    seen: list[float] = []
+    samples = await _beside(_pipe(), options)
+    each = Sample(name="tools.add", values=[ms / CALLS for ms in samples[0].values])
+    return [
+        *against(_WORK, samples, [None], "share"),
+        Row(work="bridge round trip", ours=each, compare="absolute"),
+    ]
+
+
+async def peer_mcp(options: Options) -> list[Row]:
+    """The same call to a server of the bare MCP library, over stdio."""
+    async with bare_stdio() as theirs:
+        return against(_WORK, await _beside(theirs, options), [0.4], "share")
+
+
+async def _beside(other: Contender, options: Options) -> list[Sample]:
+    """Measure round trips of the bridge, and others, by their own clocks."""
     config = SandboxConfig(backend="subprocess", python=PYTHON)
     async with SandboxManager(config) as sandbox:
         code = CodeExecutor(
-            sandbox, ToolRegistry([add]), guard=None, max_calls=_CALLS + 1
+            sandbox, ToolRegistry([add]), guard=None, max_calls=CALLS + 1
         )
 
         async def ours() -> float:
-            result = await code.execute(_PROGRAM, extra_namespace={"calls": _CALLS})
-            if not isinstance(result.value, list) or len(result.calls) != _CALLS + 1:
+            result = await code.execute(_PROGRAM, extra_namespace={"calls": CALLS})
+            if not isinstance(result.value, float) or len(result.calls) != CALLS + 1:
                 raise WrongResult(f"the calls became {result!r}")
-            times = [float(str(each)) * 1_000 for each in result.value]
-            seen.extend(times)
-            return sum(times)
+            return result.value * 1_000
 
-        contenders = [Contender(name="tools.add", run=ours), _pipe()]
         runs = max(1, options.runs // 10)
-        samples = await take_turns(contenders, runs)
-    own = [each.by_own_clock() for each in samples]
-    single = Sample(name="tools.add", values=seen)
-    return [
-        *against(f"{_CALLS} bridge round trips", own, [None], "share"),
-        Row(work="bridge round trip", ours=single, compare="absolute", gate=0.5),
-    ]
+        contenders = [Contender(name="tools.add", run=ours), other]
+        return [each.by_own_clock() for each in await take_turns(contenders, runs)]
 
 
 def _pipe() -> Contender:
@@ -85,7 +98,7 @@ def _pipe() -> Contender:
             here.sendall(b"x")
             here.recv(64)
             began = time.perf_counter()
-            for _ in range(_CALLS):
+            for _ in range(CALLS):
                 here.sendall(b"x")
                 here.recv(64)
             took = (time.perf_counter() - began) * 1_000
@@ -95,4 +108,7 @@ def _pipe() -> Contender:
     return Contender(name="bare pipe", run=run)
 
 
-BRIDGE_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {"bridge": bridge}
+BRIDGE_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
+    "bridge": bridge,
+    "peer-bridge-mcp": peer_mcp,
+}

@@ -93,10 +93,7 @@ Connect = Callable[[list[str], str, str], Any]
 
 
 async def _compare(work: str, connect: Connect, options: Options) -> list[Row]:
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise Missing("mcp is not installed") from None
+    _needs_mcp()
     with TemporaryDirectory() as folder:
         Path(folder, "added.py").write_text(_OURS)
         Path(folder, "bare.py").write_text(_BARE)
@@ -130,6 +127,24 @@ def _token(folder: str) -> str:
         create, cwd=folder, check=True, capture_output=True, text=True
     )
     return done.stdout.strip()
+
+
+def _needs_mcp() -> None:
+    try:
+        import mcp  # noqa: F401
+    except ImportError:
+        raise Missing("mcp is not installed") from None
+
+
+@asynccontextmanager
+async def bare_stdio() -> AsyncIterator[Contender]:
+    """Calls to a server of the bare library, a process of its own."""
+    _needs_mcp()
+    with TemporaryDirectory() as folder:
+        Path(folder, "bare.py").write_text(_BARE)
+        bare = [sys.executable, "bare.py"]
+        async with _contender("bare mcp, stdio", _stdio(bare, folder, "")) as made:
+            yield made
 
 
 @asynccontextmanager
