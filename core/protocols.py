@@ -1,6 +1,7 @@
 """What toolcell asks of models, tools and checkpointers: contracts, not base classes.
 
-`isinstance` sees only whether the names are there; `tests/conformance.py` calls them.
+`isinstance` sees only whether the names are there; `check_tool` and its like in
+`toolcell.tools` call them.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ FACES = {
         MadeCall MemoryIdempotency MemoryRecords ObservedRecords Proceed
         Progress Records RedactionHook Reload ResultSizeHook RetryPolicy RunContext
         SQLiteIdempotency SQLiteRecords SequentialExecutor Snapshot Tool ToolContext
-        ToolExecutionRecord ToolExecutor ToolOptions ToolRegistry inside_program
-        to_anthropic to_mcp to_openai tool
+        ToolExecutionRecord ToolExecutor ToolOptions ToolRegistry check_checkpointer
+        check_model check_tool inside_program to_anthropic to_mcp to_openai tool
     """,
     "host": "Host HostConfig main",
     "images": "",

@@ -66,7 +66,10 @@ def test_the_tool_rows_print_their_table(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     works = {row["work"] for row in json.loads(figures.read_text())["rows"]}
-    assert works >= {"one tool call", "batch of 1,000 tool calls"}
+    assert works == {
+        *("one tool call", "one tool call, p99"),
+        "batch of 1,000 tool calls",
+    }
 
 
 def test_the_row_on_mcp_prints_its_table(tmp_path: Path) -> None:
@@ -80,11 +83,13 @@ def test_the_row_on_mcp_prints_its_table(tmp_path: Path) -> None:
 
 def test_the_bridge_row_prints_its_table(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    done = bench("--only", "bridge", "--runs", "1", "--json", str(figures))
+    names = ("bridge", "peer-bridge-mcp")
+    done = bench("--only", *names, "--runs", "1", "--json", str(figures))
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     rows = json.loads(figures.read_text())["rows"]
-    assert [row["work"] for row in rows][1:] == ["bridge round trip"]
+    works = ["50 bridge round trips", "bridge round trip", "50 bridge round trips"]
+    assert [row["work"] for row in rows] == works
 
 
 def test_the_row_on_packages_prints_its_table(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from .circuit_breaker import CircuitBreaker
 from .code_calls import MadeCall, inside_program
 from .code_executor import CodeExecutor, CodeResult
 from .code_sessions import CodeSession, CodeSessions
+from .conformance import check_checkpointer, check_model, check_tool
 from .context import ArtifactSink, Progress, ToolContext
 from .executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor
 from .exporters import to_anthropic, to_mcp, to_openai
@@ -76,6 +77,9 @@ __all__ = [
     "ToolExecutor",
     "ToolOptions",
     "ToolRegistry",
+    "check_checkpointer",
+    "check_model",
+    "check_tool",
     "inside_program",
     "to_anthropic",
     "to_mcp",
