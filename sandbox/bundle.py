@@ -30,6 +30,7 @@ def read(size):
     return data
 class Bundle:
     modules = marshal.loads(read(int(read(8), 16)))
+    compiled = {{}}
     def find_spec(self, name, path=None, target=None):
         if name in self.modules:
             package = name == "{_PACKAGE}"
@@ -40,6 +41,7 @@ class Bundle:
         code = self.modules.pop(module.__name__)
         if isinstance(code, str):
             code = compile(code, "<" + module.__name__ + ">", "exec")
+            self.compiled[module.__name__] = code
         exec(code, module.__dict__)
 sys.meta_path.insert(0, Bundle())
 __import__("{_PACKAGE}." + sys.argv[1])
@@ -92,8 +94,12 @@ def _module_names() -> list[str]:
 
 
 def _pack(modules: Any) -> bytes:
-    data = marshal.dumps(modules, _MARSHAL_VERSION)
-    return f"{len(data):08x}".encode() + data
+    return framed(marshal.dumps(modules, _MARSHAL_VERSION))
+
+
+def framed(modules: bytes) -> bytes:
+    """Return modules behind their length, as the stub reads them."""
+    return f"{len(modules):08x}".encode() + modules
 
 
 ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}

@@ -169,7 +169,16 @@ def cell_environment(extra: dict[str, str], workdir: str) -> dict[str, str]:
 
 
 class Cell:
-    """One cell and the channel to its supervisor."""
+    """One cell and the channel to its supervisor.
+
+    Args:
+        channel: Leads to it.
+        process: Kills it.
+        traits: What its backend promises.
+        settings: What its programs are confined by.
+        on_code: Called with the supervisor's own modules, compiled by the cell's
+            interpreter before any program ran; they are for cells, not for us.
+    """
 
     def __init__(
         self,
@@ -177,8 +186,10 @@ class Cell:
         process: CellProcess,
         traits: CellTraits,
         settings: dict[str, Any],
+        on_code: Callable[[bytes], None] | None = None,
     ) -> None:
         self._channel = channel
+        self._on_code = on_code
         self._process = process
         self._settings = settings
         self._greeted = False
@@ -197,6 +208,7 @@ class Cell:
             "type": "hello",
             "protocol": PROTOCOL_VERSION,
             "settings": self._settings,
+            "code": self._on_code is not None,
         }
         return encode(hello)
 
@@ -237,6 +249,8 @@ class Cell:
                 hint="host and cell must come from the same toolcell release",
             )
         self._ready = True
+        if self._on_code is not None and frame.payload:
+            self._on_code(frame.payload)
 
     async def run(self, program: Program, on_output: OnOutput | None) -> RunReport:
         """Run a program and return what came of it.

@@ -25,7 +25,7 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from . import docker_profile, layers, mounts, owner, runtime_probe
-from .bundle import bundle
+from .bundle import bundle, framed
 from .cell_client import (
     CELL_UID,
     WORKDIR,
@@ -57,6 +57,10 @@ class DockerBackend:
         self._config = config
         self._client: docker.DockerClient | None = None
         self._runtime = config.runtime
+        # By its id: a name may come to mean another image, with another Python. And
+        # our modules, once its Python has compiled them.
+        self._image = ""
+        self._code = b""
         self._image_env: list[str] = []
         self._held = runtime_probe.Held()
         self._maps_users = False
@@ -131,6 +135,7 @@ class DockerBackend:
     def _find_image(self) -> None:
         api: Any = self._engine.api
         image = api.inspect_image(self._config.image)
+        self._image = image["Id"]
         self._image_env = (image.get("Config") or {}).get("Env") or []
 
     async def _probe(self, set_up: str) -> runtime_probe.Held:
@@ -161,19 +166,24 @@ class DockerBackend:
             raise
         channel = Channel(sock, multiplexed=True)
         process = ContainerProcess(self, made["id"])
-        cell = Cell(channel, process, self.traits, self._settings(limits))
+        keep = None if self._code else self._keep_code
+        cell = Cell(channel, process, self.traits, self._settings(limits), keep)
         try:
-            await channel.send(bundle())
+            await channel.send(self._code or bundle())
         except BaseException:
             await cell.kill()
             raise
         return cell
 
+    def _keep_code(self, modules: bytes) -> None:
+        """Spare the next cells of the image what the first has compiled."""
+        self._code = framed(modules)
+
     def _start_container(self, limits: Limits, made: dict[str, str]) -> socket.socket:
         # The SDK leaves its low-level client without types.
         api: Any = self._engine.api
         body = docker_profile.container_arguments(
-            self._config.image,
+            self._image,
             self._image_env,
             self._runtime,
             limits,
@@ -209,7 +219,8 @@ class DockerBackend:
         }
 
     async def check(self) -> None:
-        await self._call(self._find_image)
+        api: Any = self._engine.api
+        await self._call(lambda: api.inspect_image(self._image))
 
     async def remove(self, container_id: str) -> None:
         """Kill and remove a container; one that is gone already is fine."""

@@ -164,6 +164,27 @@ def _image_of(engine: Any, files: dict[str, bytes]) -> str:
     return tag
 
 
+async def test_a_manager_stays_with_the_image_that_it_found(engine: Any) -> None:
+    """What the first cell compiled of ours is for cells of the same Python only."""
+    name = "toolcell-test/moves"
+    code = "import sys\nbool(sys.meta_path[0].compiled)"
+    try:
+        engine.images.get(IMAGE).tag(name)
+        async with SandboxManager(DOCKER.config(image=name)) as sandbox:
+            first = await sandbox.run(code)
+            empty = _image_of(engine, {"bin/sh": b"#!"})
+            engine.images.get(empty).tag(name)
+            second = await sandbox.run(code)
+            with pytest.raises(SandboxUnavailableError, match="has no python3"):
+                async with SandboxManager(DOCKER.config(image=name)) as other:
+                    await other.run("1")
+    finally:
+        for tag in (name, "toolcell-test/empty"):
+            engine.images.remove(tag, force=True)
+
+    assert (first.value, second.value) == (True, False)
+
+
 async def test_a_python_without_ctypes_is_enough(engine: Any) -> None:
     """The engine's own layers stand in for those that need ctypes."""
     remove = "import _ctypes, os; os.remove(_ctypes.__file__)"

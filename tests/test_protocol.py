@@ -46,6 +46,9 @@ FINISHED: dict[str, Any] = {
     "layers": [],
     "setup_error": None,
 }
+PROGRAM = Program(
+    code=b"", language="python", inputs=b"", limits=Limits(output_bytes=100)
+)
 WORD = b'{"outcome":"ok","value":{"json":1}}\n'
 
 
@@ -58,7 +61,11 @@ class NoProcess:
         self.killed = True
 
 
-def cell_that_says(*pieces: bytes, hang: bool = False) -> tuple[Cell, socket.socket]:
+def cell_that_says(
+    *pieces: bytes,
+    hang: bool = False,
+    on_code: Callable[[bytes], None] | None = None,
+) -> tuple[Cell, socket.socket]:
     """Return a cell whose supervisor sends these bytes, then hangs up."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -66,18 +73,15 @@ def cell_that_says(*pieces: bytes, hang: bool = False) -> tuple[Cell, socket.soc
     if not hang:
         theirs.shutdown(socket.SHUT_WR)
     traits = CellTraits(backend="subprocess", level="namespaces", layers=())
-    return Cell(Channel(ours), NoProcess(), traits, {}), theirs
+    return Cell(Channel(ours), NoProcess(), traits, {}, on_code), theirs
 
 
 async def outcome(*pieces: bytes) -> ExecutionResult:
     cell, theirs = cell_that_says(*pieces)
-    program = Program(
-        code=b"", language="python", inputs=b"", limits=Limits(output_bytes=100)
-    )
     async with cell:
         try:
-            report = await cell.run(program, None)
-            return cell.result(report, program)
+            report = await cell.run(PROGRAM, None)
+            return cell.result(report, PROGRAM)
         finally:
             theirs.close()
 
@@ -141,6 +145,22 @@ async def test_random_bytes_are_a_lost_cell() -> None:
         noise = source.randbytes(source.randrange(1, 200))
         with pytest.raises((CellLostError, SandboxUnavailableError)):
             await outcome(READY, noise)
+
+
+async def test_modules_are_taken_only_when_they_were_asked_for() -> None:
+    """And before any program ran: a second greeting is nonsense."""
+    theirs_say = encode({"type": "ready", "protocol": 1}, b"modules")
+    for asked in (True, False):
+        taken: list[bytes] = []
+        cell, theirs = cell_that_says(
+            theirs_say, theirs_say, on_code=taken.append if asked else None
+        )
+        async with cell:
+            with theirs:
+                await cell.wait_ready()
+                with pytest.raises(CellLostError):
+                    await cell.run(PROGRAM, None)
+        assert taken == [b"modules"] * asked
 
 
 async def test_a_foreign_protocol_version_is_refused() -> None:

@@ -17,6 +17,7 @@ supervisor kills the child's process group instead.
 from __future__ import annotations
 
 import gc
+import marshal
 import math
 import os
 import select
@@ -71,6 +72,15 @@ def serve(supervisor: Supervisor, channel: Channel) -> NoReturn:
         print(f"toolcell supervisor: {error}", file=sys.stderr)
     finally:
         _end()
+
+
+def _compiled() -> bytes:
+    """Return the modules of this bundle for the next cell of the same interpreter.
+
+    No program has run here yet.
+    """
+    loader: Any = sys.modules[__name__].__spec__.loader  # type: ignore[union-attr]
+    return marshal.dumps({**loader.modules, **loader.compiled}, 2)
 
 
 def _narrow_affinity(cpus: float) -> None:
@@ -144,7 +154,7 @@ class Supervisor:
             "protocol": PROTOCOL_VERSION,
             "python": sys.version.split()[0],
         }
-        channel.send(encode(ready))
+        channel.send(encode(ready, _compiled() if hello.get("code") else b""))
         while True:
             self._obey(channel.receive())
 
