@@ -120,8 +120,10 @@ class ApprovalStore:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Close the file; what a thread has begun is ended first."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._db.close()
 
     def _after_fork(self) -> None:
         # A connection to a file must not be used, nor closed, by a forked process.

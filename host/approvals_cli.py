@@ -13,6 +13,7 @@ import typer
 
 from toolcell.core import ConfigError, InvalidInputError
 
+from .interrupts import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .show import print_table
 
@@ -30,9 +31,7 @@ By = Annotated[
 @approvals.command("list")
 def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """List the requests that wait, the oldest first."""
-    import anyio
-
-    waiting = anyio.run(_pending, config)
+    waiting = run_async(_pending, config)
     if as_json:
         print(json.dumps([request_facts(each) for each in waiting]))
         return
@@ -48,9 +47,7 @@ def show(
     request: RequestId, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
 ) -> None:
     """Show what exactly would be approved."""
-    import anyio
-
-    found = {each.id: each for each in anyio.run(_pending, config)}.get(request)
+    found = {each.id: each for each in run_async(_pending, config)}.get(request)
     if found is None:
         raise InvalidInputError(
             f"no request {request!r} waits", hint="see `toolcell approvals list`"
@@ -95,9 +92,7 @@ def watch(
     by: By = None, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
 ) -> None:
     """Show requests as they come, and take answers, until Ctrl-C or the input's end."""
-    import anyio
-
-    anyio.run(_watch, config, _name(by), as_json)
+    run_async(_watch, config, _name(by), as_json)
 
 
 async def _watch(config: Path, by: str, as_json: bool) -> None:
@@ -110,9 +105,7 @@ async def _watch(config: Path, by: str, as_json: bool) -> None:
 def _answer(
     config: Path, request: str, reply: Approve | Reject, *, as_json: bool
 ) -> None:
-    import anyio
-
-    anyio.run(_send, config, request, reply)
+    run_async(_send, config, request, reply)
     word = type(reply).__name__.lower()
     if as_json:
         told = {"request": request, "answer": word, "approver": reply.approver}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .interrupts import run_async
 from .options import AsJson
 from .show import print_table
 
@@ -34,9 +35,7 @@ def bench(
     A first impression. The measurements that toolcell promises something by are in
     benchmarks/run.py of a checkout, with named baselines and gates.
     """
-    import anyio
-
-    times = anyio.run(_measure, runs, backend)
+    times = run_async(_measure, runs, backend)
     base = statistics.median(times[_BASELINE])
     rows = []
     for work, found in times.items():

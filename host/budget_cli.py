@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .interrupts import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, RunId
 from .show import print_table
 
@@ -26,9 +27,7 @@ def budget(
     as_json: AsJson = False,
 ) -> None:
     """Show what rates and budgets leave each agent now, for the tools that it sees."""
-    import anyio
-
-    left = anyio.run(_left, config, agent, run)
+    left = run_async(_left, config, agent, run)
     if as_json:
         print(json.dumps(left))
         return

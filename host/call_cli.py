@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .interrupts import run_async
 from .options import (
     DEFAULT_CONFIG,
     Agent,
@@ -44,10 +45,8 @@ def call(
     as_json: AsJson = False,
 ) -> None:
     """Call a tool as an agent, through the guard. Exit codes are those of `run`."""
-    import anyio
-
     asked = read_call(name, agent, arguments)
-    result = anyio.run(_call, config, asked, run, wait, out, as_json)
+    result = run_async(_call, config, asked, run, wait, out, as_json)
     if as_json:
         print(result.model_dump_json())
     elif result.ok:

@@ -26,6 +26,7 @@ from .budget_cli import budget
 from .call_cli import call
 from .images_cli import images
 from .init_cli import init
+from .interrupts import run_async
 from .options import AllowHost, Backend, Image, Memory, Runtime
 from .packages_cli import packages
 from .policy_cli import policy
@@ -236,14 +237,12 @@ def doctor(
     runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
 ) -> None:
     """Try every layer of isolation here; say what holds and how to get the rest."""
-    import anyio
-
     from toolcell.sandbox import SandboxConfig, examine
 
     config = SandboxConfig(runtime=runtime)
     if image is not None:
         config = SandboxConfig(runtime=runtime, image=image)
-    report = anyio.run(examine, config)
+    report = run_async(examine, config)
     if as_json:
         print(report.model_dump_json())
     else:
@@ -272,11 +271,9 @@ def clean(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Remove containers, cgroups and folders of toolcell hosts that died."""
-    import anyio
-
     from toolcell.sandbox import clean as sweep
 
-    removed = anyio.run(sweep)
+    removed = run_async(sweep)
     if as_json:
         print(json.dumps({"removed": removed}))
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .interrupts import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .safe_text import safe
 
@@ -35,8 +36,6 @@ def pin(
     Without a terminal, and without --yes, nothing is approved; the exit code is 3 then
     if something differs.
     """
-    import anyio
-
     from toolcell.tools import MCPPins
 
     from .config import HostConfig
@@ -46,7 +45,7 @@ def pin(
     pins = MCPPins.load(settings.tools.mcp_pins)
     reports, differs = [], False
     for name in names:
-        offered = anyio.run(_offered, settings, name)
+        offered = run_async(_offered, settings, name)
         changes = pins.changes(name, offered.definitions)
         differs = differs or bool(changes)
         pins = pins.approve(name, offered.definitions)

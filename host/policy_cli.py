@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .call_cli import read_call
+from .interrupts import run_async
 from .options import (
     DEFAULT_CONFIG,
     Agent,
@@ -67,10 +68,8 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say what would become of a call now, and why. Nothing is called or used up."""
-    import anyio
-
     asked = read_call(name, agent, arguments)
-    decision = anyio.run(_explain, config, asked, run)
+    decision = run_async(_explain, config, asked, run)
     if as_json:
         print(json.dumps(decision.to_json()))
     else:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-import anyio
-
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
     ExecutionResult,
@@ -18,6 +16,7 @@ from toolcell.sandbox import (
     save_artifact,
 )
 
+from .interrupts import run_async
 from .safe_text import safe
 from .show import tell
 
@@ -47,7 +46,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     config = SandboxConfig(**options.config)
     if options.out is not None:
         make_folder(options.out)
-    result, notices = anyio.run(_run, config, options)
+    result, notices = run_async(_run, config, options)
     if options.out is not None:
         for line in save_artifacts(result, options.out):
             tell(line, as_json=options.as_json)

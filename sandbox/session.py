@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from pydantic import SecretStr
 
-from toolcell.core import CellLostError, InvalidInputError
+from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
 from .cell_client import Cell, HostCalls, Language, OnOutput, Program
 from .config import Limits, Network
@@ -36,6 +36,8 @@ next fork is refused."""
 
 _MAIN = "main"
 _OPEN_ANOTHER = "open a new session"
+# How it ends for a program whose cell is taken away, also one that just starts.
+_LOST = (CellLostError, SandboxUnavailableError)
 
 
 class _Trunk:
@@ -206,7 +208,7 @@ class Session:
             except BaseException as error:
                 # Half a run is no state to go on from.
                 await trunk.cell.kill()
-                if trunk.over and isinstance(error, CellLostError):
+                if trunk.over and isinstance(error, _LOST):
                     raise CellLostError(trunk.over, hint=_OPEN_ANOTHER) from None
                 raise
             finally:

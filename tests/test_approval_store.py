@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import anyio
@@ -27,6 +28,17 @@ pytestmark = pytest.mark.anyio
 ASKED = Decision(verdict="ask", reason="approval_required")
 FACTS = CallFacts(run_id="r")
 CALL = ToolCall(id="c", name="pay", agent_id="a")
+REQUEST = ApprovalRequest(
+    id="r",
+    call=CALL,
+    run_id="r",
+    version="1",
+    definition_hash="",
+    tags=frozenset(),
+    rule="ask",
+    asked_at=0.0,
+    expires_at=60.0,
+)
 
 
 async def yes(_: ApprovalRequest) -> Approve:
@@ -56,6 +68,25 @@ async def test_a_store_that_fails_while_a_call_waits_is_told_apart() -> None:
 
     with pytest.raises(StoreUnavailableError):
         await Approvals(store, handler=handler).ask(CALL, FACTS, ASKED)
+
+
+def test_closing_waits_for_the_thread_at_work(tmp_path: Path) -> None:
+    store = ApprovalStore(tmp_path / "state.db")
+    inside, go_on = threading.Event(), threading.Event()
+
+    def record() -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    with ThreadPoolExecutor(2) as threads:
+        opening = threads.submit(store.open, REQUEST, most=1, record=record)
+        assert inside.wait(60)
+        closing = threads.submit(store.close)
+        waited = wait([closing], 0.2)
+        go_on.set()
+        assert opening.result() is not None
+
+    assert waited.not_done == {closing}
 
 
 def test_a_file_of_approvals_is_private(tmp_path: Path) -> None:

@@ -276,7 +276,8 @@ async def test_the_deadline_is_kept_from_outside(
     result = await sandbox.run(STUBBORN[name], limits=Limits(wall_seconds=0.5))
 
     assert result.status in ("timeout", "out_of_memory"), result.status
-    assert time.monotonic() - begun < 4
+    # Not what a busy machine takes to start a cell: all of them go on for minutes.
+    assert time.monotonic() - begun < 30
 
 
 DAEMON = f"""{IN_A_CELL}

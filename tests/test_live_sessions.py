@@ -8,7 +8,7 @@ import pytest
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Session
 
-from .conftest import PROCESSES, BackendRow
+from .conftest import PROCESSES, SUBPROCESS, BackendRow
 
 pytestmark = pytest.mark.anyio
 
@@ -285,6 +285,16 @@ async def test_a_session_ends_with_its_lifetime(backend: BackendRow) -> None:
                 while True:
                     await session.run("x = 1")
                     await anyio.sleep(0.02)
+
+
+@pytest.mark.promise("P-06")
+async def test_a_session_that_ends_before_its_cell_is_up_says_so() -> None:
+    config = SUBPROCESS.config(session_lifetime_seconds=0.001)
+    async with SandboxManager(config) as manager:
+        with pytest.raises(CellLostError, match="was open for"):
+            async with manager.session() as session:
+                await session.run("x = 1")
+                await anyio.sleep_forever()
 
 
 @pytest.mark.promise("P-10")

@@ -81,10 +81,11 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
                 await anyio.sleep(0.01)
             process.kill()
             await anyio.to_thread.run_sync(process.wait)
-    before = spent()
+    before, servers = spent(), [process.pid]
 
     listed = toolcell("approvals", "list", "--json", "--config", str(path))
     with http_process(path) as (url, process):
+        servers.append(process.pid)
         await spend(url, secret, place)
         process.terminate()
         assert await anyio.to_thread.run_sync(process.wait) == 0
@@ -95,8 +96,9 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
     assert LIMIT // 3 <= before < LIMIT
     # The program's call, and each that was in flight, may be paid for and unmade.
     assert LIMIT - CLIENTS - 1 <= spent() <= LIMIT
-    left = toolcell("clean", "--json")
-    assert json.loads(left.stdout) == {"removed": []}
+    # Others on this machine may leave something meanwhile.
+    removed = json.loads(toolcell("clean", "--json").stdout)["removed"]
+    assert [one for one in removed for pid in servers if f"-{pid}-" in one] == []
 
 
 async def _call(url: str, secret: str, name: str, arguments: dict[str, Any]) -> None:

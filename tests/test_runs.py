@@ -88,14 +88,14 @@ async def test_bytes_that_are_no_text_survive(sandbox: SandboxManager) -> None:
 async def test_head_and_tail_are_kept_and_the_rest_counted(
     sandbox: SandboxManager,
 ) -> None:
-    code = "for i in range(100_000): print(f'{i:09d}')"
+    code = "for i in range(20_000): print(f'{i:09d}')"
     result = await sandbox.run(code, limits=Limits(output_bytes=1000))
 
     assert result.status == "ok"
     assert result.stdout_bytes.startswith(b"000000000\n000000001\n")
-    assert result.stdout_bytes.endswith(b"000099998\n000099999\n")
+    assert result.stdout_bytes.endswith(b"000019998\n000019999\n")
     assert len(result.stdout_bytes) == 1000
-    assert result.truncated.stdout == 1_000_000 - 1000
+    assert result.truncated.stdout == 200_000 - 1000
     assert f"[... {result.truncated.stdout} bytes left out ...]" in result.stdout
 
 

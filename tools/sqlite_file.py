@@ -59,8 +59,9 @@ class SQLiteFile:
                 raise
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection; what a thread has begun is ended first."""
+        with self._turn:
+            self._connection.close()
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
         # A model may read this: the path is for the log.
