@@ -343,9 +343,11 @@ class Cell:
             raise CellLostError("the cell answered something else")
         return frame.header, frame.payload
 
-    async def tell(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    async def tell(
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> None:
         """Send a frame that has no answer. Raises CellLostError."""
-        await self._channel.send(encode(header, payload))
+        await self._channel.send(encode_head(header, len(payload)), payload)
 
     def _request(self, program: Program) -> bytes:
         limits = program.limits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 
 import anyio
 
@@ -13,6 +14,7 @@ from toolcell.core import CellLostError
 from .cell.frames import Frame, FrameDecoder, FrameError
 
 _READ_BYTES = 262_144
+_VIEWS_AT_ONCE = 16
 _ENDED = "the cell ended before its result was in"
 # A cell never has more to say at once than one result or one piece of output.
 _MAX_FROM_CELL = 32 * 1024 * 1024
@@ -54,14 +56,15 @@ class Channel:
         """Send what can be sent now; True if that was all. Raises CellLostError."""
         while self._unsent:
             try:
-                sent = self._sock.send(self._unsent[0])
+                sent = self._sock.sendmsg(islice(self._unsent, _VIEWS_AT_ONCE))
             except BlockingIOError:
                 return False
             except OSError as error:
                 raise CellLostError(f"the cell's channel broke: {error}") from None
-            view = self._unsent.popleft()
-            if sent < len(view):
-                self._unsent.appendleft(view[sent:])
+            while self._unsent and sent >= len(self._unsent[0]):
+                sent -= len(self._unsent.popleft())
+            if sent:
+                self._unsent[0] = self._unsent[0][sent:]
         return True
 
     async def _wait(self, event: Callable[[socket.socket], Awaitable[None]]) -> None:
