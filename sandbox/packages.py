@@ -129,6 +129,7 @@ class Packages:
                 lock = kept.read_text()
                 for line in lock.splitlines():
                     if path := built_file(line):
+                        path.stat()
                         os.utime(path.parent)
                 return lock
             async with store.alone("building", shared=True):

@@ -47,6 +47,7 @@ _SHOWN = (
     "/lib64",
     "/usr/bin",
     "/usr/sbin",
+    "/usr/include",
     "/usr/lib",
     "/usr/lib32",
     "/usr/lib64",
@@ -370,5 +371,5 @@ def node_binds(node: str | None) -> list[mounts.Bind]:
 def shown_paths(python: str) -> list[str]:
     """Return the host paths that an interpreter needs, and nothing else."""
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
-    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64")]
+    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64", "include")]
     return [*_SHOWN, *(path for path in own if path not in _SHOWN)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -131,11 +132,17 @@ async def test_a_wheel_is_built_once_and_kept(own: Index, tmp_path: Path) -> Non
             tasks.start_soon(install, *names)
     assert said.count("Building crafted 1.0 in a cell") == 1, said
 
-    removed = prune_packages(0, str(tmp_path / "store"))
-    assert {"crafted==1.0", "leaf==1.0"} in map(set, (e.packages for e in removed))
-    assert not list((tmp_path / "store" / "built").iterdir())
+    # A wheel that is gone is built again when its set is installed again.
+    store = tmp_path / "store"
+    [wheel] = store.glob("built/*/*.whl")
+    wheel.unlink()
+    shutil.rmtree(store / "index")
     await install("crafted")
     assert said.count("Building crafted 1.0 in a cell") == 2
+
+    removed = prune_packages(0, str(store))
+    assert {"crafted==1.0", "leaf==1.0"} in map(set, (e.packages for e in removed))
+    assert not list((store / "built").iterdir())
 
 
 def harm(canary: str, addresses: list[str], port: int) -> dict[str, object]:
@@ -289,3 +296,18 @@ def test_a_real_source_is_built_by_setuptools(tmp_path: Path) -> None:
     assert (refused.returncode, b"package_rules.build" in refused.stderr) == (4, True)
     assert built.stdout == b"me\n", built.stderr
     assert b"toolcell: Building docopt 0.6.2 in a cell\n" in built.stderr
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_real_extension_is_compiled_in_a_cell(tmp_path: Path) -> None:
+    """Its compiler is this machine's; Cython comes as a wheel to build it with."""
+    if shutil.which("gcc") is None:
+        missing("there is no gcc here")
+    code = b"import msgpack._cmsgpack as m\nprint(m.unpackb(m.Packer().pack([1])))"
+    names = ("--package", "msgpack==1.1.0", "--build", "msgpack")
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    run = ("run", "-", "--backend", "subprocess", *names)
+    done = toolcell(*run, stdin=code, env=env, seconds=500)
+
+    assert done.stdout == b"[1]\n", done.stderr
