@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -19,6 +19,18 @@ from .secret import SecretReference
 from .server_config import AuthConfig, ServerConfig
 
 Group = Literal["arithmetic", "clock", "code", "database", "files", "http"]
+File = Literal["read_file", "write_file", "edit_file", "list_files", "search_files"]
+Plain = Literal["calculate", "get_today_date", "http_get", "query_sqlite"]
+Code = Literal["run_python", "run_shell"]
+Builtin = Literal[Group, Plain, Code, File]
+_GROUPS: dict[Group, tuple[str, ...]] = {
+    "arithmetic": ("calculate",),
+    "clock": ("get_today_date",),
+    "code": get_args(Code),
+    "database": ("query_sqlite",),
+    "files": get_args(File),
+    "http": ("http_get",),
+}
 
 
 class HttpConfig(Model):
@@ -72,9 +84,9 @@ class DatabaseConfig(Model):
 class ToolsConfig(Model):
     """Which tools there are. An agent sees and calls those that its policy allows."""
 
-    builtin: tuple[Group, ...] = ()
-    """Groups that come with toolcell: `arithmetic` (calculate), `clock`
-    (get_today_date), `code` (run_python, run_shell), `database` (query_sqlite),
+    builtin: tuple[Builtin, ...] = ()
+    """Tools that come with toolcell, by name or by group: `arithmetic` (calculate),
+    `clock` (get_today_date), `code` (run_python, run_shell), `database` (query_sqlite),
     `files` (read_file, write_file, edit_file, list_files, search_files, in the work dir
     of the session's programs), `http` (http_get)."""
 
@@ -121,9 +133,19 @@ class ToolsConfig(Model):
     agent that has most loses the one that has been idle longest; if all are at work, a
     new one is refused. Idle ones end after `sandbox.session_idle_seconds`."""
 
+    @property
+    def groups(self) -> dict[Group, set[str]]:
+        """The groups of `builtin`, each with those of its tools that are wanted."""
+        wanted: set[str] = set(self.builtin)
+        found = {
+            group: set(names) if group in wanted else wanted.intersection(names)
+            for group, names in _GROUPS.items()
+        }
+        return {group: names for group, names in found.items() if names}
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if "database" in self.builtin and self.database is None:
+        if "database" in self.groups and self.database is None:
             raise ValueError("the group 'database' needs a table [tools.database]")
         prefixes = [each.prefix or name for name, each in self.mcp.items()]
         if len({each.lower() for each in prefixes}) < len(prefixes):
@@ -254,7 +276,7 @@ class HostConfig(Model):
     @model_validator(mode="after")
     def _room_for_sessions(self) -> Self:
         most, cells = self.tools.max_sessions, self.sandbox.max_concurrency
-        if most >= cells and {"code", "files"}.intersection(self.tools.builtin):
+        if most >= cells and {"code", "files"} & self.tools.groups.keys():
             raise ValueError(
                 f"tools.max_sessions ({most}) has to be below "
                 f"sandbox.max_concurrency ({cells})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib import import_module
@@ -243,8 +243,8 @@ def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
         return agent_id is not None and guard.sees(agent_id, tool.name, facts)
 
     registry = ToolRegistry(visible=visible)
-    for group in config.tools.builtin:
-        registry.register_many(_builtin(group, config))
+    for group, names in config.tools.groups.items():
+        registry.register_many(_named(_builtin(group, config), names))
     for folder in map(str, config.tools.folders):
         if folder not in sys.path:
             # Last, so that nothing in it stands in for a known module.
@@ -254,6 +254,10 @@ def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
     for name in config.tools.entry_points:
         registry.register_many(_entry_point(name))
     return registry
+
+
+def _named(tools: Iterable[Tool], names: Collection[str]) -> list[Tool]:
+    return [tool for tool in tools if tool.name in names]
 
 
 def _builtin(group: Group, config: HostConfig) -> list[Tool]:
@@ -305,7 +309,7 @@ def needs_sandbox(config: HostConfig, registry: ToolRegistry) -> bool:
 
 def needs_sessions(config: HostConfig) -> bool:
     """Return whether any tool runs in sessions of code."""
-    return not {"code", "files"}.isdisjoint(config.tools.builtin)
+    return not {"code", "files"}.isdisjoint(config.tools.groups)
 
 
 def make_sessions(config: HostConfig, sandbox: SandboxManager) -> CodeSessions:
@@ -324,8 +328,8 @@ def add_code(
     Raises:
         DuplicateToolError: Two have one name.
     """
-    registry = executor.registry
-    if "code" in config.tools.builtin:
+    registry, groups = executor.registry, config.tools.groups
+    if "code" in groups:
         settings = config.tools.code
         limits = settings.model_dump(
             include={"max_calls", "max_concurrency", "max_depth"}
@@ -338,9 +342,9 @@ def add_code(
             approval_seconds=settings.approval_seconds,
             asks_without_session=settings.asks_without_session,
         )
-        registry.register_many(tools)
-    if "files" in config.tools.builtin:
-        registry.register_many(workspace_tools(sessions))
+        registry.register_many(_named(tools, groups["code"]))
+    if "files" in groups:
+        registry.register_many(_named(workspace_tools(sessions), groups["files"]))
 
 
 def make_executor(

@@ -122,6 +122,32 @@ async def test_what_is_no_json_comes_back_as_an_error(sandbox: SandboxManager) -
     assert result.value == "bad_result"
 
 
+async def test_calls_and_answers_are_limited_in_size(
+    sandbox: SandboxManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.call_server.MAX_ANSWER_BYTES", 1000)
+    code = (
+        "said = []\n"
+        "for text in 'x' * 2**20, 'x' * 1000, 'x':\n"
+        "    try: said.append(tools.echo(text))\n"
+        "    except ToolError as e: said.append(e.code)\n"
+        "said"
+    )
+    seen = []
+
+    async def echo(
+        name: str, arguments: list[Any], options: dict[str, Any]
+    ) -> dict[str, Any]:
+        seen.append(len(arguments[0]))
+        return {"value": arguments[0]}
+
+    calls = HostCalls(names=("echo",), handler=echo)
+    result = await sandbox.run(code, calls=calls)
+
+    assert result.value == ["too_large", "bad_result", "x"], result.stderr
+    assert seen == [1000, 1]
+
+
 @pytest.mark.attack(84, 85, 86)
 @pytest.mark.parametrize(
     "bytes_sent",

@@ -326,6 +326,17 @@ async def test_a_session_is_closed_at_will_and_with_its_host() -> None:
     assert (len(sessions), sandbox.active_cells) == (0, 0)
 
 
+async def test_tools_that_come_along_are_named_one_by_one() -> None:
+    chosen = ["read_file", "clock", "run_python", "calculate"]
+    sandbox = {"backend": "subprocess"}
+    wanted = {"sandbox": sandbox, "tools": {"builtin": chosen}}
+    async with Host(HostConfig.model_validate(wanted), environ={}) as host:
+        offered = host.registry.list_tools()
+
+    names = ["calculate", "get_today_date", "read_file", "run_python"]
+    assert sorted(offered) == names
+
+
 async def test_an_error_inside_a_host_is_raised_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError):
         async with opened() as desk:
