@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -89,7 +90,8 @@ _Arguments = Annotated[_JsonObject, BeforeValidator(_parsed)]
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
 _Text = Annotated[str, AfterValidator(_whole)]
 _Count = Annotated[int, Field(ge=0, strict=True)]
-_Decimal = Annotated[str, Field(pattern=r"^[0-9]{1,18}(\.[0-9]{1,18})?$")]
+_DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
+_Decimal = Annotated[str, Field(pattern=f"^{_DECIMAL.pattern}$")]
 
 
 def _readable(text: str) -> str:
@@ -111,11 +113,22 @@ class _Record(FrozenModel):
     model_config = ConfigDict(defer_build=True)
 
 
-_SLOTS = (
-    ("__pydantic_fields_set__", {"call_id", "name", "content", "usage"}),
-    ("__pydantic_extra__", None),
-    ("__pydantic_private__", None),
-)
+_set = object.__setattr__
+_R = TypeVar("_R", bound=_Record)
+
+
+def _put_together(kind: type[_R], fields: dict[str, Any], given: set[str]) -> _R:
+    """Return a record of values that are known to be valid, as by unpickling.
+
+    For records that are made for each call: to check them again takes ten times as
+    long.
+    """
+    made = kind.__new__(kind)
+    _set(made, "__pydantic_fields_set__", given)
+    _set(made, "__pydantic_extra__", None)
+    _set(made, "__pydantic_private__", None)
+    _set(made, "__dict__", fields)
+    return made
 
 
 def _is_simple(content: Any) -> bool:
@@ -124,6 +137,17 @@ def _is_simple(content: Any) -> bool:
     if kind is str:
         return bool(content.isascii())
     return kind is int or kind is bool or content is None
+
+
+def _is_amount(amount: int | str) -> bool:
+    """Tell an amount that needs no check."""
+    if type(amount) is int:
+        return amount >= 0
+    return type(amount) is str and _DECIMAL.fullmatch(amount) is not None
+
+
+_RETURNED = {"call_id", "name", "content", "usage"}
+_CALLED = {"id", "name", "arguments", "agent_id", "parent_id"}
 
 
 class ToolCall(_Record):
@@ -142,6 +166,16 @@ class ToolCall(_Record):
 
     parent_id: _Id | None = None
     """The call inside which this one was made."""
+
+    def validated(self, name: str, arguments: dict[str, JsonValue]) -> ToolCall:
+        """Return this call with what its tool was found by and will get.
+
+        Args:
+            name: The tool's own name.
+            arguments: JSON values; not copied.
+        """
+        fields = {**self.__dict__, "name": name, "arguments": arguments}
+        return _put_together(ToolCall, fields, _CALLED)
 
     def to_openai_format(self) -> dict[str, Any]:
         """Return an entry of `tool_calls` of Chat Completions."""
@@ -233,17 +267,9 @@ class ToolResult(_Record):
             "usage": dict(usage),
             "remaining": {},
         }
-        if not _is_simple(content):
-            return cls(**fields)
-        for amount in usage.values():
-            if type(amount) is not int or amount < 0:
-                return cls(**fields)
-        # Known to be valid, and made for each call: put together as by unpickling.
-        made = cls.__new__(cls)
-        for slot, held in _SLOTS:
-            object.__setattr__(made, slot, held)
-        object.__setattr__(made, "__dict__", fields)
-        return made
+        if _is_simple(content) and all(map(_is_amount, usage.values())):
+            return _put_together(cls, fields, _RETURNED)
+        return cls(**fields)
 
     @classmethod
     def failed(
@@ -278,9 +304,13 @@ class ToolResult(_Record):
         """
         if self.error is None:
             content = self.content
-            text = content if isinstance(content, str) else _json_text(content)
-            left = f"limits left: {_json_text(self.remaining)}"
-            return f"{text}\n[{left}]" if self.remaining else text
+            if isinstance(content, str):
+                text = content
+            else:
+                text = str(content) if type(content) is int else _json_text(content)
+            if not self.remaining:
+                return text
+            return f"{text}\n[limits left: {_json_text(self.remaining)}]"
         said: dict[str, JsonValue] = {
             "status": self.status,
             "error": self.error.model_dump(exclude_defaults=True),

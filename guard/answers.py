@@ -142,13 +142,11 @@ def _full(
 
 def left(lines: Lines, outcome: Outcome, *, taken: bool) -> dict[str, int | str]:
     """Return what each limit leaves, by its label; `taken`: after this call."""
-    rest = [max(room - taken, 0) for room in outcome.room]
-    limits = lines.limits
-    for limit, (used, held, amount) in zip(
-        limits[len(rest) :], outcome.levels, strict=True
-    ):
-        rest.append(max(limit.most - used - held - amount * taken, 0))
-    return {
-        limit.label: show_amount(limit.unit, amount)
-        for limit, amount in zip(limits, rest, strict=True)
-    }
+    told: dict[str, int | str] = {}
+    limits = iter(lines.limits)
+    for room in outcome.room:
+        told[next(limits).label] = room - taken if room > taken else 0
+    for limit, (used, held, amount) in zip(limits, outcome.levels, strict=True):
+        rest = limit.most - used - held - (amount if taken else 0)
+        told[limit.label] = show_amount(limit.unit, rest if rest > 0 else 0)
+    return told

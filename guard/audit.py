@@ -24,14 +24,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import SecretStr
-from pydantic_core import to_json
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
 from .audit_chain import LINE_BYTES, AuditHead, key_bytes
 from .audit_file import AuditFile
 from .decision import Decision
-from .facts import CallFacts
+from .facts import CallFacts, ascii_json
 from .redaction import Redactor
 
 RUNS = 10_000
@@ -42,6 +41,10 @@ FIELD_BYTES = 2_048
 of the field stand in its place."""
 
 _FRAME_BYTES = 256
+_TIME_CHARACTERS = len('"time":"2000-01-01T00:00:00.000000Z",')
+_NOTHING: Mapping[str, Any] = {}
+_quoted = json.JSONEncoder().encode
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 
 
@@ -82,6 +85,9 @@ class AuditLog:
         self._run_records = run_records
         self._runs: OrderedDict[str, int] = OrderedDict()
         self._clock = clock
+        self._last: tuple[Decision, str, str] | None = None
+        """The last decision, its text, and its detail; most are the same one."""
+
         self._file = AuditFile(Path(path), key_bytes(key), self._repaired)
         try:
             with self._file:
@@ -116,7 +122,8 @@ class AuditLog:
         if not _RESERVED.isdisjoint(fields):
             names = ", ".join(sorted(_RESERVED & fields.keys()))
             raise InvalidInputError(f"every record has its own {names}")
-        return self._append(event, run, {"run": run} if run else {}, fields)
+        labels = {"event": event, "run": run} if run else {"event": event}
+        return self._append(ascii_json(labels)[1:-1], run, fields)
 
     def decision(
         self,
@@ -131,10 +138,16 @@ class AuditLog:
         Raises:
             AuditError: As `append`.
         """
-        labels = {**_labels(call, facts), "hold_id": hold_id, **decision.to_json()}
-        detail = labels.pop("detail", "")
+        last = self._last
+        if last is None or last[0] is not decision:
+            said = decision.to_json()
+            detail = said.pop("detail", "")
+            last = self._last = decision, ascii_json(said)[1:-1], detail
+        _, known, detail = last
+        labels = f'"event":"decision",{_labels(call, facts, hold_id)},{known}'
         heard = {**_heard(call), "arguments": call.arguments, "detail": detail}
-        return self._append("decision", _run(call, facts), labels, heard)
+        run = f"{call.agent_id or ''}/{facts.run_id or ''}"
+        return self._append(labels, run, heard)
 
     def outcome(
         self,
@@ -163,20 +176,21 @@ class AuditLog:
         Raises:
             AuditError: As `append`.
         """
-        labels = {
-            **_labels(call, facts),
-            "hold_id": hold_id,
+        ended = {
             "status": status,
             "duration_ms": round(duration_ms, 3),
-            "cost": dict(cost),
+            "cost": cost,
             "error_kind": error_kind,
             "result_hash": result_hash,
         }
-        return self._append("outcome", "", labels, _heard(call))
+        known = ascii_json(ended)[1:-1]
+        labels = f'"event":"outcome",{_labels(call, facts, hold_id)},{known}'
+        return self._append(labels, "", _heard(call))
 
     def digest(self, value: Any) -> str:
         """Return a hash of a value without its secrets, to record in its place."""
-        return _sha256(json.dumps(self._redactor(value), sort_keys=True))
+        shown = self._redactor(value)
+        return _sha256(str(shown) if type(shown) is int else _sorted_json(shown))
 
     def head(self) -> AuditHead:
         """Wait until all records are on the disk; return the place of the last.
@@ -188,50 +202,48 @@ class AuditLog:
             file.sync()
             return file.head
 
-    def _spend(self, run: str) -> int:
-        """Count a record of a run; return how many it has had too many."""
-        if not run:
-            return 0
-        count = self._runs.get(run, 0) + 1
-        self._runs[run] = count
-        if len(self._runs) > RUNS:
-            self._runs.popitem(last=False)
-        return max(0, count - self._run_records)
+    def _count(self, run: str) -> int:
+        """Count a record of a run; return how many it has had."""
+        runs = self._runs
+        count = runs[run] = runs.get(run, 0) + 1
+        if count == 1 and len(runs) > RUNS:
+            runs.popitem(last=False)
+        return count
 
-    def _append(
-        self, event: str, run: str, labels: Mapping[str, Any], heard: Mapping[str, Any]
-    ) -> AuditHead:
-        record = self._record(event, labels, heard)
+    def _append(self, labels: str, run: str, heard: Mapping[str, Any]) -> AuditHead:
+        record = self._record(labels, heard)
         with self._file as file:
-            too_many = self._spend(run)
-            if not too_many:
+            count = self._count(run) if run else 0
+            if count <= self._run_records:
                 return file.write(record)
+            too_many = count - self._run_records
             if too_many.bit_count() == 1:
-                omitted = {"run": run, "records": too_many}
-                file.write(self._record("omitted", omitted, {}))
+                omitted = {"event": "omitted", "run": run, "records": too_many}
+                file.write(self._record(ascii_json(omitted)[1:-1]))
         raise AuditError(
             f"the run has had its {self._run_records} records in the audit log",
             hint="start a new run, or give the log a higher run_records",
         )
 
-    def _record(
-        self, event: str, labels: Mapping[str, Any], heard: Mapping[str, Any]
-    ) -> str:
-        """Return the text of a record.
+    def _record(self, labels: str, heard: Mapping[str, Any] = _NOTHING) -> str:
+        """Return what a record holds: the members of a JSON object.
 
         Args:
-            event: What happened.
-            labels: Words of the host's own, where no secret can be.
+            labels: Words of the host's own, where no secret can be; such members too.
             heard: What came from a model, a tool or a person.
         """
-        known = _ascii_json({"time": self._time(), "event": event, **labels})
-        text = self._redactor.json(heard)
-        if len(known) + len(text) > LINE_BYTES - _FRAME_BYTES:
-            known = _ascii_json({"time": self._time(), "event": event})
-            both = {**labels, **heard}
-            small = {name: self._small(value) for name, value in both.items()}
-            text = self._redactor.json(small)
-        return f"{known[:-1]},{text[1:]}" if len(text) > 2 else known
+        now = self._clock()
+        seconds = int(now)
+        rest = int((now - seconds) * 1_000_000)
+        text = f'"time":"{_second(seconds)}.{rest:06d}Z",{labels}'
+        if not heard:
+            return text
+        said = self._redactor.json(heard)
+        if len(text) + len(said) > LINE_BYTES - _FRAME_BYTES:
+            fields = {**json.loads(f"{{{labels}}}"), **heard}
+            small = {name: self._small(value) for name, value in fields.items()}
+            return f"{text[:_TIME_CHARACTERS]}{self._redactor.json(small)[1:-1]}"
+        return f"{text},{said[1:-1]}"
 
     def _small(self, value: Any) -> Any:
         text = self._redactor.json(value)
@@ -241,36 +253,18 @@ class AuditLog:
 
     def _repaired(self, lost: bytes) -> str:
         digest = hashlib.sha256(lost).hexdigest()
-        return self._record("repaired", {"bytes": len(lost), "sha256": digest}, {})
-
-    def _time(self) -> str:
-        seconds, rest = divmod(self._clock(), 1)
-        return f"{_second(int(seconds))}.{int(rest * 1_000_000):06d}Z"
+        labels = {"event": "repaired", "bytes": len(lost), "sha256": digest}
+        return self._record(ascii_json(labels)[1:-1])
 
 
-def _run(call: ToolCall, facts: CallFacts) -> str:
-    return f"{call.agent_id or ''}/{facts.run_id or ''}"
-
-
-def _labels(call: ToolCall, facts: CallFacts) -> dict[str, Any]:
-    return {
-        "agent_id": call.agent_id,
-        "run_id": facts.run_id,
-        "tool_version": facts.version,
-        "definition_hash": facts.definition_hash,
-    }
+def _labels(call: ToolCall, facts: CallFacts, hold_id: str | None) -> str:
+    agent = "null" if call.agent_id is None else _quoted(call.agent_id)
+    hold = "null" if hold_id is None else _quoted(hold_id)
+    return f'"agent_id":{agent},{facts.labels},"hold_id":{hold}'
 
 
 def _heard(call: ToolCall) -> dict[str, Any]:
     return {"call_id": call.id, "parent_id": call.parent_id, "tool": call.name}
-
-
-def _ascii_json(value: Mapping[str, Any]) -> str:
-    try:
-        text = to_json(value).decode()
-    except ValueError:  # half a surrogate pair
-        text = ""
-    return text if text.isascii() and text else json.dumps(value, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import SecretStr
 
@@ -35,8 +35,7 @@ _LINE = re.compile(
 _HEAD = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
 
 
-@dataclass(frozen=True, slots=True)
-class AuditHead:
+class AuditHead(NamedTuple):
     """A place in an audit log: the number and the hash of a record.
 
     `str(head)` is short text to keep elsewhere; `AuditHead.parse` reads it.
@@ -132,15 +131,15 @@ def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, st
 
     Args:
         previous: The record before.
-        fields: What the record holds: the text of a JSON object, ASCII only, so that
-            no line end, terminal escape or change of direction gets through.
+        fields: What the record holds: the members of a JSON object, ASCII only, so
+            that no line end, terminal escape or change of direction gets through.
         key: Key of the hashes.
     """
-    text = f'{{"seq":{previous.seq + 1},{fields[1:-1]},"prev":"{previous.hash}"'
+    text = f'{{"seq":{previous[0] + 1},{fields},"prev":"{previous[1]}"'
     # The one character that is ASCII, unprintable, and not escaped by JSON.
     body = text.replace("\x7f", "\\u007f").encode("ascii")
     digest = _digest(body, key)
-    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), digest
+    return body + f',"hash":"{digest}"}}\n'.encode(), digest
 
 
 def unseal(line: bytes, key: bytes | None) -> tuple[AuditHead, str, bool]:

@@ -19,6 +19,7 @@ LOCK_SECONDS = 2.0
 """Longest wait for other writers of the file. When it is over, an `AuditError`."""
 
 _LOCK_PAUSE = 0.000_2
+_TAKE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _TAIL_BYTES = 4_096
 
 
@@ -77,13 +78,19 @@ class AuditFile:
             os.close(self._fd)
             self._open()
         self._lock.acquire()
+        fd = self._fd
         try:
-            self._hold()
+            try:
+                fcntl.flock(fd, _TAKE)
+            except (BlockingIOError, ValueError):
+                self._wait()
         except BaseException:
             self._lock.release()
             raise
         try:
-            self._catch_up()
+            state = os.fstat(fd)
+            if state.st_size != self._end or not state.st_nlink or self._repair:
+                self._catch_up(state)
         except OSError as error:
             self.__exit__()
             raise self._error(f"cannot be read: {error.strerror}") from error
@@ -96,24 +103,23 @@ class AuditFile:
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._lock.release()
 
-    def _hold(self) -> None:
+    def _wait(self) -> None:
+        """Wait until other writers leave the file."""
         if self._fd < 0:
             raise self._error("is closed")
-        deadline = 0.0
+        deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._fd, _TAKE)
                 return
             except BlockingIOError:
-                deadline = deadline or time.monotonic() + LOCK_SECONDS
-            if time.monotonic() > deadline:
-                raise self._error("is held by another process")
+                if time.monotonic() > deadline:
+                    raise self._error("is held by another process") from None
             time.sleep(_LOCK_PAUSE)
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, state: os.stat_result) -> None:
         """Read what others wrote; remove the rest of a line that was never finished."""
-        state = os.fstat(self._fd)
-        if state.st_nlink == 0:
+        if not state.st_nlink:
             raise self._error("was removed")
         if state.st_size != self._end:
             self._read_end(state.st_size)
@@ -158,12 +164,13 @@ class AuditFile:
             span *= 4
 
     def write(self, fields: str) -> AuditHead:
-        """Append a record, given as JSON text; the file must be held.
+        """Append a record, given as members of a JSON object; the file must be held.
 
         Raises:
             AuditError: It cannot be written. Nothing of it is left in the file.
         """
-        line, digest = seal(self.head, fields, self._key)
+        before = self.head
+        line, digest = seal(before, fields, self._key)
         try:
             written = os.write(self._fd, line)
             if written < len(line):
@@ -173,8 +180,8 @@ class AuditFile:
         if written < len(line):
             raise self._error("cannot be written: no room is left")
         self._end += written
-        self.head = AuditHead(self.head.seq + 1, digest)
-        return self.head
+        self.head = head = AuditHead(before[0] + 1, digest)
+        return head
 
     def sync(self) -> None:
         """Wait until what was written is on the disk; the file must be held.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from toolcell.core import GuardDeniedError, GuardError, StoreUnavailableError
 
@@ -52,8 +53,7 @@ class Tried:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """The answer to one call. Only `allow` lets it run."""
 
     verdict: Verdict
@@ -68,7 +68,7 @@ class Decision:
     """Seconds after which the same call could be admitted, if nobody else calls;
     None where time alone does not help, or it is not known."""
 
-    remaining: Mapping[str, int | str] = field(default_factory=dict)
+    remaining: Mapping[str, int | str] = MappingProxyType({})
     """What each limit leaves, by its label."""
 
     policy_version: str = ""
@@ -90,22 +90,27 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as JSON values, without what is empty."""
-        facts: dict[str, Any] = {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "detail": self.detail,
-            "rule": self.rule,
-            "retry_after": self.retry_after,
-            "remaining": dict(self.remaining),
-            "policy_version": self.policy_version,
-            "would_deny": list(self.would_deny),
-            "degraded": self.degraded,
-            "tried": [
+        told: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
+        if self.detail:
+            told["detail"] = self.detail
+        if self.rule:
+            told["rule"] = self.rule
+        if self.retry_after is not None:
+            told["retry_after"] = self.retry_after
+        if self.remaining:
+            told["remaining"] = dict(self.remaining)
+        if self.policy_version:
+            told["policy_version"] = self.policy_version
+        if self.would_deny:
+            told["would_deny"] = list(self.would_deny)
+        if self.degraded:
+            told["degraded"] = self.degraded
+        if self.tried:
+            told["tried"] = [
                 {"rule": each.rule, "met": each.met, "detail": each.detail}
                 for each in self.tried
-            ],
-        }
-        return {name: value for name, value in facts.items() if value or value == 0}
+            ]
+        return told
 
     def to_error(self) -> GuardError:
         """Return the error of a refused call; its details are the decision."""

@@ -6,6 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import to_json
 
 from toolcell.core import InvalidInputError, ToolCall
 
@@ -61,6 +64,8 @@ class CallFacts:
     hold: int = field(init=False, repr=False, compare=False)
     """`hold_seconds` in microseconds."""
 
+    _labels: str = field(init=False, repr=False, compare=False, default="")
+
     def __post_init__(self) -> None:
         if not 0 < self.hold_seconds <= MAX_HOLD_SECONDS:
             raise InvalidInputError(
@@ -70,8 +75,29 @@ class CallFacts:
         object.__setattr__(self, "amounts", amounts)
         object.__setattr__(self, "hold", microseconds(self.hold_seconds))
 
+    @property
+    def labels(self) -> str:
+        """What each record of the call tells of them: members of a JSON object."""
+        if not self._labels:
+            told = {
+                "run_id": self.run_id,
+                "tool_version": self.version,
+                "definition_hash": self.definition_hash,
+            }
+            object.__setattr__(self, "_labels", ascii_json(told)[1:-1])
+        return self._labels
+
 
 NO_FACTS = CallFacts()
+
+
+def ascii_json(value: Mapping[str, Any]) -> str:
+    """Return a JSON object as ASCII text without spaces."""
+    try:
+        text = to_json(value).decode()
+    except ValueError:  # half a surrogate pair
+        text = ""
+    return text if text.isascii() and text else json.dumps(value, separators=(",", ":"))
 
 
 def canonical_json(value: object) -> bytes:

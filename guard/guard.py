@@ -200,7 +200,7 @@ class ActionGuard:
                 about = policies.about(permit.call)
                 ruling = about.judge(permit.call, permit.facts)
             if ruling.verdict == "deny":
-                decision = _denied(about, ruling, policies.version)
+                decision = _by_rules(about, ruling, policies.version)
             else:
                 self._prepare(permit, about, ruling, policies.version)
                 if self._ledger.memory is None or about.caps is not NO_CAPS:
@@ -209,7 +209,7 @@ class ActionGuard:
                     self._ledger.reserve_now(permit)
                 if permit.outcome.admitted:
                     if answer is not None or self._audit is not None:
-                        await self._confirm(permit, answer)
+                        await self._confirm(permit, about, answer)
                     permit.state = "open"
                     return permit
                 decision = permit.concluded()
@@ -241,7 +241,9 @@ class ActionGuard:
         if permit.watched and settled:
             self._breaker.returned(call, facts, (status, error_kind, result))
         if self._audit is not None:
-            shown = {unit: show_amount(unit, used) for unit, used in cost.items()}
+            shown: Mapping[str, int | str] = cost
+            if "usd" in cost:
+                shown = {**cost, "usd": show_amount("usd", cost["usd"])}
             self._audit.outcome(
                 call,
                 facts,
@@ -348,7 +350,9 @@ class ActionGuard:
             if not taken:
                 self._breaker.leave(call, facts)
 
-    async def _confirm(self, permit: Permit, answer: Answer | None) -> None:
+    async def _confirm(
+        self, permit: Permit, about: About, answer: Answer | None
+    ) -> None:
         """Use an approval up, and record that the call may run.
 
         Raises:
@@ -360,7 +364,11 @@ class ActionGuard:
                 detail = "the approval is used up"
                 raise _Refused(self._refused("approval_denied", detail))
             if self._audit is not None:
-                decision = permit.concluded()
+                # What remains can be counted from the log, and is dear to tell.
+                if permit.lines.on_trial or permit.degraded:
+                    decision = permit.concluded()._replace(remaining={})
+                else:
+                    decision = _by_rules(about, permit.ruling, permit.version)
                 self._audit.decision(call, facts, decision, hold_id=permit.hold_id)
         except BaseException:
             self._breaker.leave(call, facts)
@@ -389,10 +397,10 @@ class ActionGuard:
             self._audit.append(event, word=word)
 
 
-def _denied(about: About, ruling: Ruling, version: str) -> Decision:
-    """Return the refusal by rules; the same one, where it is always the same."""
+def _by_rules(about: About, ruling: Ruling, version: str) -> Decision:
+    """Return the decision of rules; the same one, where it is always the same."""
     if ruling is not about.ruling:
         return ruled(ruling, version)
-    if about.refusal is None:
-        about.refusal = ruled(ruling, version)
-    return about.refusal
+    if about.said is None:
+        about.said = ruled(ruling, version)
+    return about.said

@@ -121,6 +121,8 @@ class Redactor:
 
     def __call__(self, value: Any) -> JsonValue:
         """Return a copy that is JSON, of bounded depth, with secrets hidden."""
+        if type(value) is int and -_COMMON < value < _COMMON:
+            return value
         return self._value(value, DEPTH)
 
     def json(self, value: Any) -> str:
@@ -181,7 +183,7 @@ class Redactor:
             if isinstance(named, str) and is_secret_name(named):
                 values = {**values, "value": SecretStr("")}
         for key, value in values.items():
-            name = key if isinstance(key, str) else f"[{type(key).__name__}]"
+            name = key if type(key) is str else _name(key)
             secret, label = _described(name[-_NAME_CHARACTERS:])
             if self._known is not None or len(name) > _NAME_CHARACTERS:
                 label = self.text(name)
@@ -189,6 +191,8 @@ class Redactor:
                 label = f"{label}'{len(shown)}"
             if secret and value:
                 shown[label] = HIDDEN
+            elif type(value) is int and -_COMMON < value < _COMMON:
+                shown[label] = value
             else:
                 shown[label] = self._value(value, depth)
         return shown
@@ -201,6 +205,10 @@ class Redactor:
         ):
             return [self.text(values[0]), HIDDEN]
         return [self._value(value, depth) for value in values]
+
+
+def _name(key: Any) -> str:
+    return str(key) if isinstance(key, str) else f"[{type(key).__name__}]"
 
 
 def _number(value: float) -> JsonValue:

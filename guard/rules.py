@@ -271,8 +271,8 @@ class About:
         self.stopped = self.ruling is not None
         """Whether no rule is asked at all."""
 
-        self.refusal: Decision | None = None
-        """The refusal that is made of `ruling`, once it was made."""
+        self.said: Decision | None = None
+        """The decision that is made of `ruling` alone, once it was made."""
 
         if not self.stopped and all(each.goes_by_name(call.name) for each in chain):
             self.ruling = _judged(chain, call, NO_FACTS, explain=False)

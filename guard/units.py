@@ -21,6 +21,7 @@ MAX_AMOUNT = 10**15
 
 _DECIMAL = re.compile(r"[0-9]{1,10}(\.[0-9]{1,18})?")
 _MICRO = 1_000_000
+_CENT = 10_000
 
 Amount = int | str | Decimal
 """How callers write an amount: `"0.25"` or `Decimal("0.25")` for usd, else an int."""
@@ -82,7 +83,8 @@ def show_amount(unit: str, amount: int) -> int | str:
     """Return an amount as callers write it."""
     if unit != "usd":
         return amount
-    sign, whole = "-" if amount < 0 else "", abs(amount)
-    text = f"{sign}{whole // _MICRO}.{whole % _MICRO:06d}"
-    cut = text.rstrip("0")
-    return text[: max(len(cut), text.index(".") + 3)]
+    sign = "-" if amount < 0 else ""
+    whole, rest = divmod(abs(amount), _MICRO)
+    if rest % _CENT == 0:
+        return f"{sign}{whole}.{rest // _CENT:02d}"
+    return f"{sign}{whole}.{rest:06d}".rstrip("0")

@@ -160,8 +160,8 @@ class Pipeline:
     def _request(self) -> ToolCall:
         """The call as the guard judges it: with what the tool will get."""
         if self._judged is None:
-            changes = {"name": self._tool.name, "arguments": self._arguments.json}
-            self._judged = self._call.model_copy(update=changes)
+            name, arguments = self._tool.name, self._arguments.json
+            self._judged = self._call.validated(name, arguments)
         return self._judged
 
     def _masked(self, error: BaseException) -> ToolExecutionError:
@@ -273,11 +273,12 @@ class Pipeline:
     async def _guarded(self, guard: ActionGuard) -> _Ran:
         attempt = self._attempt
         attempt.verdict = "denied"
-        asked = guard.admit(self._request, self._facts(), parked=clock_stopped)
-        async with asked as permit:
+        request = self._request
+        async with guard.admit(request, self._facts(), parked=clock_stopped) as permit:
             attempt.verdict = "allowed"
             try:
-                if permit.call.arguments != self._request.arguments:
+                asked, judged = request.arguments, permit.call.arguments
+                if judged is not asked and judged != asked:
                     # Who approved it changed it.
                     attempt.edited = permit.call.arguments
                     self._arguments = self._tool.validate(permit.call.arguments)
