@@ -14,12 +14,13 @@ never speaks of lines that are not there.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,7 +44,6 @@ of the field stand in its place."""
 _FRAME_BYTES = 256
 _TIME_CHARACTERS = len('"time":"2000-01-01T00:00:00.000000Z",')
 _NOTHING: Mapping[str, Any] = {}
-_quoted = json.JSONEncoder().encode
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 
@@ -252,14 +252,14 @@ class AuditLog:
         return f"[{len(text)} bytes left out, sha256 {_sha256(text)}]"
 
     def _repaired(self, lost: bytes) -> str:
-        digest = hashlib.sha256(lost).hexdigest()
+        digest = sha256(lost).hexdigest()
         labels = {"event": "repaired", "bytes": len(lost), "sha256": digest}
         return self._record(ascii_json(labels)[1:-1])
 
 
 def _labels(call: ToolCall, facts: CallFacts, hold_id: str | None) -> str:
-    agent = "null" if call.agent_id is None else _quoted(call.agent_id)
-    hold = "null" if hold_id is None else _quoted(hold_id)
+    agent = "null" if call.agent_id is None else quoted(call.agent_id)
+    hold = "null" if hold_id is None else quoted(hold_id)
     return f'"agent_id":{agent},{facts.labels},"hold_id":{hold}'
 
 
@@ -273,4 +273,4 @@ def _second(seconds: int) -> str:
 
 
 def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return sha256(text.encode("ascii")).hexdigest()

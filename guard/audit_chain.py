@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import hmac
 import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -138,8 +138,8 @@ def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, st
     text = f'{{"seq":{previous[0] + 1},{fields},"prev":"{previous[1]}"'
     # The one character that is ASCII, unprintable, and not escaped by JSON.
     body = text.replace("\x7f", "\\u007f").encode("ascii")
-    digest = _digest(body, key)
-    return body + f',"hash":"{digest}"}}\n'.encode(), digest
+    digest = sha256(body).hexdigest() if key is None else _digest(body, key)
+    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), digest
 
 
 def unseal(line: bytes, key: bytes | None) -> tuple[AuditHead, str, bool]:
@@ -159,7 +159,7 @@ def unseal(line: bytes, key: bytes | None) -> tuple[AuditHead, str, bool]:
 
 def _digest(body: bytes, key: bytes | None) -> str:
     if key is None:
-        return hashlib.sha256(body).hexdigest()
+        return sha256(body).hexdigest()
     return hmac.digest(key, body, "sha256").hex()
 
 

@@ -80,7 +80,7 @@ _FORMS = tuple(
 )
 _SHORTEST_FORM = 14
 _WORDS_OF_SECRETS = tuple(
-    {word for words, _ in _FORMS for word in words}
+    ({word for words, _ in _FORMS for word in words} - {"authorization"})
     | {"auth", "cookie", "credential", "session"}
 )
 _to_json = json.JSONEncoder(
@@ -131,10 +131,10 @@ class Redactor:
             text = to_json(value, inf_nan_mode="strings").decode()
         except (ValueError, RecursionError):
             return _to_json(self(value))
-        small = len(text) <= TEXT_CHARACTERS and text.count("{") <= DEPTH
+        small = len(text) <= TEXT_CHARACTERS and text.isascii()
         # Where no word of any secret stands, there is none to be looked for.
-        if small and text.count("[") <= DEPTH and text.isascii() and not self._known:
-            if not _may_hold_secrets(text):
+        if small and self._known is None and not _may_hold_secrets(text):
+            if text.count("{") <= DEPTH and text.count("[") <= DEPTH:
                 return text
         return _to_json(self(value))
 

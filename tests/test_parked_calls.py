@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import anyio
 import pytest
+from pydantic import JsonValue
 
+from toolcell.core import ToolCall
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
@@ -16,6 +21,7 @@ from toolcell.guard import (
 from toolcell.sandbox import Limits, SandboxManager, clock_stopped
 from toolcell.tools import (
     CodeExecutor,
+    ConcurrentExecutor,
     RunContext,
     ToolRegistry,
     tool,
@@ -148,7 +154,7 @@ async def test_programs_around_the_one_that_waits_wait_too(
     run = RunContext(approval_seconds=30)
     registry = ToolRegistry([pay])
 
-    @tool
+    @tool(timeout=WALL)
     async def outer() -> int | None:
         """Run a program."""
         result = await code.execute(
@@ -170,6 +176,51 @@ async def test_programs_around_the_one_that_waits_wait_too(
         )
 
     assert (result.status, result.value) == ("ok", 7), result.stderr
+
+
+def executor_with(person: Person, outer: Any) -> ConcurrentExecutor:
+    guard = ActionGuard(
+        [AgentPolicy(agent_id="a", allow=["outer"], ask=["pay"])],
+        approvals=Approvals(handler=person, wait_seconds=30),
+    )
+    return ConcurrentExecutor(ToolRegistry([pay, outer]), guard=guard)
+
+
+async def test_the_deadline_of_a_tool_stands_still_with_a_call_that_it_makes() -> None:
+    @tool(timeout=WALL)
+    async def outer() -> list[JsonValue]:
+        """Pay three times, the last two at once."""
+        paid = [await executor.call(payment(1), run=run)]
+        paid += await executor.execute([payment(2), payment(3)], run=run)
+        return [each.content for each in paid]
+
+    run, executor = RunContext(run_id="r"), executor_with(Person(), outer)
+    call = ToolCall(id="0", name="outer", agent_id="a")
+    result = await executor.call(call, run=run)
+    assert (result.status, result.content) == ("ok", [1, 2, 3])
+    assert int(result.usage["wall_ms"]) > 2 * WALL * 1000
+
+
+async def test_no_tool_gains_more_than_its_approval_seconds() -> None:
+    @tool(timeout=WALL)
+    async def outer() -> None:
+        """Ask again and again."""
+        for number in itertools.count(1):
+            await executor.call(payment(number), run=run)
+
+    run = RunContext(approval_seconds=0.5)
+    executor = executor_with(Person(answers=False), outer)
+    call = ToolCall(id="0", name="outer", agent_id="a")
+    result = await executor.call(call, run=run)
+    assert result.status == "timeout"
+    assert int(result.usage["wall_ms"]) >= (WALL + 0.5) * 1000
+    inner = executor.records.query(tool_name="pay")
+    assert inner[0].status == "denied"
+
+
+def payment(number: int) -> ToolCall:
+    arguments: dict[str, JsonValue] = {"amount": number}
+    return ToolCall(id=f"p{number}", name="pay", arguments=arguments, agent_id="a")
 
 
 async def test_elsewhere_there_is_no_clock_to_stop() -> None:

@@ -69,6 +69,12 @@ class Parts:
     facts: dict[int, tuple[Tool, RunContext, CallFacts]] = field(default_factory=dict)
     """What the guard was told of the last call of each tool."""
 
+    def approval_seconds(self, run: RunContext) -> float:
+        """Return how long a call may wait for a person; 0: nobody is asked."""
+        if run.approval_seconds is not None:
+            return run.approval_seconds
+        return 0.0 if self.guard is None else self.guard.approval_seconds
+
 
 class Attempt:
     """One try at a call, as far as it has come."""

@@ -100,7 +100,8 @@ class ToolExecutor(ABC):
         redactor: Hides secrets in records.
         timeout_seconds: For tools that name none. When it is reached the tool is
             stopped and the status is `timeout`; a plain function in a thread runs
-            on and is counted in `still_running`.
+            on and is counted in `still_running`. It stands still while a call that
+            the tool makes waits for a person.
         max_threads: Plain functions at once, those that run on included. When it is
             reached their calls fail.
         raise_on_error: Raise the error of a failed call, after its batch has ended;
@@ -159,10 +160,7 @@ class ToolExecutor(ABC):
 
     def approval_seconds(self, run: RunContext) -> float:
         """Return how long a call may wait for a person; 0: nobody is asked."""
-        if run.approval_seconds is not None:
-            return run.approval_seconds
-        guard = self._parts.guard
-        return 0.0 if guard is None else guard.approval_seconds
+        return self._parts.approval_seconds(run)
 
     async def call(self, call: Call, *, run: RunContext = _NO_RUN) -> ToolResult:
         """Make one call, in the task and at the cost of the caller.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -28,7 +29,6 @@ from toolcell.core import (
     ToolTimeoutError,
 )
 from toolcell.guard import ActionGuard, CallFacts
-from toolcell.sandbox import clock_stopped
 
 from .attempt import Attempt, Parts, RunContext
 from .circuit_breaker import Outcome
@@ -36,7 +36,7 @@ from .context import ToolContext
 from .hooks import Invocation, Proceed
 from .idempotency import Body
 from .retries import RetryPolicy
-from .running import as_json, is_cancelled
+from .running import as_json, clocks_stopped, is_cancelled
 from .slots import Slot
 from .snapshot import Snapshot
 from .spans import close_span, start_span
@@ -274,7 +274,7 @@ class Pipeline:
         attempt = self._attempt
         attempt.verdict = "denied"
         request = self._request
-        async with guard.admit(request, self._facts(), parked=clock_stopped) as permit:
+        async with guard.admit(request, self._facts(), parked=self._parked) as permit:
             attempt.verdict = "allowed"
             try:
                 asked, judged = request.arguments, permit.call.arguments
@@ -300,6 +300,10 @@ class Pipeline:
             update = {"remaining": dict(permit.remaining)}
             result = result.model_copy(update=update)
         return result, error
+
+    def _parked(self) -> AbstractAsyncContextManager[None]:
+        """Return what holds while the call waits for a person."""
+        return clocks_stopped(self._parts.approval_seconds(self._run))
 
     def _facts(self) -> CallFacts:
         """Return the same for each call of a tool in a run: the guard goes by it."""

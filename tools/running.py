@@ -7,7 +7,8 @@ import inspect
 import math
 import time
 import types
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Generator, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from decimal import Decimal
 from functools import partial
@@ -23,7 +24,13 @@ from toolcell.core import (
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager
+from toolcell.sandbox import (
+    ExecutionResult,
+    Limits,
+    Network,
+    SandboxManager,
+    clock_stopped,
+)
 
 from .context import ToolContext
 from .registry import ToolRegistry
@@ -54,6 +61,18 @@ class Running:
     said: frozenset[str] = frozenset()
     """Units of which the tool itself has told what it spent."""
 
+    outer: Running | None = None
+    """The run of the tool that made this call."""
+
+    scope: anyio.CancelScope | None = None
+    """Ends the run at its deadline, once that is set."""
+
+    gained = 0.0
+    """Seconds by which the deadline is moved."""
+
+    _pauses = 0
+    _paused = _pause_began = _pause_left = 0.0
+
     def __init__(self) -> None:
         self.usage: dict[str, int | str] = {}
 
@@ -73,6 +92,27 @@ class Running:
             self.usage[unit] = f"{total:f}" if unit == "usd" else int(total)
         self.said |= cost.keys()
 
+    def pause(self, most: float) -> None:
+        """Stop the clock of the deadline, for so many seconds of the run in all."""
+        self._pauses += 1
+        if self._pauses == 1:
+            self._pause_began = anyio.current_time()
+            self._pause_left = max(most - self._paused, 0.0)
+            self._gain(self._pause_left)
+
+    def resume(self) -> None:
+        """Start the clock again, once for each `pause`."""
+        self._pauses -= 1
+        if self._pauses == 0:
+            took = min(anyio.current_time() - self._pause_began, self._pause_left)
+            self._paused += took
+            self._gain(took - self._pause_left)
+
+    def _gain(self, seconds: float) -> None:
+        self.gained += seconds
+        if self.scope is not None:
+            self.scope.deadline += seconds
+
     @property
     def still_running(self) -> bool:
         """Whether a function runs on that could not be stopped."""
@@ -81,6 +121,27 @@ class Running:
 
 current: ContextVar[Running | None] = ContextVar("current", default=None)
 """The run of the tool in whose code we are."""
+
+
+@asynccontextmanager
+async def clocks_stopped(most: float) -> AsyncIterator[None]:
+    """Stop the clocks of the tools and programs around a call that waits for a person.
+
+    Args:
+        most: Seconds that each run around it may gain in all.
+    """
+    stopped = []
+    around = current.get()
+    while around is not None:
+        around.pause(most)
+        stopped.append(around)
+        around = around.outer
+    try:
+        async with clock_stopped():
+            yield
+    finally:
+        for each in stopped:
+            each.resume()
 
 
 def account(result: ExecutionResult) -> None:
@@ -149,6 +210,7 @@ class Runner:
             Exception: Whatever the tool raises.
         """
         began = time.perf_counter()
+        running.outer = current.get()
         token = current.set(running)
         if tool.cost:
             running.usage |= {
@@ -164,7 +226,7 @@ class Runner:
                         # In a cell the kernel holds the deadline; to wait for a
                         # cell is not the tool's time.
                         deadline = None if tool.sandboxed else began + seconds
-                        return await _until(work, scope, deadline)
+                        return await _until(work, scope, deadline, running)
                 except anyio.get_cancelled_exc_class():
                     if context is not None:
                         context.cancel()
@@ -239,7 +301,7 @@ async def _awaited(work: Any) -> Any:
 
 @types.coroutine
 def _until(
-    work: Work, scope: anyio.CancelScope, deadline: float | None
+    work: Work, scope: anyio.CancelScope, deadline: float | None, running: Running
 ) -> Generator[Any, Any, Any]:
     """Do the work; when it waits for the first time, set the scope's deadline.
 
@@ -248,8 +310,9 @@ def _until(
     try:
         waited = work.send(None)
         if deadline is not None:
-            left = deadline - time.perf_counter()
+            left = deadline + running.gained - time.perf_counter()
             scope.deadline = anyio.current_time() + left
+            running.scope = scope
         while True:
             try:
                 sent = yield waited

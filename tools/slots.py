@@ -63,7 +63,7 @@ class Slots:
         self._free += 1
         if group is not None:
             self._busy.discard(group)
-        while self._free > 0:
+        while self._waiting and self._free > 0:
             waiter = next((w for w in self._waiting if w.group not in self._busy), None)
             if waiter is None:
                 return
