@@ -8,6 +8,9 @@ A hold is a list: `open` or `ended`, then key, amount, refund and keep of each p
 _COMMON = """
 local prefix = KEYS[1]
 local DAY = 86400000000
+-- How much longer a rate is kept than it counts: keys end by the server's time, which
+-- may go faster than the clock that calls are counted by.
+local MARGIN = 60000000
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -119,10 +122,10 @@ if take == '1' and admitted == 1 then
         if hit.wait == 0 and hit.interval > 0 then
             local full = math.max(hit.full, now) + hit.interval
             redis.call('SET', hit.name, text(full))
-            remember(hit.name, full - now + 1000000)
+            remember(hit.name, full - now + MARGIN)
         elseif hit.wait == 0 then
             redis.call('ZADD', hit.name, text(now), ARGV[2])
-            remember(hit.name, hit.window + 1000000)
+            remember(hit.name, hit.window + MARGIN)
         end
     end
     for _, charge in ipairs(charges) do
