@@ -33,6 +33,32 @@ PROCESSES = "import os\nlen([p for p in os.listdir('/proc') if p.isdigit()])"
 """A program that counts the processes of its cell."""
 
 
+SLOWEST = (
+    "test_conformance",
+    "test_corpora",
+    "test_data_images",
+    "test_attacks_faults",
+    "test_host_cli_live",
+    "test_cli",
+    "test_readme",
+    "test_mcp_host",
+    "test_benchmarks",
+    "test_mcp_stdio",
+)
+"""Files that begin first, so that no worker is left alone with a long one."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # pytest-xdist would begin with the files of most tests.
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackendRow:
     """One way to make cells."""

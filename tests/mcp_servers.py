@@ -20,9 +20,10 @@ from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_caller import Caller
 from toolcell.host.mcp_http import HttpServer
 from toolcell.host.mcp_server import McpServer
+from toolcell.host.tokens import TokenStore
 from toolcell.tools import Tool
 
-from .cli import TOOLCELL, toolcell
+from .cli import TOOLCELL
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 MODES = (LEGACY, MODERN)
@@ -137,14 +138,11 @@ def http_process(path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
             process.kill()
 
 
-def token(path: Path, agent: str = "a", *options: str) -> str:
-    """Return a new token of an agent."""
-    made = toolcell(
-        *("tokens", "create", "--agent", agent, "--json", "--config", str(path)),
-        *options,
-    )
-    assert made.returncode == 0, made.stderr
-    return str(json.loads(made.stdout)["token"])
+def make_token(folder: Path, agent: str = "a", **options: Any) -> str:
+    """Return a new token of an agent, for a server whose state is in a folder."""
+    (folder / "state").mkdir(exist_ok=True)
+    with TokenStore(folder / "state" / "tokens.db") as store:
+        return store.create(agent, **options)[1]
 
 
 @asynccontextmanager

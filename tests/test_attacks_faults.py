@@ -27,7 +27,7 @@ from toolcell.sandbox import (
 )
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
-from .conftest import ENGINE_SOCKET, BackendRow, missing, why_no_docker
+from .conftest import BACKENDS, ENGINE_SOCKET, BackendRow, missing, why_no_docker
 from .test_attacks_persistence import descendants, runs
 
 pytestmark = pytest.mark.anyio
@@ -167,6 +167,8 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 }
 
 
+# To the command gVisor is but an option of the engine.
+@pytest.mark.parametrize("backend", BACKENDS[:2], indirect=True)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 @pytest.mark.attack(139)
 def test_the_command_runs_in_odd_environments(backend: BackendRow, name: str) -> None:

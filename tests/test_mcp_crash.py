@@ -15,8 +15,8 @@ from .mcp_servers import (
     WITH_CODE,
     http_client,
     http_process,
+    make_token,
     said,
-    token,
     written,
 )
 
@@ -64,7 +64,7 @@ async def spend(url: str, secret: str, place: Path) -> None:
 @pytest.mark.timeout(240)
 async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
     path = configured(tmp_path)
-    secret, place = token(path), tmp_path / "spent"
+    secret, place = make_token(tmp_path), tmp_path / "spent"
 
     def spent() -> int:
         return place.stat().st_size if place.exists() else 0

@@ -32,22 +32,15 @@ from .mcp_servers import (
     http_client,
     http_process,
     http_served,
+    make_token,
     said,
     settings,
-    token,
     written,
 )
 
 pytestmark = pytest.mark.anyio
 
 HEADERS = {"Accept": "application/json, text/event-stream"}
-
-
-def make_token(folder: Path, agent: str = "a", **options: Any) -> str:
-    """Return a new token, made in this process."""
-    (folder / "state").mkdir(exist_ok=True)
-    with TokenStore(folder / "state" / "tokens.db") as store:
-        return store.create(agent, **options)[1]
 
 
 def bearer(secret: str) -> dict[str, str]:
@@ -424,7 +417,7 @@ async def test_a_taken_address_is_told(tmp_path: Path) -> None:
 async def test_a_process_told_to_stop_ends_its_calls_first(tmp_path: Path) -> None:
     text = CONFIG.replace('"clock"]', '"clock", "code"]')
     path = written(tmp_path, text)
-    secret = token(path)
+    secret = make_token(tmp_path)
     running = anyio.Event()
     results = []
 

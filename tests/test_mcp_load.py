@@ -21,8 +21,8 @@ from .mcp_servers import (
     WITH_CODE,
     http_client,
     http_process,
+    make_token,
     said,
-    token,
     written,
 )
 
@@ -100,7 +100,7 @@ def engine_of(backend: BackendRow) -> Iterator[Any]:
 
 async def test_clients_at_once_leave_nothing_behind(tmp_path: Path) -> None:
     path = busy_config(tmp_path, backend="subprocess")
-    secret = token(path)
+    secret = make_token(tmp_path)
     with http_process(path) as (url, process):
         await load(url, secret, 4, CODE_EACH)
         before = await at_rest(process.pid)
@@ -121,7 +121,7 @@ async def test_64_clients_make_50_calls_each(
     tmp_path: Path, backend: BackendRow
 ) -> None:
     path = busy_config(tmp_path, **backend.options)
-    secret = token(path)
+    secret = make_token(tmp_path)
     with engine_of(backend) as engine, http_process(path) as (url, process):
         told: list[Any] = []
         for _ in range(ROUNDS):
