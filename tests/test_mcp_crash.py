@@ -9,7 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
+from toolcell.sandbox import owner
+
 from .cli import toolcell
+from .footprint import below, owner_of
 from .mcp_servers import (
     MODERN,
     WITH_CODE,
@@ -19,6 +22,7 @@ from .mcp_servers import (
     said,
     written,
 )
+from .test_attacks_persistence import groups_of, runs
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +83,8 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
             tasks.start_soon(_call, url, secret, "run_python", code)
             while spent() < LIMIT // 3:
                 await anyio.sleep(0.01)
+            dead = owner_of(process.pid)
+            cells = {pid: owner.start_time(pid) for pid in below(process.pid)}
             process.kill()
             await anyio.to_thread.run_sync(process.wait)
     before, servers = spent(), [process.pid]
@@ -86,6 +92,13 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
     listed = toolcell("approvals", "list", "--json", "--config", str(path))
     with http_process(path) as (url, process):
         servers.append(process.pid)
+        left_behind = [pid for pid, start in cells.items() if runs(pid, start)]
+        left_behind += groups_of(dead)
+        approve(path, waiting["approval_id"])
+        async with http_client(url, secret, mode=MODERN) as client:
+            approved, again = [
+                said(await client.call_tool("get_today_date", {})) for _ in range(2)
+            ]
         await spend(url, secret, place)
         process.terminate()
         assert await anyio.to_thread.run_sync(process.wait) == 0
@@ -93,12 +106,26 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
     assert [each["id"] for each in json.loads(listed.stdout)] == [
         waiting["approval_id"]
     ]
+    # What was asked before the kill is answered after it, for one call.
+    assert "today" in approved, approved
+    assert again["reason"] == "approval_unavailable"
+    assert again["approval_id"] != waiting["approval_id"]
+    assert cells
+    assert left_behind == []
     assert LIMIT // 3 <= before < LIMIT
-    # The program's call, and each that was in flight, may be paid for and unmade.
-    assert LIMIT - CLIENTS - 1 <= spent() <= LIMIT
+    # The calls of a program and of the date are paid for too, and each that was in
+    # flight may be paid for and unmade.
+    assert LIMIT - CLIENTS - 2 <= spent() <= LIMIT - 1
     # Others on this machine may leave something meanwhile.
     removed = json.loads(toolcell("clean", "--json").stdout)["removed"]
     assert [one for one in removed for pid in servers if f"-{pid}-" in one] == []
+
+
+def approve(path: Path, request: str) -> None:
+    done = toolcell(
+        *("approvals", "approve", request, "--by", "anna", "--config", str(path))
+    )
+    assert done.returncode == 0, done.stderr
 
 
 async def _call(url: str, secret: str, name: str, arguments: dict[str, Any]) -> None:
