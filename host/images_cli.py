@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from toolcell.core import InvalidInputError
 
+from .progress import progress
 from .safe_text import safe
 
 images = typer.Typer(help="Container images for cells.", no_args_is_help=True)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_OnStep = Callable[[int, int, str], None]
 
 
 @images.command()
@@ -37,7 +34,7 @@ def build(
     from toolcell.sandbox import build_image
 
     arguments = dict(_split(text) for text in arg or [])
-    with _progress(f"building {name}", quiet=as_json) as on_step:
+    with progress(f"building {name}", quiet=as_json) as on_step:
         built = build_image(
             name, base=base, arguments=arguments, tag=tag, on_step=on_step
         )
@@ -59,7 +56,7 @@ def pull(
     """Fetch an image ahead of need; print its name with a digest, to pin it."""
     from toolcell.sandbox import pull_image
 
-    with _progress(f"pulling {image}", quiet=as_json) as on_step:
+    with progress(f"pulling {image}", quiet=as_json) as on_step:
         pinned = pull_image(image, on_step=on_step)
     print(json.dumps({"image": pinned}) if as_json else pinned)
 
@@ -101,21 +98,3 @@ def prune(
     for name in removed:
         print(f"removed {safe(name)}")
     print(f"{len(removed)} images removed")
-
-
-@contextmanager
-def _progress(what: str, *, quiet: bool) -> Iterator[_OnStep]:
-    """Show each step: a bar on a terminal, plain lines elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(file=sys.stderr, quiet=quiet)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-
-        def on_step(done: int, total: int, text: str) -> None:
-            bar.update(task, total=total, completed=done, description=safe(text))
-            if not console.is_terminal:
-                console.print(safe(text), markup=False)
-
-        yield on_step

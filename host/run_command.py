@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ from toolcell.sandbox import (
 )
 
 from .interrupts import run_async
+from .progress import progress
 from .safe_text import safe
 from .show import tell
 
@@ -67,8 +69,9 @@ async def _run(
     view = None if options.as_json else LiveView()
     async with SandboxManager(config) as sandbox:
         if options.packages:
-            on_step = None if options.as_json else _show_step
-            await sandbox.install(options.packages, on_step=on_step)
+            with progress("installing packages", quiet=options.as_json) as on_step:
+                shown = partial(on_step, 0, None)
+                await sandbox.install(options.packages, on_step=shown)
         result = await sandbox.run(
             options.code,
             language=options.language,  # type: ignore[arg-type] # checked by run
@@ -80,10 +83,6 @@ async def _run(
     if view is not None:
         view.end()
     return result, sandbox.notices
-
-
-def _show_step(line: str) -> None:
-    print(f"toolcell: {safe(line)}", file=sys.stderr)
 
 
 def make_folder(path: Path) -> None:

@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from toolcell.tools import tool
 
-from .mcp_servers import MODES, SUM, client_of, said, served
+from .mcp_servers import CONFIG, MODES, SUM, client_of, said, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("mode", MODES)]
 
@@ -109,6 +109,25 @@ async def test_errors_are_data_for_the_model(tmp_path: Path, mode: Any) -> None:
     [text] = wrong.content
     assert isinstance(text, TextContent)
     assert json.loads(text.text) == said(wrong)
+
+
+async def test_a_refusal_tells_its_rule_and_when_to_come_back(
+    tmp_path: Path, mode: Any
+) -> None:
+    limited = CONFIG.replace("ask =", 'rate_limits = ["1/minute"]\nask =')
+    async with (
+        served(tmp_path, text=limited) as server,
+        client_of(server, mode=mode) as client,
+    ):
+        await client.call_tool("calculate", SUM)
+        refused = await client.call_tool("calculate", SUM)
+
+    told = said(refused)
+    assert refused.is_error
+    assert (told["code"], told["reason"]) == ("guard.denied", "rate_limited")
+    assert 0 < told["retry_after_ms"] <= 60_000
+    assert told["retryable"] is True
+    assert told["rule"]
 
 
 async def test_an_unknown_tool_is_a_protocol_error(tmp_path: Path, mode: Any) -> None:

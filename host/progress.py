@@ -1,0 +1,42 @@
+"""How far long work has come: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from .safe_text import safe
+from .show import tell
+
+
+class OnStep(Protocol):
+    """Takes steps of the work."""
+
+    def __call__(self, done: int, total: int | None, text: str) -> None: ...
+
+
+@contextmanager
+def progress(what: str, *, quiet: bool) -> Iterator[OnStep]:
+    """Show each step on standard error.
+
+    Args:
+        what: The work, for the bar.
+        quiet: Shows nothing.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(file=sys.stderr, quiet=quiet)
+    is_terminal = console.is_terminal
+    with Progress(console=console, disable=not is_terminal, transient=True) as bar:
+        task = bar.add_task(safe(what), total=None)
+
+        def on_step(done: int, total: int | None, text: str) -> None:
+            if is_terminal:
+                bar.update(task, total=total, completed=done, description=safe(text))
+            elif not quiet:
+                tell(text, as_json=False)
+
+        yield on_step

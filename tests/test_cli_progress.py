@@ -1,0 +1,47 @@
+"""Progress of long work: a bar for people, lines for pipes, nothing with `--json`."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from toolcell.host.progress import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, *, quiet: bool = False
+) -> str:
+    """Return what two steps of some work show."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress("building x", quiet=quiet) as on_step:
+        on_step(1, 2, "Step 1/2 \x1b[2J")
+        on_step(2, 2, "[bold]done[/bold]")
+    return stream.getvalue()
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(Terminal(), monkeypatch)
+
+    assert "━" in text and "100%" in text
+    assert "\x1b[2J" not in text
+
+
+def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = shown(io.StringIO(), monkeypatch).splitlines()
+
+    assert lines == ["toolcell: Step 1/2 \\x1b[2J", "toolcell: [bold]done[/bold]"]
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+def test_machines_get_none(
+    stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shown(stream(), monkeypatch, quiet=True) == ""
