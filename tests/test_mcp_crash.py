@@ -92,8 +92,10 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
     listed = toolcell("approvals", "list", "--json", "--config", str(path))
     with http_process(path) as (url, process):
         servers.append(process.pid)
-        left_behind = [pid for pid, start in cells.items() if runs(pid, start)]
-        left_behind += groups_of(dead)
+        left_behind = [
+            *(pid for pid, start in cells.items() if runs(pid, start)),
+            *groups_of(dead),
+        ]
         approve(path, waiting["approval_id"])
         async with http_client(url, secret, mode=MODERN) as client:
             approved, again = [
