@@ -1,0 +1,63 @@
+"""`toolcell doctor` and `toolcell clean`: what cells stand on, and what they left."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from .exit_codes import EXIT_COULD_NOT_RUN
+from .interrupts import run_async
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    image: Annotated[
+        str | None, typer.Option(help="The image to try in a Docker cell.")
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
+) -> None:
+    """Try every layer of isolation here; say what holds and how to get the rest."""
+    from toolcell.sandbox import SandboxConfig, examine
+
+    config = SandboxConfig(runtime=runtime)
+    if image is not None:
+        config = SandboxConfig(runtime=runtime, image=image)
+    report = run_async(examine, config)
+    if as_json:
+        print(report.model_dump_json())
+    else:
+        _print_report(report)
+    raise typer.Exit(0 if report.backend else EXIT_COULD_NOT_RUN)
+
+
+def _print_report(report: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("layer", "holds", "detail", "how to get it")
+    for check in report.checks:
+        mark = "[green]yes[/]" if check.ok else "[red]no[/]"
+        table.add_row(check.name, mark, check.detail, check.fix)
+    console = Console()
+    console.print(table)
+    if report.backend:
+        console.print(f"programs run in: {report.backend} ({report.level} isolation)")
+    else:
+        console.print("programs cannot run here: see the column 'how to get it'")
+
+
+def clean(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Remove containers, cgroups and folders of toolcell hosts that died."""
+    from toolcell.sandbox import clean as sweep
+
+    removed = run_async(sweep)
+    if as_json:
+        print(json.dumps({"removed": removed}))
+    else:
+        for name in removed:
+            print(f"removed {name}")
+        print(f"{len(removed)} leftovers removed")

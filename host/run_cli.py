@@ -1,0 +1,152 @@
+"""`toolcell run`: a program in a cell of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolcell.core import InvalidInputError
+
+from .exit_codes import EXIT_REFUSED
+from .options import AllowHost, Backend, Image, Memory, Runtime
+
+_EXIT_BY_STATUS = {
+    "ok": 0,
+    "error": 1,
+    "disk_limit": 1,
+    "refused": EXIT_REFUSED,
+    "timeout": 124,
+    "cpu_limit": 124,
+    "out_of_memory": 137,
+    "output_limit": 137,
+    "killed": 137,
+    "cancelled": 130,
+}
+
+_LANGUAGES = {".sh": "bash"} | dict.fromkeys(
+    (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"), "node"
+)
+_Package = Annotated[
+    list[str] | None,
+    typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
+]
+_Build = Annotated[
+    list[str] | None,
+    typer.Option(help="A package to build from its source, in a cell."),
+]
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
+    backend: Backend = "auto",
+    language: Annotated[
+        str | None, typer.Option(help="python, bash or node; else by the file's name")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
+    memory: Memory = 256,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
+    ] = None,
+    file_: Annotated[
+        list[str] | None,
+        typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
+    ] = None,
+    package: _Package = None,
+    build: _Build = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the program's artifacts.")
+    ] = None,
+    image: Image = None,
+    runtime: Runtime = None,
+    isolation: Annotated[
+        str,
+        typer.Option(
+            help="The weakest accepted: kernel, container, namespaces or process."
+        ),
+    ] = "namespaces",
+    allow_host: AllowHost = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON line only.")
+    ] = False,
+) -> None:
+    """Run a program in a cell of its own."""
+    from .run_command import RunOptions, run_program
+
+    options = RunOptions(
+        code=read_program(file),
+        language=language or _LANGUAGES.get(Path(file).suffix, "python"),
+        inputs=dict(parse_input(text) for text in input_ or []),
+        config={
+            "backend": backend,
+            "minimum_isolation": isolation,
+            "runtime": runtime,
+            "limits": {"wall_seconds": timeout, "memory_mb": memory},
+            **({"image": image} if image else {}),
+            "package_rules": {"allow": package or [], "build": build or []},
+            **({"network": _network(allow_host)} if allow_host else {}),
+        },
+        files=dict(read_file(text) for text in file_ or []),
+        packages=package or [],
+        out=out,
+        as_json=as_json,
+    )
+    status, exit_code, signal_name = run_program(options)
+    raise typer.Exit(exit_code_of(status, exit_code, signal_name))
+
+
+def _network(hosts: list[str]) -> dict[str, Any]:
+    return {"mode": "allow", "hosts": hosts}
+
+
+def read_program(file: str) -> str:
+    """Return a program's text. Raises InvalidInputError that names the file."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except FileNotFoundError:
+        raise InvalidInputError(f"there is no file {file}") from None
+    except IsADirectoryError:
+        raise InvalidInputError(f"{file} is a directory, not a program") from None
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{file} is not UTF-8 (byte {error.start})",
+            hint="save the program as UTF-8",
+        ) from None
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {file}: {error.strerror}") from None
+
+
+def read_file(text: str) -> tuple[str, bytes]:
+    """Return the path in the work dir and the bytes of LOCAL[:PATH]."""
+    local, _, path = text.partition(":")
+    try:
+        return path or Path(local).name, Path(local).read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"cannot read {local}: {error.strerror}") from None
+
+
+def parse_input(text: str) -> tuple[str, Any]:
+    """Split k=v; v is JSON where it can be read as such, else text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInputError(f"--input {text!r} is not of the form name=value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def exit_code_of(status: str, exit_code: int | None, signal_name: str | None) -> int:
+    """Return the exit code of `toolcell run` for a finished program."""
+    if status == "exit":
+        return exit_code or 0
+    if status == "crashed":
+        import signal
+
+        return 128 + getattr(signal.Signals, signal_name or "SIGABRT", 6)
+    return _EXIT_BY_STATUS[status]
