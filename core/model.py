@@ -15,7 +15,7 @@ class FrozenModel(BaseModel):
     A subclass says which error that is, and what its hint is.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     refusal: ClassVar[type[ToolcellError]] = InvalidInputError
     refusal_hint: ClassVar[str | None] = None

@@ -30,7 +30,7 @@ it is reached the file is refused, with its size in the error."""
 class FileInfo(BaseModel):
     """One entry of a work dir."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     path: str
     """Its path below the work dir."""

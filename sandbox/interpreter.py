@@ -62,7 +62,7 @@ _Answer = tuple[_Text, _Text, _Text, int, int, _Text, _Text, bool]
 class Interpreter(BaseModel):
     """What decides which wheels fit."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     version: str
     """Major and minor, such as `3.11`."""

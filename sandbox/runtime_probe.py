@@ -42,7 +42,7 @@ _EXCEED_MEMORY = b"import os; x = b'1' * (192 << 20); os._exit(1)"
 class Held(BaseModel):
     """Which limits the runtime enforces by itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     memory: bool = True
     pids: bool = True

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from toolcell.host import cli
+from toolcell.host.commands import make_app
 
 from .cli import toolcell
 from .test_host_cli import Command, Done, command
@@ -59,7 +59,7 @@ TALKS = {"repl"}
 """Speaks with a person and has no result."""
 
 
-def commands(app: typer.Typer = cli.app, before: str = "") -> Iterator[tuple[str, Any]]:
+def commands(app: typer.Typer, before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every command with its function."""
     for each in app.registered_commands:
         function = each.callback
@@ -70,7 +70,7 @@ def commands(app: typer.Typer = cli.app, before: str = "") -> Iterator[tuple[str
         yield from commands(group.typer_instance, f"{before}{group.name} ")
 
 
-NAMES = [name for name, _ in commands() if name not in TALKS]
+NAMES = [name for name, _ in commands(make_app()) if name not in TALKS]
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def told(done: Done) -> Any:
 def test_every_command_has_the_option_and_a_row_here() -> None:
     without = {
         name
-        for name, function in commands()
+        for name, function in commands(make_app())
         if "as_json" not in inspect.signature(function).parameters
     }
 

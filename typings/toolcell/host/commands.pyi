@@ -1,2 +1,2 @@
 # For tests of this one module.
-from host.cli import *
+from host.commands import *

@@ -1,0 +1,93 @@
+"""The commands of the command line, and how they end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from toolcell.core import (
+    ConfigError,
+    ErrorInfo,
+    InvalidInputError,
+    PolicyError,
+    ToolcellError,
+    ToolNotFoundError,
+    ToolValidationError,
+)
+
+from .exit_codes import EXIT_BAD_INPUT, EXIT_COULD_NOT_RUN
+from .show import tell_error
+
+_BAD_INPUT = (
+    ConfigError,
+    InvalidInputError,
+    PolicyError,
+    ToolNotFoundError,
+    ToolValidationError,
+)
+_COMMANDS = {
+    "init": "init_cli",
+    "repl": "repl_cli",
+    "call": "call_cli",
+    "serve": "serve_cli",
+    "budget": "budget_cli",
+    "bench": "bench_cli",
+    "run": "run_cli",
+    "doctor": "cells_cli",
+    "clean": "cells_cli",
+    "tools": "tools_cli",
+    "policy": "policy_cli",
+    "approvals": "approvals_cli",
+    "audit": "audit_cli",
+    "images": "images_cli",
+    "tokens": "tokens_cli",
+    "packages": "packages_cli",
+}
+"""Where each command is, under its own name."""
+
+
+def run_command() -> None:
+    """Run the command line; typed errors become one line and an exit code.
+
+    With `--json` that line is JSON, also of an error in the command line itself.
+    """
+    as_json = "--json" in sys.argv[1:]
+    try:
+        # To make all commands takes as long as to run one.
+        app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS.keys())
+        raise SystemExit(app(standalone_mode=not as_json))
+    except ToolcellError as error:
+        tell_error(ErrorInfo.of(error), as_json=as_json)
+        bad_input = isinstance(error, _BAD_INPUT)
+        raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
+    except typer.TyperException as error:
+        # Without `--json` typer shows them itself.
+        usage = ErrorInfo(kind="usage", message=error.format_message())
+        tell_error(usage, as_json=True)
+        raise SystemExit(EXIT_BAD_INPUT) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def make_app(names: Collection[str] = _COMMANDS.keys()) -> typer.Typer:
+    """Return the command line with some commands, or all."""
+    app = typer.Typer(
+        name="toolcell",
+        help="Run code and call tools that you do not trust, and see what they did.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        # Without a callback a single command would need no name.
+        callback=lambda: None,
+    )
+    for name in names:
+        module = import_module(f".{_COMMANDS[name]}", __package__)
+        command: Any = getattr(module, name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
