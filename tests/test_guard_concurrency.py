@@ -318,11 +318,15 @@ async def test_processes_killed_at_random_leave_an_exact_account(
         worker("sqlite", path, "settle", 1000) as doomed,
         worker("sqlite", path, "hold", 1) as holding,
     ):
-        for process in (one, two, doomed, holding):
+        go(holding)
+        assert holding.stdout is not None
+        # First, or the others could have used up all before it began.
+        assert holding.stdout.readline() == "taken\n"
+        for process in (one, two, doomed):
             go(process)
         for process in (doomed, holding):
             assert process.stdout is not None
-            for _ in range(chance.randrange(1, 5)):
+            for _ in range(chance.randrange(4)):
                 process.stdout.readline()
             process.kill()
             process.wait()

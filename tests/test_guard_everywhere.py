@@ -178,7 +178,7 @@ def callers_of(*names: str) -> set[str]:
         ("tool.call", {"tools/running.py"}),
         ("run_in_cell", {"tools/running.py"}),
         # For tests and plain code alone: no guard stands before it.
-        ("invoke", set()),
+        ("invoke", {"tools/conformance.py"}),
     ],
 )
 def test_a_tool_is_run_at_one_place_rg_39(name: str, where: set[str]) -> None:
