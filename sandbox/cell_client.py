@@ -298,7 +298,11 @@ class Cell:
         if not self._ready:
             await self.wait_ready()
         keep = not program.streamed
-        return RunReport(cap=program.limits.output_bytes, keep_output=keep)
+        return RunReport(
+            cap=program.limits.output_bytes,
+            keep_output=keep,
+            began=anyio.current_time(),
+        )
 
     def backstop(self, program: Program) -> float:
         """Return when a supervisor that kept its deadline would have answered."""
@@ -307,8 +311,10 @@ class Cell:
 
     async def give_up(self, report: RunReport) -> None:
         """End a run whose supervisor could not keep the deadline."""
-        await self.kill()
+        # Nobody else has measured it.
+        report.wall_ms = (anyio.current_time() - report.began) * 1000
         report.overdue = True
+        await self.kill()
 
     async def check(self, report: RunReport) -> None:
         """Raise SandboxUnavailableError if the program was never confined."""

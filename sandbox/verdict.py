@@ -67,6 +67,9 @@ class RunReport:
     cap: int
     stdout: _Stream = field(default_factory=_Stream)
     stderr: _Stream = field(default_factory=_Stream)
+    began: float = 0.0
+    """When the program was handed over, by the clock of the event loop."""
+
     overdue: bool = False
     reason: Status | None = None
     wait_status: int | None = None

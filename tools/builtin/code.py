@@ -28,8 +28,10 @@ from ..tool import Tool, tool
 
 _EXTRA_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.25
-_CALLS = """ In it `tools.<name>(...)` calls your other tools, with `-` and `.` of
-names written as `_`; a call that fails raises ToolError."""
+_CALLS = (
+    " In it `tools.<name>(...)` calls your other tools, with `-` and `.` of names"
+    " written as `_`; a call that fails raises ToolError."
+)
 _STAYS = " Variables and files stay for the next program of the session."
 
 
@@ -67,10 +69,8 @@ def code_tools(
         "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
         "bytes": most_bytes(limits, whole.network),
     }
-    # The cell's deadline is the one that kills; waiting for a cell, or for a person
-    # with the cell's clock stopped, comes on top.
-    waits = approval_seconds if executor else 0.0
-    seconds = limits.wall_seconds + waits + _EXTRA_SECONDS
+    # The cell's deadline is the one that kills; waiting for a cell comes on top.
+    seconds = limits.wall_seconds + _EXTRA_SECONDS
     desk = _Desk(place, executor, sessions, approval_seconds, asks_without_session)
     about = "Run a Python program in a sandbox."
     about += _CALLS if executor else ""
