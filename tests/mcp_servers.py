@@ -147,12 +147,12 @@ def make_token(folder: Path, agent: str = "a", **options: Any) -> str:
 
 @asynccontextmanager
 async def http_client(
-    url: str, text: str = "", **options: Any
+    url: str, text: str = "", headers: dict[str, str] | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     """Return a client with a token."""
-    headers = {"Authorization": f"Bearer {text}"} if text else {}
+    own = {"Authorization": f"Bearer {text}"} if text else {}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        httpx2.AsyncClient(headers=own | (headers or {}), timeout=60) as http,
         Client(streamable_http_client(url, http_client=http), **options) as client,
     ):
         yield client

@@ -1,0 +1,184 @@
+"""MCP over HTTP: what is too much, too slow, or for nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from anyio.abc import SocketStream
+from mcp.server.auth.provider import AccessToken
+
+from toolcell.core import ConfigError
+from toolcell.host import Host, mcp_doors
+from toolcell.host.mcp_auth import Verified
+from toolcell.host.mcp_http import HttpServer
+from toolcell.tools import ToolContext, tool
+
+from .mcp_servers import (
+    CONFIG,
+    INITIALIZE,
+    MODERN,
+    http_client,
+    http_served,
+    make_token,
+    said,
+    settings,
+)
+
+pytestmark = pytest.mark.anyio
+
+ACCEPTED = {"Accept": "application/json, text/event-stream"}
+PING = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+OPEN = f'profile = "development"\n{CONFIG}[auth]\nunauthenticated = true\n'
+
+
+def limited(**limits: int) -> str:
+    lines = "".join(f"{name} = {value}\n" for name, value in limits.items())
+    return CONFIG.replace("[server]\n", f"[server]\n{lines}")
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {**ACCEPTED, "Authorization": f"Bearer {secret}"}
+
+
+async def spoken(server: HttpServer, text: str) -> SocketStream:
+    """Return a connection over which so much of a request has gone."""
+    name, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
+    stream = await anyio.connect_tcp(name, int(port))
+    await stream.send(text.replace("\n", "\r\n").encode())
+    return stream
+
+
+def head(secret: str, length: int) -> str:
+    return (
+        "POST /mcp HTTP/1.1\nHost: localhost:{port}\n"
+        f"Authorization: Bearer {secret}\nContent-Type: application/json\n"
+        f"Accept: {ACCEPTED['Accept']}\nContent-Length: {length}\n\n"
+    )
+
+
+async def answered(server: HttpServer, text: str) -> int:
+    """Return the status that a request gets, though it is not all there."""
+    port = server.url.removesuffix("/mcp").rpartition(":")[2]
+    async with await spoken(server, text.replace("{port}", port)) as stream:
+        with anyio.fail_after(20):
+            return int((await stream.receive()).split()[1])
+
+
+@pytest.mark.attack(129)
+async def test_everybody_comes_in_by_the_loopback_address_alone(
+    tmp_path: Path,
+) -> None:
+    async with Host(settings(tmp_path, OPEN)) as host:
+        with pytest.raises(ConfigError, match="loopback"):
+            await HttpServer(host, "0.0.0.0:0").serve()
+
+
+async def test_everybody_is_some_agent(tmp_path: Path) -> None:
+    text = OPEN.replace('[server]\nagent_id = "a"\n', "[server]\n")
+    with pytest.raises(ConfigError, match=r"server\.agent_id"):
+        async with Host(settings(tmp_path, text)) as host:
+            await HttpServer(host, "127.0.0.1:0").serve()
+
+
+@pytest.mark.attack(132)
+async def test_a_body_is_counted_as_it_comes(tmp_path: Path) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * 1_000
+
+    secret = make_token(tmp_path)
+    text = limited(max_body_bytes=10_000)
+    async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
+        unsaid = await http.post(server.url, content=pieces(), headers=bearer(secret))
+        # Nothing of it has to come.
+        said_before = await answered(server, head(secret, 10_001))
+
+    assert (unsaid.status_code, said_before) == (413, 413)
+
+
+@pytest.mark.attack(132)
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_doors, "BODY_SECONDS", 0.05)
+    secret = make_token(tmp_path)
+    async with http_served(tmp_path) as server:
+        assert await answered(server, head(secret, 100) + "{") == 408
+
+
+async def test_requests_at_once_are_limited(tmp_path: Path) -> None:
+    @tool(name="own_wait")
+    async def wait() -> None:
+        """Wait."""
+        at_work.set()
+        await done.wait()
+
+    at_work, done = anyio.Event(), anyio.Event()
+    secret = make_token(tmp_path)
+    text = limited(max_requests=1)
+    async with (
+        http_served(tmp_path, wait, text=text) as server,
+        http_client(server.url, secret, mode=MODERN) as client,
+        httpx2.AsyncClient() as http,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(client.call_tool, "own_wait", {})
+        await at_work.wait()
+        second = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
+        done.set()
+
+    assert (second.status_code, second.headers["retry-after"]) == (503, "1")
+    assert "1 requests are in flight" in second.text
+
+
+async def test_connections_are_limited(tmp_path: Path) -> None:
+    secret = make_token(tmp_path)
+    begun = head(secret, len(PING))
+    async with http_served(tmp_path, text=limited(max_connections=2)) as server:
+        port = server.url.removesuffix("/mcp").rpartition(":")[2]
+        text = begun.replace("{port}", port)
+        async with await spoken(server, text), await spoken(server, text):
+            refused = await answered(server, begun + PING)
+
+    assert refused == 503
+
+
+class Known:
+    """Knows every token, and says too much of it."""
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        return AccessToken(token=token, client_id="c", scopes=[], subject="a")
+
+
+@pytest.mark.attack(127)
+async def test_a_tokens_text_goes_no_further_than_its_verifier() -> None:
+    found = await Verified(Known()).verify_token("secret")
+
+    assert found is not None
+    assert (found.subject, found.token) == ("a", "")
+
+
+@pytest.mark.attack(134)
+async def test_a_client_without_sessions_names_none(tmp_path: Path) -> None:
+    @tool(name="own_run")
+    async def run(context: ToolContext) -> str:
+        """Say which run it is in."""
+        return context.run_id or ""
+
+    secret = make_token(tmp_path)
+    named: dict[str, str] = {"Mcp-Session-Id": "of-another"}
+    async with http_served(tmp_path, run) as server:
+        runs = []
+        for headers in (dict[str, str](), named):
+            async with http_client(
+                server.url, secret, headers=headers, mode=MODERN
+            ) as client:
+                runs.append(said(await client.call_tool("own_run", {}))["result"])
+
+    assert runs[0] == runs[1]
+    assert "of-another" not in runs[1]
