@@ -74,13 +74,13 @@ async def test_everybody_comes_in_by_the_loopback_address_alone(
     tmp_path: Path,
 ) -> None:
     async with Host(settings(tmp_path, OPEN)) as host:
-        with pytest.raises(ConfigError, match="loopback"):
+        with pytest.raises(ConfigError, match="loopback"), anyio.fail_after(20):
             await HttpServer(host, "0.0.0.0:0").serve()
 
 
 async def test_everybody_is_some_agent(tmp_path: Path) -> None:
     text = OPEN.replace('[server]\nagent_id = "a"\n', "[server]\n")
-    with pytest.raises(ConfigError, match=r"server\.agent_id"):
+    with pytest.raises(ConfigError, match=r"server\.agent_id"), anyio.fail_after(20):
         async with Host(settings(tmp_path, text)) as host:
             await HttpServer(host, "127.0.0.1:0").serve()
 
