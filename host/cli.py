@@ -8,6 +8,8 @@ import gc
 _NEW_OBJECTS = 100_000
 """After so many Python looks for garbage, instead of after 700."""
 
+_USUAL = gc.get_threshold()
+
 
 def main() -> None:
     """Run the command line; typed errors become one line and an exit code."""
@@ -18,3 +20,8 @@ def main() -> None:
     from .commands import run_command
 
     run_command()
+
+
+def stay() -> None:
+    """Look for garbage as usual again: this command stays, and so would the garbage."""
+    gc.set_threshold(*_USUAL)

@@ -9,6 +9,7 @@ import typer
 
 from toolcell.core import ConfigError
 
+from .cli import stay
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def serve(
     from .config import HostConfig
 
     settings = HostConfig.from_file(config)
+    stay()
     if http is None:
         anyio.run(_serve_stdio, settings, agent or settings.server.agent_id)
     elif agent is not None:
