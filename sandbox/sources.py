@@ -29,6 +29,8 @@ from .config import Limits, Network, SandboxConfig
 from .layers import remove_tree
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
     from .interpreter import Interpreter
     from .layers import LayerStore
     from .result import ExecutionResult
@@ -287,13 +289,6 @@ def _needed(source: Source, lines: Any, target: Interpreter) -> list[str]:
     Raises:
         PackageError: One of them is an address, or nothing that is a package.
     """
-    try:
-        from packaging.requirements import InvalidRequirement, Requirement
-    except ImportError:
-        raise SandboxUnavailableError(
-            "building needs `packaging`, which is not installed",
-            hint="pip install 'toolcell[packages]'",
-        ) from None
     places = {
         "python_version": target.version,
         "python_full_version": f"{target.version}.0",
@@ -301,18 +296,33 @@ def _needed(source: Source, lines: Any, target: Interpreter) -> list[str]:
     }
     found = []
     for line in lines if isinstance(lines, list) else ():
-        try:
-            need = Requirement(str(line)[:400])
-        except InvalidRequirement as error:
-            raise _not_built(
-                source, f"{line!r:.100} is not a package: {error}"
-            ) from None
-        if need.url is not None:
-            raise _not_built(source, f"it needs {need.name} from an address")
+        need = _requirement(source, str(line)[:400])
         if need.marker is None or need.marker.evaluate(places):
             extras = f"[{','.join(sorted(need.extras))}]" if need.extras else ""
             found.append(f"{need.name}{extras}{need.specifier}")
     return found
+
+
+def _requirement(source: Source, text: str) -> Requirement:
+    """Return a package that a source, or its wheel, says that it needs.
+
+    Raises:
+        PackageError: It is an address, or nothing that is a package.
+    """
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        raise SandboxUnavailableError(
+            "building needs `packaging`, which is not installed",
+            hint="pip install 'toolcell[packages]'",
+        ) from None
+    try:
+        need = Requirement(text)
+    except InvalidRequirement as error:
+        raise _not_built(source, f"{text!r:.100} is not a package: {error}") from None
+    if need.url is not None:
+        raise _not_built(source, f"it needs {need.name} from an address")
+    return need
 
 
 def _wheel_name(source: Source, names: Any) -> str:
@@ -328,7 +338,6 @@ def _wheel_name(source: Source, names: Any) -> str:
 def _read_wheel(source: Source, wheel: Path) -> Built:
     """Return what a wheel needs. Raises PackageError if that cannot be told."""
     from packaging.metadata import parse_email
-    from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -338,13 +347,7 @@ def _read_wheel(source: Source, wheel: Path) -> Built:
     except (OSError, ValueError, RuntimeError, NotImplementedError, *_ZIP) as error:
         raise _not_built(source, f"its wheel has no metadata: {error}") from None
     found, _ = parse_email(text)
-    try:
-        needs = [Requirement(each) for each in found.get("requires_dist", ())]
-    except InvalidRequirement as error:
-        raise _not_built(source, f"its metadata cannot be read: {error}") from None
-    for need in needs:
-        if need.url is not None:
-            raise _not_built(source, f"it needs {need.name} from an address")
+    needs = [_requirement(source, each) for each in found.get("requires_dist", ())]
     extras = map(canonical, found.get("provides_extra", ()))
     return Built(wheel, tuple(map(str, needs)), tuple(extras))
 
