@@ -138,7 +138,7 @@ def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, st
     text = f'{{"seq":{previous[0] + 1},{fields},"prev":"{previous[1]}"'
     # The one character that is ASCII, unprintable, and not escaped by JSON.
     body = text.replace("\x7f", "\\u007f").encode("ascii")
-    digest = sha256(body).hexdigest() if key is None else _digest(body, key)
+    digest = _digest(body, key)
     return b'%b,"hash":"%b"}\n' % (body, digest.encode()), digest
 
 
