@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
+import time
 from pathlib import Path
 
 from . import owner
@@ -12,6 +14,9 @@ from . import owner
 PREFIX = "toolcell-"
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
+_numbers = itertools.count()
+# A killed process leaves its group when it has freed what it held.
+_EMPTY_SECONDS = 5.0
 
 
 def own_name() -> str:
@@ -91,35 +96,44 @@ def create() -> dict[str, str]:
         OSError: They cannot be made here; the message says why.
     """
     made: dict[str, str] = {}
-    for controller, parent in parents().items():
-        path = f"{parent}/{own_name()}-{len(_live_groups(parent))}"
-        os.mkdir(path)
-        made[controller] = path
-    if "unified" in made:
-        control = Path(made["unified"], "cgroup.subtree_control")
-        control.write_text(" ".join(f"+{name}" for name in _V2_CONTROLLERS))
+    # Never a name again: a group that could not be removed may still be there.
+    name = f"{own_name()}-{next(_numbers)}"
+    try:
+        for controller, parent in parents().items():
+            os.mkdir(f"{parent}/{name}")
+            made[controller] = f"{parent}/{name}"
+        if "unified" in made:
+            control = Path(made["unified"], "cgroup.subtree_control")
+            control.write_text(" ".join(f"+{name}" for name in _V2_CONTROLLERS))
+    except OSError:
+        remove(made)
+        raise
     return made
 
 
-def _live_groups(parent: str) -> list[str]:
-    return [name for name in os.listdir(parent) if name.startswith(own_name())]
-
-
 def remove(paths: dict[str, str]) -> None:
-    """Remove groups with everything in them; what is gone already is fine."""
+    """Remove groups with everything in them; what is gone already is fine.
+
+    Blocks until what was killed has left them, for at most five seconds.
+    """
     for path in paths.values():
-        _remove_tree(Path(path))
+        with contextlib.suppress(OSError):
+            _remove_tree(Path(path), time.monotonic() + _EMPTY_SECONDS)
 
 
-def _remove_tree(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        for child in path.iterdir():
-            if child.is_dir():
-                _remove_tree(child)
-        for pid in (path / "cgroup.procs").read_text().split():
+def _remove_tree(path: Path, end: float) -> None:
+    for child in path.iterdir():
+        if child.is_dir():
+            _remove_tree(child, end)
+    members = path / "cgroup.procs"
+    while pids := members.read_text().split():
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        path.rmdir()
+        if time.monotonic() >= end:
+            break
+        time.sleep(0.001)
+    path.rmdir()
 
 
 def sweep() -> list[str]:
@@ -135,6 +149,6 @@ def sweep() -> list[str]:
                 marked = name.startswith(PREFIX) and name != f"{PREFIX}host"
                 process = name.removeprefix(PREFIX).rpartition("-")[0]
                 if marked and not owner.lives(process):
-                    _remove_tree(Path(place, name))
+                    remove({"": f"{place}/{name}"})
                     removed.append(f"{place}/{name}")
     return removed

@@ -115,7 +115,7 @@ class SubprocessBackend:
                 f"there are no namespaces on {sys.platform}",
                 hint="install Docker, or ask for minimum_isolation='process' by name",
             )
-        host_cgroups.sweep()
+        await anyio.to_thread.run_sync(host_cgroups.sweep)
         try:
             self._cgroups = host_cgroups.create()
         except OSError as error:
@@ -160,10 +160,21 @@ class SubprocessBackend:
             raise SandboxUnavailableError("the backend is closed")
         if self._launcher.ended:
             await self._launcher.close()
-            host_cgroups.remove(self._cgroups)
-            self._cgroups = host_cgroups.create() if self._cgroups else {}
+            await self._renew_cgroups()
             self._launcher = await self._start_launcher()
         return self._launcher
+
+    async def _renew_cgroups(self) -> None:
+        if not self._cgroups:
+            return
+        await anyio.to_thread.run_sync(host_cgroups.remove, self._cgroups)
+        try:
+            self._cgroups = host_cgroups.create()
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"the cgroups that held the cells cannot be made again: {error}",
+                hint="`toolcell doctor` says how to get cgroups",
+            ) from None
 
     async def create_cell(self, limits: Limits) -> Cell:
         async with self._lock:
@@ -197,7 +208,8 @@ class SubprocessBackend:
         if launcher is not None:
             await launcher.close()
         cgroups, self._cgroups = self._cgroups, {}
-        host_cgroups.remove(cgroups)
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(host_cgroups.remove, cgroups)
 
 
 class Launcher:

@@ -1,0 +1,66 @@
+"""A host's own groups: always a new name, and removed with all that is in them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolcell.sandbox import host_cgroups
+
+from .conftest import missing
+
+
+def made() -> dict[str, str]:
+    try:
+        return host_cgroups.create()
+    except OSError as error:
+        missing(f"cgroups cannot be made here: {error}")
+
+
+def test_managers_that_end_in_any_order_leave_the_next_one_a_group() -> None:
+    first, second = made(), made()
+    host_cgroups.remove(first)
+    try:
+        third = host_cgroups.create()
+        host_cgroups.remove(third)
+    finally:
+        host_cgroups.remove(second)
+
+
+def test_a_removed_group_waits_until_what_it_killed_has_left() -> None:
+    # Memory that must be freed keeps a killed process in its group for a while.
+    code = "held = bytearray(400 << 20); print('held', flush=True); input()"
+    groups = made()
+    program = subprocess.Popen(
+        ["/usr/bin/env", "python3", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"held\n"
+        for path in groups.values():
+            Path(path, "cgroup.procs").write_text(str(program.pid))
+
+        host_cgroups.remove(groups)
+
+    assert program.returncode == -9
+    assert not any(Path(path).exists() for path in groups.values())
+
+
+def test_a_group_that_is_half_made_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host_cgroups.remove(made())
+    controller, place = next(iter(host_cgroups.parents().items()))
+    places = {controller: place, "second": "/proc/no-such-place"}
+    monkeypatch.setattr(host_cgroups, "parents", lambda: places)
+    own = f"{host_cgroups.own_name()}-*"
+    before = set(Path(place).glob(own))
+
+    with pytest.raises(OSError, match="no-such-place"):
+        host_cgroups.create()
+
+    assert set(Path(place).glob(own)) == before
