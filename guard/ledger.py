@@ -45,7 +45,7 @@ class Ledger:
         self._mode = mode
         self._clock = clock
         self._tell = tell
-        self._local: MemoryStore | None = None
+        self._local = MemoryStore(clock=clock)
         self._away = False
         self._pending: deque[tuple[str, Sequence[int] | None]] = deque(
             maxlen=_MAX_PENDING
@@ -87,6 +87,7 @@ class Ledger:
             raise
         permit.store = memory
         if self._away:
+            self._away = False
             self._back()
 
     async def reserve(self, permit: Permit) -> None:
@@ -140,7 +141,7 @@ class Ledger:
             permit.degraded = "open"
             return
         agent_id = permit.call.agent_id or ""
-        local = self._local = self._local or MemoryStore(clock=self._clock)
+        local = self._local
         # The line that counts an agent's calls while the store is away.
         outage = Charge(f"outage|{agent_id}", 1, self._mode.calls)
         permit.lines = permit.lines.with_outage(outage)
@@ -153,7 +154,8 @@ class Ledger:
         except StoreUnavailableError as error:
             self._lost(error.message)
             raise
-        if self._away:
+        # What was put off while another thread found the store is pending still.
+        if self._away or self._pending:
             await self._found()
         return answer
 
@@ -161,7 +163,6 @@ class Ledger:
         """Give back, later, what a store may have taken without being heard."""
         if request.charges:
             self._pending.append((request.hold_id, [0] * len(request.charges)))
-            self._away = True
 
     def _lost(self, why: str) -> None:
         if not self._away:
@@ -170,16 +171,22 @@ class Ledger:
         self._away = True
 
     async def _found(self) -> None:
-        self._away = False
-        self._local = None
-        while self._pending:
-            hold_id, actual = self._pending.popleft()
-            if not await self._caught_up(hold_id, actual):
+        was_away, self._away = self._away, False
+        if was_away:
+            self._local = MemoryStore(clock=self._clock)
+        while late := self._next_late():
+            if not await self._caught_up(*late):
                 return
-        self._back()
+        if was_away:
+            self._back()
+
+    def _next_late(self) -> tuple[str, Sequence[int] | None] | None:
+        try:
+            return self._pending.popleft()
+        except IndexError:  # another thread may have taken the last one
+            return None
 
     def _back(self) -> None:
-        self._away = False
         _log.warning("store available again")
         self._tell("store_available", self._mode.word)
 

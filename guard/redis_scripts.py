@@ -57,9 +57,13 @@ end
 
 local function tick(given)
     local now = time(given)
-    local ended = redis.call(
-        'ZRANGEBYSCORE', prefix .. 'ends', '-inf', text(now), 'LIMIT', 0, 1000)
-    for _, hold in ipairs(ended) do finish(hold, now) end
+    local ended
+    repeat
+        -- In parts, for what Lua can hold; all of them, for one left would refuse.
+        ended = redis.call(
+            'ZRANGEBYSCORE', prefix .. 'ends', '-inf', text(now), 'LIMIT', 0, 1000)
+        for _, hold in ipairs(ended) do finish(hold, now) end
+    until #ended < 1000
     return now
 end
 """

@@ -24,7 +24,7 @@ from toolcell.guard.store import Charge, Reservation
 
 from .conftest import run_apart
 from .guard_stores import PATIENCE, StoreMaker, make_store
-from .guards import FREE, FakeClock, call, facts
+from .guards import FREE, FakeClock, call, facts, impatient_threads
 from .redis_server import RedisServer
 
 __all__ = ["make_store"]
@@ -98,17 +98,6 @@ def go(process: subprocess.Popen[str]) -> None:
 def lines_of(process: subprocess.Popen[str]) -> list[str]:
     assert process.stdout is not None
     return process.stdout.read().split()
-
-
-@contextmanager
-def impatient_threads() -> Iterator[None]:
-    """Let threads change places every 10 µs."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def guard_on(store: Store, **fields: Any) -> ActionGuard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import pytest
 
 from toolcell.core import ConfigError, GuardError, PolicyError, StoreUnavailableError
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, RedisStore, SQLiteStore
+from toolcell.guard.store import Outcome, Reservation
 
 from .guard_stores import PATIENCE
-from .guards import FREE, call, facts, spend
+from .guards import FREE, call, facts, impatient_threads, spend
 from .redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +111,39 @@ async def test_local_admits_a_few_under_the_same_limits(
     assert await outcome_of(few) == "allowed"
     server.kill()
     assert await outcome_of(few) == "local"
+
+
+class AwayStore:
+    """A store that never answers."""
+
+    async def reserve(self, request: Reservation) -> Outcome:
+        raise StoreUnavailableError("away")
+
+    peek = settle = reset = aclose = reserve
+
+
+@pytest.mark.attack(113)
+def test_all_threads_share_what_local_admits() -> None:
+    for _ in range(80):
+        guard, said = guard_on(AwayStore(), "local(1)"), list[str]()
+        barrier = threading.Barrier(8)
+
+        async def thread(
+            barrier: threading.Barrier, guard: ActionGuard, said: list[str]
+        ) -> None:
+            barrier.wait()
+            said.append(await outcome_of(guard))
+
+        threads = [
+            threading.Thread(target=anyio.run, args=(thread, barrier, guard, said))
+            for _ in range(8)
+        ]
+        with impatient_threads():
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+        assert said.count("local") == 1
 
 
 async def test_each_call_without_the_store_is_recorded(

@@ -130,6 +130,14 @@ async def test_holds_end_and_can_be_corrected_for_a_day(
     assert await look(store) == (5, 0)
 
 
+async def test_any_number_of_holds_ends_at_once(store: Store, clock: FakeClock) -> None:
+    for number in range(2001):
+        line = budget(1, 2001, refund=True)
+        assert await admitted(store, want(f"{number}", line, hold=SECOND))
+    clock.now += 1
+    assert await admitted(store, want("next", budget(2001, 2001)))
+
+
 async def test_a_window_slides_rg_26(store: Store, clock: FakeClock) -> None:
     rate = Hit("rate", 2, 60 * SECOND)
     for number, seconds in enumerate((0, 45)):
