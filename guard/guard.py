@@ -21,7 +21,7 @@ from .clock import Clock, microseconds, steady_time
 from .decision import Decision, Reason
 from .facts import NO_FACTS, CallFacts
 from .failure import FailureMode
-from .hold_ids import new_hold_id
+from .hold_ids import new_number
 from .ledger import Ledger
 from .loop_breaker import NO_CAPS, LoopBreaker
 from .memory_store import MemoryStore
@@ -207,7 +207,7 @@ class ActionGuard:
                     await self._take(permit, about)
                 elif permit.lines.limits:
                     self._ledger.reserve_now(permit)
-                if permit.outcome.admitted:
+                if permit.found[0]:
                     if answer is not None or self._audit is not None:
                         await self._confirm(permit, about, answer)
                     permit.state = "open"
@@ -223,8 +223,8 @@ class ActionGuard:
 
     async def settle(self, permit: Permit, actual: Sequence[int] | None) -> None:
         """Settle what a permit holds; `Permit` calls it."""
-        if permit.store is not None and permit.outcome.levels:
-            await self._ledger.settle(permit.store, permit.hold_id, actual)
+        if permit.store is not None and permit.levels:
+            await self._ledger.settle(permit, permit.store, actual)
 
     def record(
         self,
@@ -249,7 +249,7 @@ class ActionGuard:
                 facts,
                 hold_id=permit.hold_id,
                 status=status,
-                duration_ms=(self._clock() - permit.started) * 1000,
+                duration_ms=(microseconds(self._clock()) - permit.now) / 1000,
                 cost=shown,
                 error_kind=error_kind,
                 result_hash=None if result is None else self._audit.digest(result),
@@ -322,13 +322,11 @@ class ActionGuard:
         Raises:
             MissingFacts: A limit needs to know the run or the turn.
         """
-        started = self._clock()
-        now = round(started * MICROSECONDS)
-        permit.started = started
+        permit.now = now = round(self._clock() * MICROSECONDS)
         permit.lines = about.plan.lines(permit.facts, now)
         permit.ruling = ruling if ruling.verdict == "allow" else ruling.approved()
         permit.version = version
-        permit.hold_id = new_hold_id()
+        permit.number = new_number()
 
     async def _take(self, permit: Permit, about: About) -> None:
         """Take what a call needs, all or nothing, unless it goes round in circles.
@@ -344,7 +342,7 @@ class ActionGuard:
         try:
             if permit.lines.limits:
                 await self._ledger.reserve(permit)
-            taken = permit.outcome.admitted
+            taken = permit.found[0]
             permit.watched = about.caps.identical is not None
         finally:
             if not taken:
@@ -372,7 +370,7 @@ class ActionGuard:
                 self._audit.decision(call, facts, decision, hold_id=permit.hold_id)
         except BaseException:
             self._breaker.leave(call, facts)
-            await self.settle(permit, [0] * len(permit.outcome.levels))
+            await self.settle(permit, [0] * len(permit.levels))
             raise
 
     def _refused(self, reason: Reason, detail: str) -> Decision:

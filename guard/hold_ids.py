@@ -7,7 +7,8 @@ import os
 import secrets
 
 _process = secrets.token_hex(8)
-_numbers = itertools.count()
+new_number = itertools.count().__next__
+"""Returns a number that no other hold of this process has."""
 
 
 def _renew() -> None:
@@ -18,6 +19,6 @@ def _renew() -> None:
 os.register_at_fork(after_in_child=_renew)
 
 
-def new_hold_id() -> str:
-    """Return a name that no other hold has."""
-    return f"{_process}-{next(_numbers)}"
+def hold_id(number: int) -> str:
+    """Return a name that no other hold has, from its number in this process."""
+    return f"{_process}-{number}"

@@ -42,6 +42,7 @@ class Ledger:
         self.memory = store if isinstance(store, MemoryStore) else None
         """The store, where it is this process's memory and so never waits."""
 
+        self._one_clock = self.memory is not None and self.memory.clock is clock
         self._mode = mode
         self._clock = clock
         self._tell = tell
@@ -81,7 +82,8 @@ class Ledger:
         memory = self.memory
         assert memory is not None
         try:
-            permit.outcome = memory.reserve_now(permit.hold_id, permit.lines.needs)
+            now = permit.now if self._one_clock else None
+            permit.found = memory.reserve_now(permit.number, permit.lines.needs, now)
         except StoreUnavailableError as error:
             self._lost(error.message)
             raise
@@ -102,7 +104,7 @@ class Ledger:
             return
         request = permit.lines.request(permit.hold_id)
         try:
-            permit.outcome = await self._ask(self.store.reserve(request))
+            permit.found = await self._ask(self.store.reserve(request))
         except StoreUnavailableError:
             self._abandon(request)
             if self._mode.word == "closed":
@@ -115,18 +117,18 @@ class Ledger:
             permit.store = self.store
 
     async def settle(
-        self, store: Store, hold_id: str, actual: Sequence[int] | None
-    ) -> bool:
-        """End a hold, whoever cancels; return False if it was settled before."""
+        self, permit: Permit, store: Store, actual: Sequence[int] | None
+    ) -> None:
+        """End a hold, whoever cancels."""
         if isinstance(store, MemoryStore):
-            return store.settle_now(hold_id, actual)
-        settled = True
+            store.settle_soon(permit.number, actual)
+            return
+        hold_id = permit.hold_id
         with anyio.CancelScope(shield=True):
             try:
-                settled = await self._ask(store.settle(hold_id, actual))
+                await self._ask(store.settle(hold_id, actual))
             except StoreUnavailableError:
                 self._pending.append((hold_id, actual))
-        return settled
 
     async def reset(self, prefix: str) -> int:
         """Forget what was counted under keys with a prefix.
@@ -145,7 +147,7 @@ class Ledger:
         # The line that counts an agent's calls while the store is away.
         outage = Charge(f"outage|{agent_id}", 1, self._mode.calls)
         permit.lines = permit.lines.with_outage(outage)
-        permit.outcome = local.reserve_now(permit.hold_id, permit.lines.needs)
+        permit.found = local.reserve_now(permit.number, permit.lines.needs)
         permit.store, permit.degraded = local, "local"
 
     async def _ask(self, operation: Awaitable[_T]) -> _T:

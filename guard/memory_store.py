@@ -12,7 +12,17 @@ from toolcell.core import StoreUnavailableError
 
 from .clock import Clock, steady_time
 from .rates import MICROSECONDS, bucket_room
-from .store import LATE, Charge, Hit, Level, Needs, Outcome, Reservation, look
+from .store import (
+    LATE,
+    Charge,
+    Found,
+    Hit,
+    Level,
+    Needs,
+    Outcome,
+    Reservation,
+    look,
+)
 
 _NEVER = 2**62
 
@@ -62,7 +72,7 @@ _Hits = Sequence[tuple[_Window | _Bucket, Hit]]
 _Charges = Sequence[tuple[_Account, Charge]]
 
 
-class _Found(NamedTuple):
+class _Bound(NamedTuple):
     """The counters of a call's lines, as long as none is forgotten."""
 
     era: object
@@ -70,22 +80,11 @@ class _Found(NamedTuple):
     charges: _Charges
 
 
-@dataclass(slots=True)
-class _Hold:
-    charges: _Charges
-    levels: Sequence[Level]
-    expires: int
-    charged: Sequence[int] | None = None
-    """What was charged when the hold ended by itself."""
+_HoldKey = int | str
+"""The number of a hold in this process, or its name."""
 
-    def due(self) -> Sequence[int]:
-        """Return what the call costs if it never says."""
-        return [
-            0 if charge.refund else amount
-            for (_, charge), (_, _, amount) in zip(
-                self.charges, self.levels, strict=True
-            )
-        ]
+_Hold = tuple[int, _Charges, Sequence[Level], Sequence[int] | None]
+"""When it ends, what it holds, and what was charged if it ended by itself."""
 
 
 class MemoryStore:
@@ -103,7 +102,7 @@ class MemoryStore:
     def __init__(
         self, *, clock: Clock = steady_time, max_keys: int = 1_000_000
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._max_keys = max_keys
         self._sweep_at = min(1024, max_keys)
         self._swept = 0
@@ -112,64 +111,67 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._rates: dict[str, _Window | _Bucket] = {}
         self._accounts: dict[str, _Account] = {}
-        self._holds: dict[str, _Hold] = {}
+        self._holds: dict[_HoldKey, _Hold] = {}
+        # Settlements that are counted before anything else is looked at.
+        self._settled: deque[tuple[_HoldKey, Sequence[int] | None]] = deque()
         # Another one whenever a counter is forgotten.
         self._era = object()
 
     async def reserve(self, request: Reservation) -> Outcome:
         hold_id, hits, charges, hold = request
-        return self.reserve_now(hold_id, Needs(hits, charges, hold))
+        return Outcome._make(self.reserve_now(hold_id, Needs(hits, charges, hold)))
 
     async def peek(self, request: Reservation) -> Outcome:
         _, hits, charges, hold = request
         with self._lock:
             now = self._tick()
-            found = self._find(Needs(hits, charges, hold))
-            return look(found.hits, found.charges, now)
+            bound = self._find(Needs(hits, charges, hold))
+            return Outcome._make(look(bound.hits, bound.charges, now))
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
-        return self.settle_now(hold_id, actual)
-
-    def reserve_now(self, hold_id: str, needs: Needs) -> Outcome:
-        """Do what `reserve` does, which never waits here."""
         with self._lock:
-            now = self._tick()
-            found = needs.bound
-            known = found is not None and found[0] is self._era
+            return self._settle(hold_id, actual, self._tick())
+
+    def reserve_now(
+        self, hold_id: _HoldKey, needs: Needs, now: int | None = None
+    ) -> Found:
+        """Do what `reserve` does, which never waits here.
+
+        Args:
+            hold_id: Names the hold.
+            needs: What to take.
+            now: What the store's clock has just said, in microseconds; None asks it.
+        """
+        with self._lock:
+            now = self._tick(now)
+            bound = needs.bound
+            known = bound is not None and bound[0] is self._era
             if not known:
-                found = self._find(needs)
-            _, hits, charges = found
-            outcome = look(hits, charges, now)
-            if outcome.admitted:
+                bound = self._find(needs)
+            _, hits, charges = bound
+            found = admitted, waits, _, levels = look(hits, charges, now)
+            if admitted:
                 if not known:
-                    self._keep(needs, found, now)
-                for (rate, hit), wait in zip(hits, outcome.waits):  # noqa: B905
+                    self._keep(needs, bound, now)
+                for (rate, hit), wait in zip(hits, waits):  # noqa: B905
                     if not wait:
                         rate.count(hit, now)
                 if charges:
-                    levels = outcome.levels
                     for (account, _), level in zip(charges, levels):  # noqa: B905
                         account.held += level[2]
-                    self._hold(hold_id, _Hold(charges, levels, now + needs.hold))
-            return outcome
+                    expires = now + needs.hold
+                    self._holds[hold_id] = (expires, charges, levels, None)
+                    if expires < self._next_end:
+                        self._next_end = expires
+            return found
 
-    def settle_now(self, hold_id: str, actual: Sequence[int] | None) -> bool:
-        """Do what `settle` does, which never waits here."""
-        with self._lock:
-            now = self._tick()
-            hold = self._holds.get(hold_id)
-            if hold is None or (hold.charged is not None and actual is None):
-                return False
-            del self._holds[hold_id]
-            due = hold.due() if actual is None else actual
-            if hold.charged is None:
-                self._end(hold, due, now)
-            else:
-                self._correct(hold, hold.charged, due)
-            return True
+    def settle_soon(self, hold_id: _HoldKey, actual: Sequence[int] | None) -> None:
+        """Do what `settle` does, before anything else is done here."""
+        self._settled.append((hold_id, actual))
 
     async def reset(self, prefix: str) -> int:
         with self._lock:
+            self._tick()
             rates = [key for key in self._rates if key.startswith(prefix)]
             accounts = [key for key in self._accounts if key.startswith(prefix)]
             for key in rates:
@@ -182,48 +184,61 @@ class MemoryStore:
     async def aclose(self) -> None:
         """Do nothing; there is nothing open."""
 
-    def _tick(self) -> int:
-        now = round(self._clock() * MICROSECONDS)
-        if now <= self._now:
-            return self._now
+    def _tick(self, now: int | None = None) -> int:
+        """Return the time, with all counted that happened before."""
+        if now is None:
+            now = round(self.clock() * MICROSECONDS)
+        if now < self._now:
+            now = self._now
         self._now = now
+        while self._settled:
+            hold_id, actual = self._settled.popleft()
+            self._settle(hold_id, actual, now)
         if self._next_end <= now:
             self._end_holds(now)
         return now
 
+    def _settle(
+        self, hold_id: _HoldKey, actual: Sequence[int] | None, now: int
+    ) -> bool:
+        hold = self._holds.get(hold_id)
+        if hold is None:
+            return False
+        _, charges, levels, charged = hold
+        if charged is not None and actual is None:
+            return False
+        del self._holds[hold_id]
+        due = _unsettled(charges, levels) if actual is None else actual
+        if charged is None:
+            _end(charges, levels, due, now)
+        else:
+            _correct(charges, charged, due)
+        return True
+
     def _end_holds(self, now: int) -> None:
-        for hold_id in [key for key, h in self._holds.items() if h.expires <= now]:
-            hold = self._holds[hold_id]
-            if hold.charged is not None:
+        for hold_id, hold in list(self._holds.items()):
+            expires, charges, levels, charged = hold
+            if expires > now:
+                continue
+            if charged is not None:
                 del self._holds[hold_id]
                 continue
-            hold.charged = hold.due()
-            self._end(hold, hold.charged, now)
-            hold.expires += LATE
-        ends = (hold.expires for hold in self._holds.values())
+            due = _unsettled(charges, levels)
+            _end(charges, levels, due, now)
+            self._holds[hold_id] = (expires + LATE, charges, levels, due)
+        ends = (expires for expires, *_ in self._holds.values())
         self._next_end = min(ends, default=_NEVER)
 
-    def _end(self, hold: _Hold, due: Sequence[int], now: int) -> None:
-        for (account, charge), level, amount in zip(hold.charges, hold.levels, due):  # noqa: B905
-            account.held -= level[2]
-            account.used += amount
-            if charge.keep:
-                account.forget_at = now + charge.keep
-
-    def _correct(self, hold: _Hold, charged: Sequence[int], due: Sequence[int]) -> None:
-        for (account, _), old, new in zip(hold.charges, charged, due, strict=True):
-            account.used = max(account.used + new - old, 0)
-
-    def _find(self, needs: Needs) -> _Found:
+    def _find(self, needs: Needs) -> _Bound:
         """Return the counters of some lines; a missing one is new, and not kept yet."""
         rates, accounts = self._rates, self._accounts
         hits = [(rates.get(hit.key) or _new_rate(hit), hit) for hit in needs.hits]
         charges = [
             (accounts.get(charge.key) or _Account(), charge) for charge in needs.charges
         ]
-        return _Found(self._era, hits, charges)
+        return _Bound(self._era, hits, charges)
 
-    def _keep(self, needs: Needs, found: _Found, now: int) -> None:
+    def _keep(self, needs: Needs, bound: _Bound, now: int) -> None:
         """Remember the counters of a call that is admitted.
 
         Raises:
@@ -231,14 +246,9 @@ class MemoryStore:
         """
         if self._size() + self._new(needs) > self._sweep_at:
             self._make_room(needs, now)
-        self._rates.update((hit.key, rate) for rate, hit in found.hits)
-        self._accounts.update((each.key, account) for account, each in found.charges)
-        needs.bound = found._replace(era=self._era)
-
-    def _hold(self, hold_id: str, hold: _Hold) -> None:
-        self._holds[hold_id] = hold
-        if hold.expires < self._next_end:
-            self._next_end = hold.expires
+        self._rates.update((hit.key, rate) for rate, hit in bound.hits)
+        self._accounts.update((each.key, account) for account, each in bound.charges)
+        needs.bound = bound._replace(era=self._era)
 
     def _size(self) -> int:
         return len(self._accounts) + len(self._rates)
@@ -271,7 +281,9 @@ class MemoryStore:
         self._era = object()
         # Those of holds can still be settled, or corrected.
         held = {
-            id(account) for hold in self._holds.values() for account, _ in hold.charges
+            id(account)
+            for _, charges, *_ in self._holds.values()
+            for account, _ in charges
         }
         for key, account in list(self._accounts.items()):
             if 0 < account.forget_at <= now and id(account) not in held:
@@ -279,6 +291,27 @@ class MemoryStore:
         for key, rate in list(self._rates.items()):
             if rate.is_over(now):
                 del self._rates[key]
+
+
+def _unsettled(charges: _Charges, levels: Sequence[Level]) -> list[int]:
+    """Return what a call costs that never says."""
+    held = zip(charges, levels, strict=True)
+    return [0 if charge.refund else amount for (_, charge), (_, _, amount) in held]
+
+
+def _end(
+    charges: _Charges, levels: Sequence[Level], due: Sequence[int], now: int
+) -> None:
+    for (account, charge), level, amount in zip(charges, levels, due):  # noqa: B905
+        account.held -= level[2]
+        account.used += amount
+        if charge.keep:
+            account.forget_at = now + charge.keep
+
+
+def _correct(charges: _Charges, charged: Sequence[int], due: Sequence[int]) -> None:
+    for (account, _), old, new in zip(charges, charged, due, strict=True):
+        account.used = max(account.used + new - old, 0)
 
 
 def _new_rate(hit: Hit) -> _Window | _Bucket:

@@ -17,13 +17,13 @@ from toolcell.core import (
 )
 
 from .answers import left, limited, ruled
-from .clock import microseconds
 from .decision import Decision, Degraded
 from .facts import CallFacts
+from .hold_ids import hold_id
 from .memory_store import MemoryStore
 from .quotas import Lines
 from .rules import Ruling
-from .store import NO_LIMITS, Outcome, Store
+from .store import NO_LIMITS, Found, Level, Outcome, Store
 from .units import Amount, parse_amount
 
 if TYPE_CHECKING:
@@ -47,13 +47,19 @@ class Permit:
 
     ruling: Ruling
     version: str
-    hold_id = ""
+    number = 0
+    """Of its hold in this process."""
+
     store: Store | None = None
     """Where the hold is; None where nothing is kept."""
 
     degraded: Degraded = ""
-    outcome: Outcome = NO_LIMITS
-    started = 0.0
+    found: Found = NO_LIMITS
+    """What the store said."""
+
+    now = 0
+    """When it was asked, in microseconds."""
+
     watched = False
     _decision: Decision | None = None
     _due: Sequence[int] = ()
@@ -70,14 +76,24 @@ class Permit:
 
         self.facts = facts
 
+    @property
+    def hold_id(self) -> str:
+        """The name of its hold in stores of several processes, and in records."""
+        return hold_id(self.number)
+
+    @property
+    def levels(self) -> Sequence[Level]:
+        """What its accounts had used and held, and what it holds of them."""
+        return self.found[3]
+
     def concluded(self) -> Decision:
         """Return the decision that came of it."""
         ruling, version = self.ruling, self.version
         if self.degraded == "open" or not self.lines.limits:
             return ruled(ruling, version, self.degraded)
-        now = microseconds(self.started)
+        outcome = Outcome._make(self.found)
         return limited(
-            *(ruling, self.lines, self.outcome, now, version),
+            *(ruling, self.lines, outcome, self.now, version),
             took=True,
             degraded=self.degraded,
         )
@@ -91,11 +107,10 @@ class Permit:
         if self.state == "settled" and self._due:
             levels = [
                 (used, held, due)
-                for (used, held, _), due in zip(
-                    self.outcome.levels, self._due, strict=True
-                )
+                for (used, held, _), due in zip(self.levels, self._due, strict=True)
             ]
-            return left(self.lines, self.outcome._replace(levels=levels), taken=True)
+            outcome = Outcome._make(self.found)._replace(levels=levels)
+            return left(self.lines, outcome, taken=True)
         return self.decision.remaining
 
     @property
@@ -136,7 +151,7 @@ class Permit:
         name = None if kind is None else kind.__name__
         if isinstance(error, ToolcellError):
             name = error.kind
-        cost = self.lines.held(self.outcome.levels)
+        cost = self.lines.held(self.levels)
         if error is None:
             status = "unsettled"
         else:
@@ -182,10 +197,10 @@ class Permit:
         if self.state != "open":
             return False
         self.state = "settled"
-        self._due = due = self.lines.due(self.outcome.levels, measured)
+        self._due = due = self.lines.due(self.found[3], measured)
         store = self.store
         if isinstance(store, MemoryStore):
-            store.settle_now(self.hold_id, due)
+            store.settle_soon(self.number, due)
         elif store is not None:
             await self._guard.settle(self, due)
         self._guard.record(self, measured, status, error_kind, result, settled=True)

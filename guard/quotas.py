@@ -182,6 +182,7 @@ class Lines:
     __slots__ = (
         "facts",
         "limits",
+        "measurable",
         "needs",
         "on_trial",
         "places",
@@ -209,16 +210,18 @@ class Lines:
         for place, limit in enumerate(limits[len(needs.hits) :]):
             self.places.setdefault(limit.unit, []).append(place)
         self.slots = self.places.get("slots", ())
+        # A call is one call, whatever it says.
+        self.measurable = {u: p for u, p in self.places.items() if u != "calls"}
 
     def due(self, levels: Sequence[Level], measured: Mapping[str, int]) -> list[int]:
         """Return what each account is charged, given what was measured."""
-        due = [held for _, _, held in levels]
+        due = []
+        for level in levels:
+            due.append(level[2])  # noqa: PERF401  (a comprehension costs more here)
         if due:
-            for unit in measured:
-                # A call is one call, whatever it says.
-                if unit in self.places and unit != "calls":
-                    for place in self.places[unit]:
-                        due[place] = measured[unit]
+            for unit, amount in measured.items():
+                for place in self.measurable.get(unit, ()):
+                    due[place] = amount
             for place in self.slots:
                 due[place] = 0
         return due

@@ -274,7 +274,7 @@ class SQLiteStore:
     def _look(self, request: Reservation) -> Outcome:
         hits = [(self, hit) for hit in request.hits]
         charges = [(self._account(charge.key), charge) for charge in request.charges]
-        return look(hits, charges, self._now)
+        return Outcome._make(look(hits, charges, self._now))
 
     def _account(self, key: str) -> _Account:
         row = self._db.execute(

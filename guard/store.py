@@ -88,6 +88,9 @@ class Outcome(NamedTuple):
     """For each charge its account."""
 
 
+Found = tuple[bool, Sequence[int], Sequence[int], Sequence[Level]]
+"""An outcome without its names, which cost more to give than it takes to find."""
+
 NO_LIMITS = Outcome(admitted=True, waits=(), room=(), levels=())
 """What comes of a call that nothing limits."""
 
@@ -143,7 +146,7 @@ def look(
     hits: Sequence[tuple[Rate, Hit]],
     charges: Sequence[tuple[Account, Charge]],
     now: int,
-) -> Outcome:
+) -> Found:
     """Judge what a call needs: of each account `used + held + amount <= limit`."""
     admitted = True
     waits, free, levels = [], [], []
@@ -153,11 +156,11 @@ def look(
         free.append(left)
         if wait and hit.enforced:
             admitted = False
-    for account, (_, amount, limit, _, _, enforced) in charges:
-        used, held = account.used, account.held
+    for account, charge in charges:
+        used, held, amount = account.used, account.held, charge.amount
         if amount is None:
-            amount = max(limit - used - held, 1)
+            amount = max(charge.limit - used - held, 1)
         levels.append((used, held, amount))
-        if used + held + amount > limit and enforced:
+        if used + held + amount > charge.limit and charge.enforced:
             admitted = False
-    return Outcome(admitted, waits, free, levels)
+    return admitted, waits, free, levels

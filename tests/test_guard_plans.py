@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -72,6 +73,39 @@ async def test_a_reset_is_seen_by_calls_that_were_made_before() -> None:
             await spend(guard, call())
         await refusal(guard, call())
         assert await guard.reset("a", by="pat") == 3
+
+
+async def test_what_was_settled_before_a_reset_is_forgotten_with_it() -> None:
+    clock = FakeClock()
+    budgets = [{"unit": "usd", "limit": "2"}]
+    guard = guard_with(clock, MemoryStore(clock=clock), budgets=budgets)
+    for _ in range(3):
+        await spend(guard, call(), facts(usd="2"), usd="2")
+        assert await guard.reset("a", by="pat") == 1
+
+
+async def test_rates_go_by_the_clock_of_the_store() -> None:
+    clock, clock_of_store = FakeClock(), FakeClock()
+    guard = guard_with(clock, MemoryStore(clock=clock_of_store), rate_limits=["1/hour"])
+    await spend(guard, call())
+
+    clock.now += 7200
+    await refusal(guard, call())
+    clock_of_store.now += 3600
+    await spend(guard, call())
+
+
+async def test_a_settlement_after_the_end_of_its_hold_corrects_it() -> None:
+    clock, known = FakeClock(), facts(usd="2")
+    known = replace(known, hold_seconds=10)
+    budgets = [{"unit": "usd", "limit": "3"}]
+    guard = guard_with(clock, MemoryStore(clock=clock), budgets=budgets)
+    async with guard.admit(call(), known) as permit:
+        clock.now += 11
+        await refusal(guard, call(), known)
+        await permit.settle({"usd": "1"})
+    await spend(guard, call(), known, usd="2")
+    await refusal(guard, call(), known)
 
 
 async def test_a_counter_that_was_forgotten_is_not_counted_on() -> None:
