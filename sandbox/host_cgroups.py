@@ -19,9 +19,14 @@ _numbers = itertools.count()
 _EMPTY_SECONDS = 5.0
 
 
+def name_of(process: str) -> str:
+    """Return what marks a process's groups: whose pid means something only here."""
+    return f"{PREFIX}{owner.pid_namespace()}-{process}"
+
+
 def own_name() -> str:
-    """Return the name that marks this process's groups, unique over pid reuse."""
-    return f"{PREFIX}{owner.this_process()}"
+    """Return what marks this process's groups, unique over pid reuse."""
+    return name_of(owner.this_process())
 
 
 def parents() -> dict[str, str]:
@@ -137,18 +142,22 @@ def _remove_tree(path: Path, end: float) -> None:
 
 
 def sweep() -> list[str]:
-    """Remove the groups of dead owners; return what was removed."""
+    """Remove the groups of owners that are dead, as far as can be seen from here.
+
+    Returns:
+        What was removed.
+    """
     try:
         places = set(parents().values())
     except OSError:
         return []
     removed = []
+    mark = name_of("")
     for place in places:
         with contextlib.suppress(OSError):
             for name in os.listdir(place):
-                marked = name.startswith(PREFIX) and name != f"{PREFIX}host"
-                process = name.removeprefix(PREFIX).rpartition("-")[0]
-                if marked and not owner.lives(process):
+                process = name.removeprefix(mark).rpartition("-")[0]
+                if name.startswith(mark) and not owner.lives(process):
                     remove({"": f"{place}/{name}"})
                     removed.append(f"{place}/{name}")
     return removed

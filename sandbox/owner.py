@@ -20,11 +20,21 @@ def start_time(pid: int) -> str:
 
 
 @functools.cache
+def pid_namespace() -> int:
+    """Return the number of the namespace in which pids mean what they do here.
+
+    Raises:
+        OSError: There is no /proc.
+    """
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+@functools.cache
 def place() -> str:
     """Return the name of this machine's boot and PID namespace."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+        return f"{boot}.{pid_namespace()}"
     return socket.gethostname()
 
 

@@ -200,8 +200,7 @@ def footprint() -> dict[str, int]:
     groups = 0
     try:
         for place in set(host_cgroups.parents().values()):
-            own = f"{host_cgroups.PREFIX}{owner.this_process()}"
-            for path in Path(place).glob(f"{own}*"):
+            for path in Path(place).glob(f"{host_cgroups.own_name()}*"):
                 groups += sum(each.is_dir() for each in path.iterdir())
     except OSError:
         pass

@@ -195,7 +195,7 @@ def groups_of(process: str) -> list[str]:
         f"{place}/{name}"
         for place in places
         for name in os.listdir(place)
-        if name.startswith(f"{host_cgroups.PREFIX}{process}-")
+        if name.startswith(f"{host_cgroups.name_of(process)}-")
     ]
 
 

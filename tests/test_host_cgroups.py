@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox import host_cgroups
+from toolcell.sandbox import host_cgroups, owner
 
 from .conftest import missing
 
@@ -64,3 +64,21 @@ def test_a_group_that_is_half_made_is_taken_back(
         host_cgroups.create()
 
     assert set(Path(place).glob(own)) == before
+
+
+def test_the_sweep_takes_only_groups_whose_owner_can_be_seen_to_be_dead() -> None:
+    ours = made()
+    place = str(Path(next(iter(ours.values()))).parent)
+    elsewhere = f"{host_cgroups.PREFIX}{owner.pid_namespace() + 1}-999999-1-0"
+    dead = f"{host_cgroups.name_of('999999-1')}-0"
+    try:
+        for name in (elsewhere, dead):
+            Path(place, name).mkdir()
+
+        removed = host_cgroups.sweep()
+
+        assert f"{place}/{dead}" in removed
+        assert Path(place, elsewhere).exists()
+        assert all(Path(path).exists() for path in ours.values())
+    finally:
+        host_cgroups.remove({**ours, "elsewhere": f"{place}/{elsewhere}"})
