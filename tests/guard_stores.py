@@ -7,24 +7,40 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
-from toolcell.guard import MemoryStore, RedisStore, SQLiteStore, Store
+from toolcell.guard import Store
 
+from .guard_worker import Place
 from .guards import FakeClock
 from .redis_server import RedisServer
 
-PATIENCE = 30.0
-"""Seconds that stores wait in tests, where a slow machine is no failure."""
+STORES = ["memory", "sqlite", "redis"]
+"""The table of stores."""
+
+SHARED = ["sqlite", "redis"]
+"""Those that processes share."""
 
 StoreMaker = Callable[[FakeClock], Store]
-STORES = ["memory", "sqlite", "redis"]
+
+
+def sizes(small: int, whole: int, seconds: float) -> list[Any]:
+    """Return the rounds of a proof: few in each run of the tests, all for `full`.
+
+    Args:
+        small: Few.
+        whole: All.
+        seconds: When all of them are too slow.
+    """
+    marks = [pytest.mark.full, pytest.mark.timeout(seconds)]
+    return [small, pytest.param(whole, marks=marks)]
 
 
 @contextmanager
-def store_makers(name: str) -> Iterator[StoreMaker]:
-    """Yield a function that makes new, empty stores of one kind."""
+def store_places(name: str) -> Iterator[Callable[[], Place]]:
+    """Yield a function that finds places for new, empty stores of one kind."""
     numbers = itertools.count()
     with TemporaryDirectory() as folder, ExitStack() as stack:
         url = ""
@@ -34,17 +50,18 @@ def store_makers(name: str) -> Iterator[StoreMaker]:
             server.start()
             url = server.url
 
-        def make(clock: FakeClock) -> Store:
+        def place() -> Place:
             number = next(numbers)
-            if name == "memory":
-                return MemoryStore(clock=clock)
-            if name == "sqlite":
-                path = Path(folder, f"{number}.db")
-                return SQLiteStore(path, clock=clock, deadline=PATIENCE)
-            prefix = f"t{number}"
-            return RedisStore(url, prefix=prefix, clock=clock, deadline=PATIENCE)
+            return Place(name, url or f"{folder}/{number}.db", f"t{number}")
 
-        yield make
+        yield place
+
+
+@contextmanager
+def store_makers(name: str) -> Iterator[StoreMaker]:
+    """Yield a function that makes new, empty stores of one kind."""
+    with store_places(name) as place:
+        yield lambda clock: place().open(clock)
 
 
 @pytest.fixture(scope="module", params=STORES)

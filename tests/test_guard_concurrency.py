@@ -23,7 +23,8 @@ from toolcell.guard import ActionGuard, AgentPolicy, SQLiteStore, Store
 from toolcell.guard.store import Charge, Reservation
 
 from .conftest import run_apart
-from .guard_stores import PATIENCE, StoreMaker, make_store
+from .guard_stores import StoreMaker, make_store
+from .guard_worker import PATIENCE
 from .guards import FREE, FakeClock, call, facts, impatient_threads
 from .redis_server import RedisServer
 

@@ -16,7 +16,7 @@ from toolcell.core import ConfigError, GuardError, PolicyError, StoreUnavailable
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, RedisStore, SQLiteStore
 from toolcell.guard.store import Outcome, Reservation
 
-from .guard_stores import PATIENCE
+from .guard_worker import PATIENCE
 from .guards import FREE, call, facts, impatient_threads, spend
 from .redis_server import RedisServer
 
