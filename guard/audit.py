@@ -42,9 +42,12 @@ FIELD_BYTES = 2_048
 of the field stand in its place."""
 
 _FRAME_BYTES = 256
-_TIME_CHARACTERS = len('"time":"2000-01-01T00:00:00.000000Z",')
-_NOTHING: Mapping[str, Any] = {}
+_TEXTS = 256
+_OPEN = 1_000
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
+# Also what was read, so that no other object can have its id.
+_Key = tuple[int, int, str | None, str]
+_Text = tuple[CallFacts, Decision, str, str]
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 
 
@@ -85,8 +88,9 @@ class AuditLog:
         self._run_records = run_records
         self._runs: OrderedDict[str, int] = OrderedDict()
         self._clock = clock
-        self._last: tuple[Decision, str, str] | None = None
-        """The last decision, its text, and its detail; most are the same one."""
+        self._texts: dict[_Key, _Text] = {}
+        self._open: dict[str, tuple[ToolCall, CallFacts, str]] = {}
+        """What the outcome of a call will say again, by its hold."""
 
         self._file = AuditFile(Path(path), key_bytes(key), self._repaired)
         try:
@@ -123,7 +127,10 @@ class AuditLog:
             names = ", ".join(sorted(_RESERVED & fields.keys()))
             raise InvalidInputError(f"every record has its own {names}")
         labels = {"event": event, "run": run} if run else {"event": event}
-        return self._append(ascii_json(labels)[1:-1], run, fields)
+        members = ascii_json(labels)[1:-1]
+        if fields:
+            members += f",{self._redactor.json(fields)[1:-1]}"
+        return self._append(members, run)
 
     def decision(
         self,
@@ -138,16 +145,18 @@ class AuditLog:
         Raises:
             AuditError: As `append`.
         """
-        last = self._last
-        if last is None or last[0] is not decision:
-            said = decision.to_json()
-            detail = said.pop("detail", "")
-            last = self._last = decision, ascii_json(said)[1:-1], detail
-        _, known, detail = last
-        labels = f'"event":"decision",{_labels(call, facts, hold_id)},{known}'
-        heard = {**_heard(call), "arguments": call.arguments, "detail": detail}
-        run = f"{call.agent_id or ''}/{facts.run_id or ''}"
-        return self._append(labels, run, heard)
+        _, _, who, said = self._text(call, facts, decision)
+        subject = self._subject(who, call, hold_id)
+        arguments = self._redactor.json(call.arguments)
+        head = self._append(
+            f'"event":"decision",{subject},{said},"arguments":{arguments}',
+            f"{call.agent_id or ''}/{facts.run_id or ''}",
+        )
+        if hold_id is not None:
+            if len(self._open) >= _OPEN:
+                self._open.clear()
+            self._open[hold_id] = call, facts, subject
+        return head
 
     def outcome(
         self,
@@ -176,16 +185,16 @@ class AuditLog:
         Raises:
             AuditError: As `append`.
         """
-        ended = {
-            "status": status,
-            "duration_ms": round(duration_ms, 3),
-            "cost": cost,
-            "error_kind": error_kind,
-            "result_hash": result_hash,
-        }
-        known = ascii_json(ended)[1:-1]
-        labels = f'"event":"outcome",{_labels(call, facts, hold_id)},{known}'
-        return self._append(labels, "", _heard(call))
+        known = self._open.pop(hold_id or "", None)
+        if known is not None and known[0] is call and known[1] is facts:
+            subject = known[2]
+        else:
+            subject = self._subject(self._who(call, facts), call, hold_id)
+        return self._append(
+            f'"event":"outcome",{subject},"status":{quoted(status)},'
+            f'"duration_ms":{round(duration_ms, 3)},"cost":{ascii_json(cost)},'
+            f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}'
+        )
 
     def digest(self, value: Any) -> str:
         """Return a hash of a value without its secrets, to record in its place."""
@@ -210,8 +219,40 @@ class AuditLog:
             runs.popitem(last=False)
         return count
 
-    def _append(self, labels: str, run: str, heard: Mapping[str, Any]) -> AuditHead:
-        record = self._record(labels, heard)
+    def _text(self, call: ToolCall, facts: CallFacts, decision: Decision) -> _Text:
+        """Return what a decision's record says of no call in particular."""
+        key = id(facts), id(decision), call.agent_id, call.name
+        text = self._texts.get(key)
+        if text is None or text[0] is not facts or text[1] is not decision:
+            if len(self._texts) >= _TEXTS:
+                self._texts.clear()
+            text = facts, decision, self._who(call, facts), self._said(decision)
+            self._texts[key] = text
+        return text
+
+    def _who(self, call: ToolCall, facts: CallFacts) -> str:
+        agent, tool = _quoted(call.agent_id), self._heard(call.name)
+        return f'"agent_id":{agent},{facts.labels},"tool":{tool}'
+
+    def _said(self, decision: Decision) -> str:
+        said = decision.to_json()
+        detail = self._heard(said.pop("detail", ""))
+        return f'{ascii_json(said)[1:-1]},"detail":{detail}'
+
+    def _subject(self, who: str, call: ToolCall, hold_id: str | None) -> str:
+        """Return the members that each record of a call has."""
+        parent = "null" if call.parent_id is None else self._heard(call.parent_id)
+        return (
+            f'{who},"hold_id":{_quoted(hold_id)},'
+            f'"call_id":{self._heard(call.id)},"parent_id":{parent}'
+        )
+
+    def _heard(self, word: str) -> str:
+        """Return the JSON of a word that came from a model."""
+        return quoted(self._redactor.text(word))
+
+    def _append(self, members: str, run: str = "") -> AuditHead:
+        record = self._record(members)
         with self._file as file:
             count = self._count(run) if run else 0
             if count <= self._run_records:
@@ -225,31 +266,15 @@ class AuditLog:
             hint="start a new run, or give the log a higher run_records",
         )
 
-    def _record(self, labels: str, heard: Mapping[str, Any] = _NOTHING) -> str:
-        """Return what a record holds: the members of a JSON object.
-
-        Args:
-            labels: Words of the host's own, where no secret can be; such members too.
-            heard: What came from a model, a tool or a person.
-        """
+    def _record(self, members: str) -> str:
+        """Return what a record holds, with its time: the members of a JSON object."""
+        members = _printable(members)
+        if len(members) > LINE_BYTES - _FRAME_BYTES:
+            members = _shortened(members)
         now = self._clock()
         seconds = int(now)
         rest = int((now - seconds) * 1_000_000)
-        text = f'"time":"{_second(seconds)}.{rest:06d}Z",{labels}'
-        if not heard:
-            return text
-        said = self._redactor.json(heard)
-        if len(text) + len(said) > LINE_BYTES - _FRAME_BYTES:
-            fields = {**json.loads(f"{{{labels}}}"), **heard}
-            small = {name: self._small(value) for name, value in fields.items()}
-            return f"{text[:_TIME_CHARACTERS]}{self._redactor.json(small)[1:-1]}"
-        return f"{text},{said[1:-1]}"
-
-    def _small(self, value: Any) -> Any:
-        text = self._redactor.json(value)
-        if len(text) <= FIELD_BYTES:
-            return value
-        return f"[{len(text)} bytes left out, sha256 {_sha256(text)}]"
+        return f'"time":"{_second(seconds)}.{rest:06d}Z",{members}'
 
     def _repaired(self, lost: bytes) -> str:
         digest = sha256(lost).hexdigest()
@@ -257,14 +282,27 @@ class AuditLog:
         return self._record(ascii_json(labels)[1:-1])
 
 
-def _labels(call: ToolCall, facts: CallFacts, hold_id: str | None) -> str:
-    agent = "null" if call.agent_id is None else quoted(call.agent_id)
-    hold = "null" if hold_id is None else quoted(hold_id)
-    return f'"agent_id":{agent},{facts.labels},"hold_id":{hold}'
+def _quoted(word: str | None) -> str:
+    """Return the JSON of a word of the host's own, where no secret can be."""
+    return "null" if word is None else quoted(word)
 
 
-def _heard(call: ToolCall) -> dict[str, Any]:
-    return {"call_id": call.id, "parent_id": call.parent_id, "tool": call.name}
+def _printable(members: str) -> str:
+    """Escape the one character that is ASCII, unprintable, and bare in JSON."""
+    return members.replace("\x7f", "\\u007f")
+
+
+def _shortened(members: str) -> str:
+    fields = json.loads(f"{{{members}}}")
+    small = {name: _small(value) for name, value in fields.items()}
+    return _printable(ascii_json(small)[1:-1])
+
+
+def _small(value: Any) -> Any:
+    text = _printable(ascii_json(value))
+    if len(text) <= FIELD_BYTES:
+        return value
+    return f"[{len(text)} bytes left out, sha256 {_sha256(text)}]"
 
 
 @functools.lru_cache(maxsize=16)

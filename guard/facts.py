@@ -91,8 +91,8 @@ class CallFacts:
 NO_FACTS = CallFacts()
 
 
-def ascii_json(value: Mapping[str, Any]) -> str:
-    """Return a JSON object as ASCII text without spaces."""
+def ascii_json(value: Any) -> str:
+    """Return JSON as ASCII text without spaces."""
     try:
         text = to_json(value).decode()
     except ValueError:  # half a surrogate pair

@@ -79,9 +79,13 @@ _FORMS = tuple(
     )
 )
 _SHORTEST_FORM = 14
-_WORDS_OF_SECRETS = tuple(
+_WORDS_OF_SECRETS = sorted(
     ({word for words, _ in _FORMS for word in words} - {"authorization"})
     | {"auth", "cookie", "credential", "session"}
+)
+_PLAIN_WORDS = tuple(word for word in _WORDS_OF_SECRETS if not {*word} & {"_", "-"})
+_SIGNED_WORDS = tuple(
+    (sign, tuple(word for word in _WORDS_OF_SECRETS if sign in word)) for sign in "_-"
 )
 _to_json = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False
@@ -223,9 +227,14 @@ def _number(value: float) -> JsonValue:
 
 def _may_hold_secrets(text: str) -> bool:
     lower = text.lower()
-    for word in _WORDS_OF_SECRETS:
+    for word in _PLAIN_WORDS:
         if word in lower:
             return True
+    for sign, words in _SIGNED_WORDS:
+        if sign in lower:
+            for word in words:
+                if word in lower:
+                    return True
     return False
 
 

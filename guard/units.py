@@ -79,6 +79,7 @@ def _no_money(value: object) -> InvalidInputError:
     )
 
 
+@lru_cache(maxsize=4096)
 def show_amount(unit: str, amount: int) -> int | str:
     """Return an amount as callers write it."""
     if unit != "usd":

@@ -360,6 +360,47 @@ def test_a_large_field_is_replaced_by_its_size_and_hash(tmp_path: Path) -> None:
     assert verify_audit(path).ok
 
 
+def test_no_text_makes_a_line_longer_than_lines_may_be(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    # Each of these becomes six characters, so that no line end or escape gets through.
+    arguments: dict[str, Any] = {f"a{n}": "\x7f" * 4000 for n in range(5)}
+    call = ToolCall(id="\x7f" * 200, name="t", arguments=arguments)
+    with AuditLog(path) as log:
+        log.decision(call, CallFacts(), Decision(verdict="deny", reason="denied"))
+        log.append("note", **arguments)
+    first, second = (json.loads(line) for line in lines_of(path))
+
+    assert verify_audit(path).ok
+    assert "bytes left out, sha256 " in first["arguments"]
+    assert first["call_id"] == call.id
+    assert second["a4"].startswith("[24002 bytes left out")
+
+
+def test_records_of_a_call_name_that_call_alone(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    allow = Decision(verdict="allow", reason="allowed")
+    calls = [
+        ToolCall(id=f"c{n}", name=f"t{n % 2}", agent_id=f"a{n % 3}", parent_id="p")
+        for n in range(6)
+    ]
+    with AuditLog(path) as log:
+        for call in calls:
+            facts = CallFacts(run_id=f"run of {call.id}")
+            log.decision(call, facts, allow, hold_id="the same")
+        for call in calls:
+            facts = CallFacts(run_id=f"run of {call.id}")
+            log.outcome(
+                call, facts, status="ok", duration_ms=1, cost={}, hold_id="the same"
+            )
+    records = [json.loads(line) for line in lines_of(path)]
+
+    for call, record in zip(calls * 2, records, strict=True):
+        told = (record["call_id"], record["tool"], record["agent_id"])
+        assert told == (call.id, call.name, call.agent_id)
+        assert record["run_id"] == f"run of {call.id}"
+        assert (record["parent_id"], record["hold_id"]) == ("p", "the same")
+
+
 def test_bad_use_is_told(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
     log = AuditLog(path)
