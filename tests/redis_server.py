@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -14,13 +15,19 @@ from .conftest import missing
 
 
 class RedisServer:
-    """A server that can be stopped and started again with its data."""
+    """A server that can be stopped and started again.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Its data.
+        keeps: Whether it keeps them, by `appendonly`.
+    """
+
+    def __init__(self, folder: Path, *, keeps: bool = True) -> None:
         self._program = shutil.which("redis-server") or ""
         if not self._program:
             missing("there is no redis-server")
         self._folder = folder
+        self._keeps = "yes" if keeps else "no"
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{folder}/redis.sock"
 
@@ -29,7 +36,7 @@ class RedisServer:
         self._process = subprocess.Popen(
             [
                 *(self._program, "--port", "0", "--unixsocket", "redis.sock"),
-                *("--save", "", "--appendonly", "yes", "--appendfsync", "always"),
+                *("--save", "", "--appendonly", self._keeps, "--appendfsync", "always"),
             ],
             cwd=self._folder,
             stdout=subprocess.DEVNULL,
@@ -46,6 +53,23 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def stop(self) -> None:
+        """End it as an administrator does."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Let it hang; what it is sent meanwhile it does later."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def client(self) -> redis.Redis:
         """Return a client of the test's own."""

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import csv
 import threading
+from collections.abc import Iterator
 from fractions import Fraction
 
 import anyio
 import pytest
 
 from toolcell.core import GuardDeniedError
-from toolcell.guard import ActionGuard, AgentPolicy, MemoryStore
+from toolcell.guard import ActionGuard, AgentPolicy, Store
 
 from .conftest import run_apart
 from .corpora import corpus_file
-from .guards import NOON, FakeClock, call, facts
+from .guard_stores import store_makers
+from .guards import NOON, FakeClock, call, facts, impatient_threads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
 
@@ -28,6 +30,31 @@ TRACES = {
 """Each trace, and how many requests are in it."""
 
 US = 1_000_000
+_FULL = [pytest.mark.full, pytest.mark.timeout(1800)]
+REPLAYS = pytest.mark.parametrize(
+    ("store_name", "records"),
+    [
+        ("memory", 10_000),
+        ("sqlite", 500),
+        ("redis", 500),
+        pytest.param("sqlite", 10_000, marks=_FULL),
+        pytest.param("redis", 10_000, marks=_FULL),
+    ],
+)
+"""Each store, and how many requests of a trace it is given at most."""
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(store_name: str, clock: FakeClock) -> Iterator[Store]:
+    with store_makers(store_name) as make:
+        made = make(clock)
+        yield made
+        run_apart(made.aclose)
 
 
 def arrivals(name: str) -> list[tuple[int, int]]:
@@ -44,21 +71,23 @@ def arrivals(name: str) -> list[tuple[int, int]]:
     ]
 
 
-def guard_with(clock: FakeClock, **fields: object) -> ActionGuard:
+def guard_with(store: Store, clock: FakeClock, **fields: object) -> ActionGuard:
     policy = AgentPolicy(agent_id="a", allow=["*"], **fields)
-    return ActionGuard([policy], store=MemoryStore(clock=clock), clock=clock)
+    return ActionGuard([policy], store=store, clock=clock)
 
 
 @pytest.mark.attack(119)
 @pytest.mark.parametrize("name", TRACES)
-async def test_no_window_of_a_trace_holds_too_many_rg_26(name: str) -> None:
-    clock = FakeClock()
+@REPLAYS
+async def test_no_window_of_a_trace_holds_too_many_rg_26(
+    store: Store, clock: FakeClock, name: str, records: int
+) -> None:
     limits = {60: 50, 7: 9}
     rates = [f"{calls}/{seconds} seconds" for seconds, calls in limits.items()]
-    guard = guard_with(clock, rate_limits=rates)
+    guard = guard_with(store, clock, rate_limits=rates)
     admitted: list[int] = []
     refused = 0
-    for at, _ in arrivals(name):
+    for at, _ in arrivals(name)[:records]:
         clock.now = NOON + at / US
         room = all(
             sum(each > at - seconds * US for each in admitted[-calls:]) < calls
@@ -88,12 +117,14 @@ async def test_no_window_of_a_trace_holds_too_many_rg_26(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRACES)
-async def test_a_bucket_decides_as_a_plain_one_record_by_record(name: str) -> None:
-    clock = FakeClock()
+@REPLAYS
+async def test_a_bucket_decides_as_a_plain_one_record_by_record(
+    store: Store, clock: FakeClock, name: str, records: int
+) -> None:
     rate = {"limit": "60/minute", "algorithm": "bucket", "burst": 5}
-    guard = guard_with(clock, rate_limits=[rate])
+    guard = guard_with(store, clock, rate_limits=[rate])
     tokens, last = Fraction(5), 0
-    for at, _ in arrivals(name):
+    for at, _ in arrivals(name)[:records]:
         clock.now = NOON + at / US
         tokens, last = min(tokens + Fraction(at - last, US), Fraction(5)), at
         told = await guard.decide(call(), facts())
@@ -105,30 +136,37 @@ async def test_a_bucket_decides_as_a_plain_one_record_by_record(name: str) -> No
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_tokens_charged_are_the_tokens_admitted_also_with_64_threads(name: str) -> None:
-    clock = FakeClock()
-    limit = 1_000_000
-    guard = guard_with(clock, budgets=[{"unit": "tokens", "limit": limit}])
-    requests = arrivals(name)[:1280]
+@REPLAYS
+def test_tokens_charged_are_the_tokens_admitted_also_with_64_threads(
+    store: Store, clock: FakeClock, name: str, records: int
+) -> None:
+    requests = [tokens for _, tokens in arrivals(name)[: min(records, 1280)]]
+    limit = sum(requests) // 2
+    guard = guard_with(store, clock, budgets=[{"unit": "tokens", "limit": limit}])
     charged: list[int] = []
+    refused: list[int] = []
 
-    async def replay(part: list[tuple[int, int]]) -> None:
-        for _, tokens in part:
+    async def replay(part: list[int]) -> None:
+        for tokens in part:
             try:
                 async with guard.admit(call(), facts(tokens=tokens)) as permit:
                     await permit.settle({"tokens": tokens})
                 charged.append(tokens)
-            except GuardDeniedError:
-                pass
+            except GuardDeniedError as error:
+                assert error.details["reason"] == "budget_exceeded"
+                refused.append(tokens)
 
     threads = [
         threading.Thread(target=anyio.run, args=[replay, requests[number::64]])
         for number in range(64)
     ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with impatient_threads():
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
     told = run_apart(guard.decide, call(), facts())
-    assert told.remaining == {"a tokens/total": limit - sum(charged)}
-    assert sum(charged) <= limit < sum(tokens for _, tokens in requests)
+    left = limit - sum(charged)
+    assert told.remaining == {"a tokens/total": left}
+    assert sorted(charged + refused) == sorted(requests)
+    assert 0 <= left < min(refused)
