@@ -12,6 +12,8 @@ from pathlib import Path
 from . import owner
 
 PREFIX = "toolcell-"
+_LEAF = f"{PREFIX}host"
+_MOVES = 10
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 _numbers = itertools.count()
@@ -73,25 +75,39 @@ def _own_paths() -> dict[str, str]:
     return result
 
 
-def _delegated(path: str) -> str:
-    """Return `path` once its children can have limits (cgroup version 2)."""
-    available = Path(path, "cgroup.controllers").read_text().split()
+def _delegated(own: str) -> str:
+    """Return a group whose children can have limits (cgroup version 2).
+
+    A group with members cannot have such children; so what is in it steps aside into
+    a leaf, which is allowed only where this subtree was delegated to us.
+    """
+    # This process has stepped aside already, if it or its parent made cells before.
+    path = Path(own).parent if Path(own).name == _LEAF else Path(own)
+    available = (path / "cgroup.controllers").read_text().split()
     missing = [name for name in _V2_CONTROLLERS if name not in available]
     if missing:
         raise OSError(f"{path} has no controller {', '.join(missing)}")
     wanted = " ".join(f"+{name}" for name in _V2_CONTROLLERS)
-    control = Path(path, "cgroup.subtree_control")
+    control = path / "cgroup.subtree_control"
     try:
         control.write_text(wanted)
     except OSError:
-        # A group with members cannot have children with limits; step aside into
-        # a leaf, which is allowed only where this subtree was delegated to us.
-        leaf = Path(path, f"{PREFIX}host")
-        leaf.mkdir(exist_ok=True)
-        for pid in Path(path, "cgroup.procs").read_text().split():
-            Path(leaf, "cgroup.procs").write_text(pid)
+        _step_aside(path)
         control.write_text(wanted)
-    return path
+    return str(path)
+
+
+def _step_aside(path: Path) -> None:
+    leaf = path / _LEAF
+    leaf.mkdir(exist_ok=True)
+    # They may fork meanwhile.
+    for _ in range(_MOVES):
+        members = (path / "cgroup.procs").read_text().split()
+        if not members:
+            return
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                (leaf / "cgroup.procs").write_text(pid)
 
 
 def create() -> dict[str, str]:

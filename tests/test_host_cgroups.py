@@ -82,3 +82,44 @@ def test_the_sweep_takes_only_groups_whose_owner_can_be_seen_to_be_dead() -> Non
         assert all(Path(path).exists() for path in ours.values())
     finally:
         host_cgroups.remove({**ours, "elsewhere": f"{place}/{elsewhere}"})
+
+
+@pytest.mark.parametrize("own", ["/app", "/app/toolcell-host"])
+def test_a_host_that_stepped_aside_makes_groups_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str
+) -> None:
+    monkeypatch.setattr(host_cgroups, "_mounts", lambda: {"unified": str(tmp_path)})
+    monkeypatch.setattr(host_cgroups, "_own_paths", lambda: {"unified": own})
+    (tmp_path / "app" / "toolcell-host").mkdir(parents=True)
+    (tmp_path / "app" / "cgroup.controllers").write_text("cpu memory pids\n")
+
+    assert host_cgroups.parents() == {"unified": f"{tmp_path}/app"}
+
+
+def test_what_is_in_the_group_steps_aside_into_one_leaf(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(host_cgroups, "_mounts", lambda: {"unified": str(tmp_path)})
+    monkeypatch.setattr(host_cgroups, "_own_paths", lambda: {"unified": "/app"})
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "cgroup.controllers").write_text("cpu memory pids\n")
+    (app / "cgroup.procs").write_text("41\n")
+    write = Path.write_text
+
+    def kernel(path: Path, text: str) -> int:
+        """Refuse as the kernel does; a process is in one group."""
+        if (
+            path.name == "cgroup.subtree_control"
+            and (app / "cgroup.procs").stat().st_size
+        ):
+            raise OSError(16, "Device or resource busy")
+        if path == app / "toolcell-host" / "cgroup.procs":
+            write(app / "cgroup.procs", "")
+        return write(path, text)
+
+    monkeypatch.setattr(Path, "write_text", kernel)
+
+    assert host_cgroups.parents() == {"unified": str(app)}
+    assert (app / "toolcell-host" / "cgroup.procs").read_text() == "41"
+    assert (app / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
