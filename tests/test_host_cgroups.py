@@ -42,7 +42,10 @@ def test_a_removed_group_waits_until_what_it_killed_has_left() -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == b"held\n"
         for path in groups.values():
-            Path(path, "cgroup.procs").write_text(str(program.pid))
+            # As cells are: a group that has such children has no members.
+            cell = Path(path, "cell")
+            cell.mkdir()
+            (cell / "cgroup.procs").write_text(str(program.pid))
 
         host_cgroups.remove(groups)
 
