@@ -121,6 +121,7 @@ for i = 1, tonumber(arg()) do
     table.insert(answer, charge.amount)
 end
 
+if redis.call('EXISTS', prefix .. 'void:' .. ARGV[2]) == 1 then admitted = 0 end
 if take == '1' and admitted == 1 then
     for _, hit in ipairs(hits) do
         if hit.wait == 0 and hit.interval > 0 then
@@ -156,7 +157,12 @@ SETTLE = (
 local now = tick(ARGV[1])
 local hold = prefix .. 'hold:' .. ARGV[2]
 local parts = redis.call('LRANGE', hold, 0, -1)
-if #parts == 0 or (parts[1] == 'ended' and #ARGV == 2) then return 0 end
+if #parts == 0 then
+    -- Its reservation may be late, and nobody waits for it any more.
+    redis.call('SET', prefix .. 'void:' .. ARGV[2], '', 'PX', 3600000)
+    return 0
+end
+if parts[1] == 'ended' and #ARGV == 2 then return 0 end
 for i = 2, #parts, 4 do
     local held, due = tonumber(parts[i + 1]), 0
     if parts[i + 2] ~= '1' then due = held end

@@ -14,7 +14,7 @@ import pytest
 
 from toolcell.core import ConfigError, GuardError, PolicyError, StoreUnavailableError
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, RedisStore, SQLiteStore
-from toolcell.guard.store import Outcome, Reservation
+from toolcell.guard.store import Charge, Hit, Outcome, Reservation
 
 from .guard_worker import PATIENCE
 from .guards import FREE, call, facts, impatient_threads, spend
@@ -171,6 +171,17 @@ async def test_what_could_not_be_settled_is_settled_later(
 
     assert await outcome_of(guard) == "allowed"
     assert await tokens_left(guard) == 89
+
+
+async def test_a_reservation_that_comes_after_it_was_given_back_is_not_taken(
+    store: RedisStore,
+) -> None:
+    # As a network may deliver them, when nobody waits for the first any more.
+    late = Reservation("late", [Hit("rate", 1, 1)], [Charge("spent", 5, 10)], 10**9)
+    assert not await store.settle("late", [0])
+    assert not (await store.reserve(late)).admitted
+    outcome = await store.peek(late._replace(hold_id="next"))
+    assert (outcome.admitted, outcome.levels) == (True, [(0, 0, 5)])
 
 
 @pytest.mark.timeout(60)
