@@ -182,7 +182,7 @@ class Lines:
     __slots__ = (
         "facts",
         "limits",
-        "measurable",
+        "measured",
         "needs",
         "on_trial",
         "places",
@@ -207,11 +207,15 @@ class Lines:
         self.places: dict[str, list[int]] = {}
         """Which charges are of a unit."""
 
+        self.measured: list[tuple[int, str]] = []
+        """Which charges a settlement can change, each with its unit."""
+
         for place, limit in enumerate(limits[len(needs.hits) :]):
             self.places.setdefault(limit.unit, []).append(place)
+            # A call is one call, whatever it says.
+            if limit.unit not in ("calls", "slots"):
+                self.measured.append((place, limit.unit))
         self.slots = self.places.get("slots", ())
-        # A call is one call, whatever it says.
-        self.measurable = {u: p for u, p in self.places.items() if u != "calls"}
 
     def due(self, levels: Sequence[Level], measured: Mapping[str, int]) -> list[int]:
         """Return what each account is charged, given what was measured."""
@@ -219,9 +223,9 @@ class Lines:
         for level in levels:
             due.append(level[2])  # noqa: PERF401  (a comprehension costs more here)
         if due:
-            for unit, amount in measured.items():
-                for place in self.measurable.get(unit, ()):
-                    due[place] = amount
+            for place, unit in self.measured:
+                if unit in measured:
+                    due[place] = measured[unit]
             for place in self.slots:
                 due[place] = 0
         return due

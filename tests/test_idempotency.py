@@ -22,7 +22,7 @@ from toolcell.tools.idempotency import Body
 
 pytestmark = pytest.mark.anyio
 PAY_1, PAY_2 = (Body("pay", {"amount": amount}) for amount in (1, 2))
-DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"}, usage={"n": 1})
+DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"})
 
 
 class Clock:
@@ -315,7 +315,7 @@ async def test_a_result_that_cannot_be_kept_is_in_doubt(path: Path) -> None:
 
 
 async def test_a_result_is_nobody_elses_to_change(keys: Idempotency) -> None:
-    given = ToolResult(call_id="1", name="pay", content={"list": [1]})
+    given = ToolResult(call_id="1", name="pay", content={"list": [1]}, usage={"n": 1})
     await keys.claim("k", PAY_1, repeatable=False)
     keys.finish("k", given)
     for result in (given, await keys.claim("k", PAY_1, repeatable=False)):
@@ -324,7 +324,7 @@ async def test_a_result_is_nobody_elses_to_change(keys: Idempotency) -> None:
 
     again = await keys.claim("k", PAY_1, repeatable=False)
     assert again is not None
-    assert again.content == {"list": [1]}
+    assert (again.content, again.usage) == ({"list": [1]}, {})
 
 
 async def test_a_run_keeps_its_key_however_long_it_takes(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -86,6 +87,8 @@ class Idempotency(ABC):
         self, key: str, body: Body, *, repeatable: bool
     ) -> ToolResult | None:
         """Return the result of an earlier run, or None: the key is the caller's.
+
+        What the run used is not in it: who asks again uses nothing.
 
         The caller then ends the key with `finish`, `forget` or `doubt`.
 
@@ -181,10 +184,22 @@ def _unknown_outcome() -> ToolExecutionError:
 
 
 class _Kept(NamedTuple):
-    body: Body
+    """What stands under a key; one object, since there are thousands."""
+
+    tool: str
+    arguments: dict[str, JsonValue]
     state: State
-    result: ToolResult | None
     expires_at: float
+    call_id: str = ""
+    name: str = ""
+    content: JsonValue = None
+
+    def result(self) -> ToolResult | None:
+        """Return what later calls get, who have used nothing."""
+        if self.state != "done":
+            return None
+        # It makes a copy of the content.
+        return ToolResult(call_id=self.call_id, name=self.name, content=self.content)
 
 
 class MemoryIdempotency(Idempotency):
@@ -224,20 +239,21 @@ class MemoryIdempotency(Idempotency):
         self._remove_expired()
         kept = self._ended.get(key)
         if kept is not None and not (repeatable and kept.state == "unknown"):
-            same, result = kept.body.text == body.text, kept.result
-            own = None if result is None else _own(result)
-            return Entry(same=same, state=kept.state, result=own)
+            same = Body(kept.tool, kept.arguments).text == body.text
+            return Entry(same=same, state=kept.state, result=kept.result())
         return None
 
     def _keep(self, key: str, body: Body, result: ToolResult) -> None:
-        self._put(key, _Kept(body, "done", _own(result), self._clock() + self._ttl))
+        ends, content = self._clock() + self._ttl, _own(result.content)
+        done = _Kept(*body, "done", ends, result.call_id, result.name, content)
+        self._put(key, done)
 
     def _drop(self, key: str, body: Body) -> None:
         # A key that runs stands in no table of ours.
         return
 
     def _suspect(self, key: str, body: Body) -> None:
-        self._put(key, _Kept(body, "unknown", None, self._clock() + self._ttl))
+        self._put(key, _Kept(*body, "unknown", self._clock() + self._ttl))
 
     def _put(self, key: str, kept: _Kept) -> None:
         # At the end of the line, also where it stood before.
@@ -255,7 +271,6 @@ class MemoryIdempotency(Idempotency):
             del self._ended[oldest]
 
 
-def _own(result: ToolResult) -> ToolResult:
-    """Return a result whose content nobody else can change."""
-    shared = isinstance(result.content, (list, dict))
-    return result.model_copy(deep=True) if shared else result
+def _own(content: JsonValue) -> JsonValue:
+    """Return content that nobody else can change."""
+    return deepcopy(content) if isinstance(content, (list, dict)) else content

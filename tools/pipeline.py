@@ -223,8 +223,7 @@ class Pipeline:
             if decision.verdict == "deny":
                 return self._failed(decision.to_error(), "denied")
             attempt.verdict = "allowed"
-        names = {"call_id": self._call.id, "name": self._call.name, "usage": {}}
-        names["remaining"] = {}
+        names = {"call_id": self._call.id, "name": self._call.name}
         return self._closed(earlier.model_copy(update=names))
 
     # One attempt, or several.

@@ -104,7 +104,8 @@ class SQLiteIdempotency(Idempotency):
         return Entry(same=same, state="unknown")
 
     def _keep(self, key: str, body: Body, result: ToolResult) -> None:
-        self._set(key, "done", result.model_dump_json())
+        told = result.model_dump_json(exclude={"usage", "remaining"})
+        self._set(key, "done", told)
 
     def _suspect(self, key: str, body: Body) -> None:
         self._set(key, "unknown", None)
