@@ -6,7 +6,6 @@ Rows RG-37 and RG-23.
 from __future__ import annotations
 
 import functools
-import random
 import subprocess
 import sys
 import threading
@@ -294,38 +293,6 @@ async def test_kills_at_any_moment_charge_no_call_twice_or_never(
     taken = said.count("taken")
     # At most four calls were between their admission and the word of it.
     assert 3 * taken <= await used_in(path) <= 3 * (taken + 4)
-
-
-@pytest.mark.attack(114)
-@pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_processes_killed_at_random_leave_an_exact_account(
-    tmp_path: Path, seed: int
-) -> None:
-    path, chance = tmp_path / "state.db", random.Random(seed)
-    with (
-        worker("sqlite", path, "settle", 40) as one,
-        worker("sqlite", path, "settle", 40) as two,
-        worker("sqlite", path, "settle", 1000) as doomed,
-        worker("sqlite", path, "hold", 1) as holding,
-    ):
-        go(holding)
-        assert holding.stdout is not None
-        # First, or the others could have used up all before it began.
-        assert holding.stdout.readline() == "taken\n"
-        for process in (one, two, doomed):
-            go(process)
-        for process in (doomed, holding):
-            assert process.stdout is not None
-            for _ in range(chance.randrange(4)):
-                process.stdout.readline()
-            process.kill()
-            process.wait()
-        said = [*lines_of(one), *lines_of(two)]
-
-    # A dead one's call has cost its maximum, once; the living used up all the rest.
-    assert said.count("taken") < 100
-    assert "budget_exceeded" in said
-    assert await used_in(path) == 300
 
 
 async def test_a_living_process_keeps_what_it_holds(tmp_path: Path) -> None:
