@@ -13,9 +13,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -46,6 +47,7 @@ CREATE TABLE holds (
 ) WITHOUT ROWID;
 CREATE INDEX holds_by_end ON holds (expires);
 """
+_KNOWN_HOLDS = 4_096
 _SWEEP_EVERY = 60 * MICROSECONDS
 
 
@@ -100,6 +102,9 @@ class SQLiteStore:
         self._swept = 0
         self._reaped = 0
         self._failed_at = 0.0
+        self._parts: dict[str, list[Part]] = {}
+        """What holds of this process keep, so that it need not be read again."""
+
         # Of a parent: an SQLite connection must not be touched after a fork.
         self._inherited: list[sqlite3.Connection] = []
         # One thread for each loop: SQLite serves one writer at a time.
@@ -182,28 +187,30 @@ class SQLiteStore:
             # Who waited through another's deadline has waited enough.
             if self._failed_at > asked_at:
                 raise StoreUnavailableError("the store is locked")
-            with self._transaction():
-                return work()
+            return self._as_one(work)
         except sqlite3.Error as error:
             self._failed_at = time.monotonic()
             raise StoreUnavailableError(f"the store: {error}") from error
         finally:
             self._lock.release()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _as_one(self, work: Callable[[], _T]) -> _T:
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            yield
+            answer = work()
             self._db.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise
+        return answer
+
+    def _look_at_clock(self) -> int:
+        self._now = max(self._now, microseconds(self._clock()))
+        return self._now
 
     def _tick(self) -> int:
-        self._now = max(self._now, microseconds(self._clock()))
-        now = self._now
+        now = self._look_at_clock()
         ended = self._db.execute(
             "SELECT id, expires, parts, charged FROM holds WHERE expires <= ?", (now,)
         )
@@ -219,7 +226,7 @@ class SQLiteStore:
     def _end_unsettled(
         self, hold_id: str, parts: list[Part], now: int, forget_at: int
     ) -> None:
-        due = [part.due for part in parts]
+        due = _due(parts)
         self._end(parts, due, now)
         self._db.execute(
             "UPDATE holds SET charged = ?, expires = ? WHERE id = ?",
@@ -310,23 +317,28 @@ class SQLiteStore:
         for hit, wait in zip(request.hits, outcome.waits, strict=True):
             if not wait:
                 self._count(hit, now)
-        parts = []
-        for charge, (_, _, amount) in zip(request.charges, outcome.levels, strict=True):
+        if request.charges:
+            self._hold(request, [amount for _, _, amount in outcome.levels], now)
+
+    def _hold(self, request: Reservation, amounts: list[int], now: int) -> None:
+        parts, rows = [], []
+        for charge, amount in zip(request.charges, amounts, strict=True):
             forget_at = now + charge.keep if charge.keep else 0
-            self._db.execute(
-                "INSERT INTO accounts VALUES (?1, 0, ?2, ?3) ON CONFLICT DO UPDATE "
-                "SET held = held + ?2, forget_at = ?3",
-                (charge.key, amount, forget_at),
-            )
+            rows.append((charge.key, amount, forget_at))
             parts.append(Part(charge.key, amount, charge.refund, charge.keep))
-        if parts:
-            self._db.execute(
-                "INSERT INTO holds VALUES (?, ?, ?, ?, NULL)",
-                (
-                    *(request.hold_id, self._owner.name, now + request.hold),
-                    json.dumps(parts),
-                ),
-            )
+        self._db.executemany(
+            "INSERT INTO accounts VALUES (?1, 0, ?2, ?3) ON CONFLICT DO UPDATE "
+            "SET held = held + ?2, forget_at = ?3",
+            rows,
+        )
+        hold_id, ends = request.hold_id, now + request.hold
+        self._db.execute(
+            "INSERT INTO holds VALUES (?, ?, ?, ?, NULL)",
+            (hold_id, self._owner.name, ends, _text(tuple(parts))),
+        )
+        if len(self._parts) >= _KNOWN_HOLDS:
+            self._parts.clear()
+        self._parts[hold_id] = parts
 
     def _count(self, hit: Hit, now: int) -> None:
         if hit.interval:
@@ -343,6 +355,21 @@ class SQLiteStore:
             )
 
     def _settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
+        parts = self._parts.pop(hold_id, None)
+        if parts is not None:
+            now = self._look_at_clock()
+            # Gone only if it is open; what others hold can wait for the next look.
+            found = self._db.execute(
+                "DELETE FROM holds WHERE id = ? AND expires > ? AND charged IS NULL",
+                (hold_id, now),
+            )
+            if found.rowcount:
+                self._end(parts, _due(parts) if actual is None else actual, now)
+                return True
+        return self._settle_late(hold_id, actual)
+
+    def _settle_late(self, hold_id: str, actual: Sequence[int] | None) -> bool:
+        """Settle a hold that may have ended, or that another process took."""
         now = self._tick()
         row = self._db.execute(
             "SELECT parts, charged FROM holds WHERE id = ?", (hold_id,)
@@ -351,7 +378,7 @@ class SQLiteStore:
             return False
         self._db.execute("DELETE FROM holds WHERE id = ?", (hold_id,))
         parts = _parts(row[0])
-        due = [part.due for part in parts] if actual is None else list(actual)
+        due = _due(parts) if actual is None else list(actual)
         if row[1] is None:
             self._end(parts, due, now)
         else:
@@ -366,14 +393,16 @@ class SQLiteStore:
     def _use(
         self, parts: list[Part], due: Sequence[int], freed: Sequence[int], now: int
     ) -> None:
-        for part, amount, free in zip(parts, due, freed, strict=True):
-            forget_at = now + part.keep if part.keep else 0
-            self._db.execute(
-                "INSERT INTO accounts VALUES (?1, MAX(?2, 0), 0, ?4) "
-                "ON CONFLICT DO UPDATE SET used = MAX(used + ?2, 0), "
-                "held = held - ?3, forget_at = ?4",
-                (part.key, amount, free, forget_at),
-            )
+        rows = [
+            (part.key, amount, free, now + part.keep if part.keep else 0)
+            for part, amount, free in zip(parts, due, freed, strict=True)
+        ]
+        self._db.executemany(
+            "INSERT INTO accounts VALUES (?1, MAX(?2, 0), 0, ?4) "
+            "ON CONFLICT DO UPDATE SET used = MAX(used + ?2, 0), "
+            "held = held - ?3, forget_at = ?4",
+            rows,
+        )
 
     def _reset(self, prefix: str) -> int:
         self._tick()
@@ -390,6 +419,15 @@ class SQLiteStore:
             found += self._db.execute(keys + where, match).fetchone()[0]
             self._db.execute(change + where, match)
         return found
+
+
+@lru_cache(maxsize=1024)
+def _text(parts: tuple[Part, ...]) -> str:
+    return json.dumps(parts)
+
+
+def _due(parts: list[Part]) -> list[int]:
+    return [part.due for part in parts]
 
 
 def _parts(text: str) -> list[Part]:
