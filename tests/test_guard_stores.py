@@ -130,6 +130,15 @@ async def test_holds_end_and_can_be_corrected_for_a_day(
     assert await look(store) == (5, 0)
 
 
+async def test_a_hold_ends_though_nobody_looks(store: Store, clock: FakeClock) -> None:
+    await store.reserve(want("1", budget(4), hold=SECOND))
+    clock.now += 1
+
+    assert not await store.settle("1", None)
+    assert await store.settle("1", [1])
+    assert await look(store) == (1, 0)
+
+
 async def test_any_number_of_holds_ends_at_once(store: Store, clock: FakeClock) -> None:
     for number in range(2001):
         line = budget(1, 2001, refund=True)
