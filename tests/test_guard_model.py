@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -193,5 +193,7 @@ def test_a_store_is_the_model_rg_23(name: str, examples: int) -> None:
                 suppress_health_check=list(HealthCheck),
                 database=None,
                 derandomize=True,
+                # Not shrunk: that takes longer than a test may.
+                phases=[Phase.generate],
             ),
         )
