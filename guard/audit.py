@@ -19,7 +19,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from hashlib import sha256
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +27,7 @@ from pydantic import SecretStr
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
-from .audit_chain import LINE_BYTES, AuditHead, key_bytes
+from .audit_chain import LINE_BYTES, AuditHead, digest_of, key_bytes
 from .audit_file import AuditFile
 from .decision import Decision
 from .facts import CallFacts, ascii_json
@@ -277,8 +276,7 @@ class AuditLog:
         return f'"time":"{_second(seconds)}.{rest:06d}Z",{members}'
 
     def _repaired(self, lost: bytes) -> str:
-        digest = sha256(lost).hexdigest()
-        labels = {"event": "repaired", "bytes": len(lost), "sha256": digest}
+        labels = {"event": "repaired", "bytes": len(lost), "sha256": digest_of(lost)}
         return self._record(ascii_json(labels)[1:-1])
 
 
@@ -311,4 +309,4 @@ def _second(seconds: int) -> str:
 
 
 def _sha256(text: str) -> str:
-    return sha256(text.encode("ascii")).hexdigest()
+    return digest_of(text.encode("ascii"))

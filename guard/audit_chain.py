@@ -139,7 +139,7 @@ def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, st
     """
     text = f'{{"seq":{previous[0] + 1},{fields},"prev":"{previous[1]}"'
     body = text.encode("ascii")
-    digest = _digest(body, key)
+    digest = digest_of(body, key)
     return body + f',"hash":"{digest}"}}\n'.encode("ascii"), digest
 
 
@@ -154,11 +154,12 @@ def unseal(line: bytes, key: bytes | None) -> tuple[AuditHead, str, bool]:
     if match is None:
         raise ValueError("not a record of an audit log")
     body, seq, prev, digest = match[1], int(match[2]), match[3], match[4].decode()
-    holds = hmac.compare_digest(_digest(body, key), digest)
+    holds = hmac.compare_digest(digest_of(body, key), digest)
     return AuditHead(seq, digest), prev.decode(), holds
 
 
-def _digest(body: bytes, key: bytes | None) -> str:
+def digest_of(body: bytes, key: bytes | None = None) -> str:
+    """Return the hash of bytes, 64 hexadecimal digits."""
     hashed = _blank_digest(key).copy()
     hashed.update(body)
     digest: str = hashed.hexdigest()
