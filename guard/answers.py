@@ -70,21 +70,26 @@ def limited(
         degraded: How the store was stood in for.
     """
     remaining = left(lines, outcome, taken=took and outcome.admitted)
-    full: list[Limit] = []
     would_deny = ruling.would_deny
-    waits: list[int | None] = []
+    full: Limit | None = None
+    longest: int | None = 0
     if lines.on_trial or not outcome.admitted:
-        full, on_trial, waits = _full(lines, outcome, now)
-        would_deny = (*would_deny, *on_trial)
-    if full:
-        known = [wait for wait in waits if wait is not None]
-        retry = max(known) / MICROSECONDS if len(known) == len(waits) else None
+        for limit, enforced, wait in _reached(lines, outcome, now):
+            if not enforced:
+                would_deny = (*would_deny, limit.label)
+                continue
+            full = full or limit
+            if longest is None or wait is None:
+                longest = None
+            elif wait > longest:
+                longest = wait
+    if full is not None:
         return Decision(
             verdict="deny",
-            reason=full[0].reason,
-            detail=_sentence(full[0]),
-            rule=full[0].label,
-            retry_after=retry,
+            reason=full.reason,
+            detail=_sentence(full),
+            rule=full.label,
+            retry_after=None if longest is None else longest / MICROSECONDS,
             remaining=remaining,
             policy_version=version,
             would_deny=would_deny,
@@ -111,33 +116,23 @@ def _sentence(limit: Limit) -> str:
     return f"the limit {limit.label!r} of {most} is reached"
 
 
-def _full(
+def _reached(
     lines: Lines, outcome: Outcome, now: int
-) -> tuple[list[Limit], list[str], list[int | None]]:
-    """Return the limits that refuse, those that would, and how long each does."""
-    full: list[Limit] = []
-    on_trial: list[str] = []
-    waits: list[int | None] = []
-    checks: list[tuple[bool, bool, int | None]] = [
-        (wait > 0, hit.enforced, wait)
-        for hit, wait in zip(lines.needs.hits, outcome.waits, strict=True)
-    ]
-    limits = lines.limits[len(lines.needs.hits) :]
-    for charge, limit, level in zip(
-        lines.needs.charges, limits, outcome.levels, strict=True
-    ):
-        wait = None
-        if level[2] <= charge.limit:
-            end = limit.ends(now)
-            wait = None if end is None else end - now
-        checks.append((sum(level) > charge.limit, charge.enforced, wait))
-    for limit, (is_full, enforced, wait) in zip(lines.limits, checks, strict=True):
-        if is_full and enforced:
-            full.append(limit)
-            waits.append(wait)
-        elif is_full:
-            on_trial.append(limit.label)
-    return full, on_trial, waits
+) -> list[tuple[Limit, bool, int | None]]:
+    """Return the limits that are full, whether each refuses, and how long it does."""
+    reached: list[tuple[Limit, bool, int | None]] = []
+    needs, limits = lines.needs, iter(lines.limits)
+    # `limits` stands last, so that this does not take one too many.
+    for hit, wait, limit in zip(needs.hits, outcome.waits, limits, strict=False):
+        if wait > 0:
+            reached.append((limit, hit.enforced, wait))
+    for charge, level, limit in zip(needs.charges, outcome.levels, limits, strict=True):
+        if sum(level) > charge.limit:
+            fits = level[2] <= charge.limit
+            end = limit.ends(now) if fits else None
+            wait_for_end = None if end is None else end - now
+            reached.append((limit, charge.enforced, wait_for_end))
+    return reached
 
 
 def left(lines: Lines, outcome: Outcome, *, taken: bool) -> dict[str, int | str]:
