@@ -171,21 +171,35 @@ async def idle_sessions(options: Options) -> list[Row]:
 
 
 async def callers(options: Options) -> list[Row]:
-    """Fresh runs of eight callers at once, each run timed."""
-    ours = Sample(name="sandbox.run, p95 counts")
+    """Fresh runs of eight callers, each run timed: from a full pool, and for ever."""
+    together = Sample(name="sandbox.run from a full pool")
+    endless = Sample(name="sandbox.run, one after the other")
+    rounds = max(1, options.runs // _CALLERS)
     async with SandboxManager(_config(pool=_CALLERS)) as sandbox:
 
-        async def call() -> None:
-            for _ in range(max(1, options.runs // _CALLERS)):
+        async def call(sample: Sample, count: int) -> None:
+            for _ in range(count):
                 started = time.perf_counter()
                 if (await sandbox.run("print(1)")).stdout != "1\n":
                     raise WrongResult("print(1) printed something else")
-                ours.values.append((time.perf_counter() - started) * 1000)
+                sample.values.append((time.perf_counter() - started) * 1000)
 
-        async with anyio.create_task_group() as tasks:
-            for _ in range(_CALLERS):
-                tasks.start_soon(call)
-    return [Row(work="subprocess, 8 callers at once", ours=ours, compare="absolute")]
+        async def calls(sample: Sample, count: int) -> None:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(_CALLERS):
+                    tasks.start_soon(call, sample, count)
+
+        for _ in range(rounds):
+            await processes.cells_settled(sandbox, _CALLERS)
+            await calls(together, 1)
+        await calls(endless, rounds)
+    slowest = Sample(name=together.name, values=[together.p95])
+    work = "subprocess, 8 callers"
+    return [
+        Row(work=f"{work} at once", ours=together, compare="absolute"),
+        Row(work=f"{work} at once, p95", ours=slowest, compare="absolute", gate=20),
+        Row(work=f"{work} without a pause", ours=endless, compare="absolute"),
+    ]
 
 
 SESSION_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {

@@ -17,7 +17,7 @@ from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, examine
 from toolcell.sandbox import pool as pool_module
 from toolcell.sandbox.fair_queue import FairQueue
-from toolcell.sandbox.pool import FillRate
+from toolcell.sandbox.pool import FillRate, Pool
 
 from .conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
 
@@ -292,6 +292,49 @@ async def test_the_pool_says_how_it_stands(backend: BackendRow) -> None:
         after.size = 3
     with pytest.raises(SandboxUnavailableError, match="not open"):
         manager.pool_stats()
+
+
+class EmptyCell:
+    """A cell that is ready at once and runs nothing."""
+
+    async def wait_ready(self) -> None:
+        return
+
+    async def kill(self) -> None:
+        return
+
+    def alive(self) -> bool:
+        return True
+
+
+class Maker:
+    """A backend that makes such cells."""
+
+    async def create_cell(self, limits: Limits) -> Any:
+        return EmptyCell()
+
+
+@pytest.mark.promise("P-25")
+@pytest.mark.parametrize("patience", [1_000, 0])
+async def test_runs_that_begin_together_go_before_the_refill(
+    monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr(pool_module, "_PATIENCE_SECONDS", patience)
+    clock, config = Clock(), SUBPROCESS.config(pool=2)
+    maker: Any = Maker()
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(maker, config, tasks, clock)
+        pool.start()
+        await until(lambda: pool.stats(0).ready == 2)
+        for _ in range(2):
+            await pool.take(config.limits)
+        if patience:
+            await anyio.wait_all_tasks_blocked()
+            assert pool.stats(0).made == 2
+            clock.now += 1
+        # Without patience it is filled at once, though runs begin without an end.
+        await until(lambda: pool.stats(0).ready == 2)
+        await pool.close()
 
 
 @pytest.mark.promise("P-25")
