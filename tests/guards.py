@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import anyio
 
 from toolcell.core import GuardDeniedError, ToolCall
 from toolcell.guard import ActionGuard, CallFacts, Decision
@@ -77,3 +81,21 @@ def impatient_threads() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+def in_threads(count: int, function: Callable[[int], Awaitable[object]]) -> None:
+    """Run a function in threads with an event loop each, all at once.
+
+    Args:
+        count: How many threads; they begin together.
+        function: Called with the number of its thread; what one raises is raised.
+    """
+    barrier = threading.Barrier(count)
+
+    async def begin(number: int) -> None:
+        barrier.wait()
+        await function(number)
+
+    with impatient_threads(), ThreadPoolExecutor(count) as pool:
+        for _ in pool.map(lambda number: anyio.run(begin, number), range(count)):
+            pass

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from toolcell.guard.store import Charge, Reservation
 from .conftest import run_apart
 from .guard_stores import StoreMaker, make_store
 from .guard_worker import PATIENCE
-from .guards import FREE, FakeClock, call, facts, impatient_threads
+from .guards import FREE, FakeClock, call, facts, in_threads
 from .redis_server import RedisServer
 
 __all__ = ["make_store"]
@@ -129,18 +128,7 @@ def test_a_store_serves_both_kinds_of_loop(make_store: StoreMaker) -> None:
 def test_many_threads_spend_one_remaining_unit(make_store: StoreMaker) -> None:
     guard = guard_on(make_store(FakeClock()), budgets=[{"unit": "tokens", "limit": 7}])
     won: list[str] = []
-    barrier = threading.Barrier(64)
-
-    def thread() -> None:
-        barrier.wait()
-        run_apart(try_once, guard, won, facts(tokens=7))
-
-    threads = [threading.Thread(target=thread) for _ in range(64)]
-    with impatient_threads():
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+    in_threads(64, lambda _: try_once(guard, won, facts(tokens=7)))
     assert sorted(won) == ["admitted"] + ["budget_exceeded"] * 63
     told = run_apart(guard.decide, call(), FREE)
     assert told.remaining == {"a tokens/total": 0}
@@ -153,19 +141,12 @@ def test_threads_are_admitted_to_the_last_one(make_store: StoreMaker) -> None:
         budgets=[{"unit": "tokens", "limit": 600}],
     )
     won: list[str] = []
-    barrier = threading.Barrier(8)
 
-    async def try_often() -> None:
-        barrier.wait()
+    async def try_often(_: int) -> None:
         for _ in range(40):
             await try_once(guard, won, facts(tokens=3))
 
-    threads = [threading.Thread(target=anyio.run, args=[try_often]) for _ in range(8)]
-    with impatient_threads():
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+    in_threads(8, try_often)
     assert (len(won), won.count("admitted")) == (320, 200)
     told = run_apart(guard.decide, call(), FREE)
     assert told.remaining == {"a 10000 calls/86400 s": 9800, "a tokens/total": 0}

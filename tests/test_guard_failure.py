@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, RedisStore, SQLit
 from toolcell.guard.store import Charge, Hit, Outcome, Reservation
 
 from .guard_worker import PATIENCE
-from .guards import FREE, call, facts, impatient_threads, spend
+from .guards import FREE, call, facts, in_threads, spend
 from .redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -126,23 +125,13 @@ class AwayStore:
 def test_all_threads_share_what_local_admits() -> None:
     for _ in range(80):
         guard, said = guard_on(AwayStore(), "local(1)"), list[str]()
-        barrier = threading.Barrier(8)
 
-        async def thread(
-            barrier: threading.Barrier, guard: ActionGuard, said: list[str]
+        async def once(
+            _: int, guard: ActionGuard = guard, said: list[str] = said
         ) -> None:
-            barrier.wait()
             said.append(await outcome_of(guard))
 
-        threads = [
-            threading.Thread(target=anyio.run, args=(thread, barrier, guard, said))
-            for _ in range(8)
-        ]
-        with impatient_threads():
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
+        in_threads(8, once)
         assert said.count("local") == 1
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
-import anyio
 import pytest
 
 from toolcell.core import GuardDeniedError
@@ -14,7 +12,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, MemoryStore
 from toolcell.guard.store import LATE, Charge, Reservation
 
 from .conftest import run_apart
-from .guards import FREE, FakeClock, call, facts, refusal, spend
+from .guards import FREE, FakeClock, call, facts, in_threads, refusal, spend
 
 pytestmark = pytest.mark.anyio
 
@@ -168,10 +166,8 @@ def test_threads_that_share_their_facts_are_admitted_to_the_last_one() -> None:
         budgets=[{"unit": "tokens", "limit": 1500, "window": "day"}],
     )
     admitted: list[int] = []
-    barrier = threading.Barrier(8)
 
-    async def try_often() -> None:
-        barrier.wait()
+    async def try_often(_: int) -> None:
         for number in range(100):
             try:
                 async with guard.admit(call(), known) as permit:
@@ -180,11 +176,7 @@ def test_threads_that_share_their_facts_are_admitted_to_the_last_one() -> None:
             except GuardDeniedError:
                 pass
 
-    threads = [threading.Thread(target=anyio.run, args=[try_often]) for _ in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    in_threads(8, try_often)
     told = run_apart(guard.decide, call(), FREE)
     assert len(admitted) == 500
     assert told.remaining["a tokens/day"] == 0

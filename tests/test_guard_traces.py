@@ -6,11 +6,9 @@ Checked afterwards by counting again, from the beginning.
 from __future__ import annotations
 
 import csv
-import threading
 from collections.abc import Iterator
 from fractions import Fraction
 
-import anyio
 import pytest
 
 from toolcell.core import GuardDeniedError
@@ -19,7 +17,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, Store
 from .conftest import run_apart
 from .corpora import corpus_file
 from .guard_stores import store_makers
-from .guards import NOON, FakeClock, call, facts, impatient_threads
+from .guards import NOON, FakeClock, call, facts, in_threads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
 
@@ -146,8 +144,8 @@ def test_tokens_charged_are_the_tokens_admitted_also_with_64_threads(
     charged: list[int] = []
     refused: list[int] = []
 
-    async def replay(part: list[int]) -> None:
-        for tokens in part:
+    async def replay(number: int) -> None:
+        for tokens in requests[number::64]:
             try:
                 async with guard.admit(call(), facts(tokens=tokens)) as permit:
                     await permit.settle({"tokens": tokens})
@@ -156,15 +154,7 @@ def test_tokens_charged_are_the_tokens_admitted_also_with_64_threads(
                 assert error.details["reason"] == "budget_exceeded"
                 refused.append(tokens)
 
-    threads = [
-        threading.Thread(target=anyio.run, args=[replay, requests[number::64]])
-        for number in range(64)
-    ]
-    with impatient_threads():
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+    in_threads(64, replay)
     told = run_apart(guard.decide, call(), facts())
     left = limit - sum(charged)
     assert told.remaining == {"a tokens/total": left}
