@@ -15,6 +15,8 @@ import anyio
 from toolcell.core import GuardDeniedError, ToolCall
 from toolcell.guard import ActionGuard, CallFacts, Decision
 
+from .guard_worker import SetClock
+
 NOON = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC; 46 minutes 40 seconds before a new hour."""
 
@@ -22,14 +24,11 @@ FREE = CallFacts(cost={}, run_id="r", turn="1")
 """Of a tool that costs nothing but the call."""
 
 
-class FakeClock:
-    """A clock that is moved by hand."""
+@dataclass
+class FakeClock(SetClock):
+    """A clock that is moved by hand, from noon on."""
 
-    def __init__(self, now: float = NOON) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
+    now: float = NOON
 
 
 @dataclass

@@ -49,15 +49,15 @@ class RedisServer:
 
     def kill(self) -> None:
         """End it with SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        self._end(signal.SIGKILL)
 
     def stop(self) -> None:
         """End it as an administrator does."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, by: signal.Signals) -> None:
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(by)
             self._process.wait()
             self._process = None
 

@@ -19,7 +19,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, RedisStore
 from .conftest import run_apart
 from .guard_stores import sizes
 from .guard_worker import PATIENCE
-from .guards import call, impatient_threads
+from .guards import call, impatient_threads, spend
 from .redis_server import RedisServer
 
 LIMIT = 300
@@ -102,10 +102,9 @@ async def tokens_left(guard: ActionGuard, run: str) -> Any:
     return (await guard.decide(call(), known)).remaining.get("a tokens/run")
 
 
-async def spend(guard: ActionGuard, run: str, tokens: int) -> None:
+async def spend_tokens(guard: ActionGuard, run: str, tokens: int) -> None:
     known = CallFacts(cost={"tokens": tokens}, run_id=run)
-    async with guard.admit(call(), known) as permit:
-        await permit.settle({"tokens": tokens})
+    await spend(guard, call(), known, tokens=tokens)
 
 
 def outage(
@@ -155,9 +154,9 @@ def test_a_server_away_under_load_refuses_and_comes_back_exact(
                 pass
             left = LIMIT - sum(spent)
             assert run_apart(tokens_left, witness, run) == left, run
-            run_apart(spend, witness, run, left)
+            run_apart(spend_tokens, witness, run, left)
             with pytest.raises(GuardDeniedError):
-                run_apart(spend, witness, run, 1)
+                run_apart(spend_tokens, witness, run, 1)
     finally:
         run_apart(store.aclose)
         run_apart(patient.aclose)
@@ -170,7 +169,7 @@ def test_a_server_that_keeps_nothing_begins_anew(tmp_path: Path) -> None:
     store = RedisStore(server.url, deadline=PATIENCE)
     guard = guard_on(store)
     try:
-        run_apart(spend, guard, "r", LIMIT)
+        run_apart(spend_tokens, guard, "r", LIMIT)
         server.kill()
         server.start()
         assert run_apart(tokens_left, guard, "r") == LIMIT
