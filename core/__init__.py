@@ -37,6 +37,7 @@ from .protocols import (
     ModelResponse,
     ToolProtocol,
 )
+from .sqlite import open_sqlite
 
 __all__ = [
     "AuditError",
@@ -77,4 +78,5 @@ __all__ = [
     "ToolValidationError",
     "ToolcellError",
     "is_public_address",
+    "open_sqlite",
 ]

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import JsonValue, TypeAdapter
 
-from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core import ConfigError, StoreUnavailableError, open_sqlite
 
 from .approval import ApprovalRequest, StandingGrant
 
@@ -91,18 +91,7 @@ class ApprovalStore:
 
     def _open(self) -> None:
         try:
-            if self._path is not None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                os.close(os.open(self._path, flags, 0o600))
-            self._db = sqlite3.connect(
-                self._path or ":memory:",
-                timeout=BUSY_SECONDS,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = FULL")
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            self._db = self._connect()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
                 f"the approvals in {self._path} cannot be opened: {error}"
@@ -112,6 +101,20 @@ class ApprovalStore:
             weakref.finalize(self, self._db.close)
         self._lock = threading.Lock()
         self._pid = os.getpid()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._path is None:
+            memory = sqlite3.connect(
+                ":memory:", isolation_level=None, check_same_thread=False
+            )
+            memory.executescript(_SCHEMA)
+            return memory
+        return open_sqlite(
+            self._path,
+            lambda db: db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;"),
+            synchronous="FULL",
+            busy_seconds=BUSY_SECONDS,
+        )
 
     def __enter__(self) -> Self:
         return self

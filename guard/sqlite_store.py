@@ -24,7 +24,12 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from toolcell.core import ConfigError, OwnerFile, StoreUnavailableError
+from toolcell.core import (
+    ConfigError,
+    OwnerFile,
+    StoreUnavailableError,
+    open_sqlite,
+)
 
 from .clock import Clock, microseconds, steady_time
 from .rates import MICROSECONDS, bucket_room
@@ -130,34 +135,24 @@ class SQLiteStore:
 
     def _open(self) -> None:
         try:
-            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open(self._path, flags, 0o600)
-            try:
-                os.fchmod(fd, 0o600)
-            finally:
-                os.close(fd)
-            self._db = sqlite3.connect(
+            self._db = open_sqlite(
                 self._path,
-                timeout=self._deadline,
-                isolation_level=None,
-                check_same_thread=False,
+                self._prepare,
+                synchronous="NORMAL",
+                busy_seconds=self._deadline,
             )
-            self._prepare()
             self._owner = OwnerFile(self._path)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"the guard's store {self._path}: {error}") from error
 
-    def _prepare(self) -> None:
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.execute("BEGIN IMMEDIATE")
-        [version] = self._db.execute("PRAGMA user_version").fetchone()
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        [version] = db.execute("PRAGMA user_version").fetchone()
         if version == 0:
             for statement in _SCHEMA.split(";"):
-                self._db.execute(statement)
-        self._db.execute("COMMIT")
+                db.execute(statement)
+        db.execute("COMMIT")
         if version not in (0, _VERSION):
-            self._db.close()
             raise ConfigError(f"{self._path} is of another version of toolcell")
 
     def _close(self) -> None:

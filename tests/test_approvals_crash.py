@@ -24,6 +24,8 @@ from toolcell.guard import (
     Reject,
 )
 
+from .processes import all_at_once, start
+
 pytestmark = pytest.mark.anyio
 
 ASKED = Decision(verdict="ask", reason="approval_required")
@@ -131,24 +133,6 @@ print(anyio.run(approvals.use, answer))
     assert sorted(all_at_once(processes)) == ["False\n"] * 3 + ["True\n"]
 
 
-def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-c", script, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def all_at_once(processes: list[subprocess.Popen[str]]) -> list[str]:
-    """Let processes go that wait for a line, and return what they print."""
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    return [process.communicate()[0] for process in processes]
-
-
 async def test_a_forked_process_has_a_connection_of_its_own(tmp_path: Path) -> None:
     script = """
 import os, sys, anyio
@@ -184,17 +168,3 @@ print(anyio.run(approvals.peek, call, CallFacts()).approved)
     )
 
     assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
-
-
-async def test_many_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
-    script = """
-import sys
-from toolcell.guard import ApprovalStore
-sys.stdin.readline()
-for number in range(10):
-    ApprovalStore(f"{sys.argv[1]}/{number}.db").close()
-print("opened")
-"""
-    processes = [start(script, str(tmp_path)) for _ in range(4)]
-
-    assert all_at_once(processes) == ["opened\n"] * 4

@@ -41,7 +41,7 @@ FACES = {
         SandboxUnavailableError
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
-        ToolValidationError ToolcellError is_public_address
+        ToolValidationError ToolcellError is_public_address open_sqlite
     """,
     "sandbox": """
         Artifact ArtifactMade CallProgram Check CodePolicy Connected Connection

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toolcell.core import StoreUnavailableError
+from toolcell.core import StoreUnavailableError, open_sqlite
 
 _log = logging.getLogger(__name__)
 
@@ -27,16 +27,13 @@ class SQLiteFile:
         self._path = str(path)
         self._turn = threading.Lock()
         try:
-            self._connection = sqlite3.connect(
-                self._path,
-                timeout=busy_seconds,
-                isolation_level=None,
-                check_same_thread=False,
+            self._connection = open_sqlite(
+                path,
+                lambda database: database.executescript(schema),
+                synchronous="NORMAL",
+                busy_seconds=busy_seconds,
             )
-            self._connection.executescript(
-                f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {schema}"
-            )
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise self._unavailable(error) from error
 
     @contextmanager
@@ -63,7 +60,7 @@ class SQLiteFile:
         with self._turn:
             self._connection.close()
 
-    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
+    def _unavailable(self, error: Exception) -> StoreUnavailableError:
         # A model may read this: the path is for the log.
         _log.error("%s: %s", self._path, error)
         return StoreUnavailableError(

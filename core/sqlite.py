@@ -1,0 +1,83 @@
+"""How an SQLite file that processes share is opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+OPEN_SECONDS = 5.0
+"""Longest wait for others that open or write. When it is over, `sqlite3.Error`."""
+
+_RETRY_SECONDS = 0.005
+_making = threading.Lock()
+
+
+def open_sqlite(
+    path: str | Path,
+    prepare: Callable[[sqlite3.Connection], object],
+    *,
+    synchronous: Literal["NORMAL", "FULL"],
+    busy_seconds: float,
+) -> sqlite3.Connection:
+    """Open a file for its owner alone (mode 0600), with a write-ahead log.
+
+    Args:
+        path: The file; it is made if it is missing, its folder is not.
+        prepare: Makes or checks the tables.
+        synchronous: NORMAL survives SIGKILL, FULL survives power loss as well.
+        busy_seconds: How long a later statement waits for other writers.
+
+    Raises:
+        OSError: The file cannot be made, or is a link, a folder or a device.
+        sqlite3.Error: It is no database, or others held it for `OPEN_SECONDS`.
+    """
+    with _making:
+        _make_private(path)
+        database = sqlite3.connect(
+            path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False
+        )
+    try:
+        _use_log(database)
+        database.execute(f"PRAGMA synchronous = {synchronous}")
+        prepare(database)
+        database.execute(f"PRAGMA busy_timeout = {round(busy_seconds * 1000)}")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _make_private(path: str | Path) -> None:
+    # A file that is there is not opened: closing it would let go of the locks that
+    # SQLite holds on it elsewhere in this process (https://sqlite.org/howtocorrupt.html,
+    # section 2.2), and another process would take the log for nobody's.
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        os.close(os.open(path, flags, 0o600))
+    except FileExistsError:
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(f"{path} is no regular file") from None
+        if mode & 0o077:
+            os.chmod(path, 0o600)
+
+
+def _use_log(database: sqlite3.Connection) -> None:
+    # SQLite does not wait here: two that change the mode would wait for each other.
+    give_up_at = time.monotonic() + OPEN_SECONDS
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > give_up_at:
+                raise
+            time.sleep(_RETRY_SECONDS)
+        else:
+            return

@@ -1,0 +1,133 @@
+"""SQLite files that several openings share, in one process and in several."""
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolcell.core import ConfigError, StoreUnavailableError, open_sqlite
+from toolcell.guard import ApprovalStore, SQLiteStore
+from toolcell.tools import SQLiteIdempotency, SQLiteRecords
+
+from .conftest import run_apart
+from .processes import all_at_once, start
+
+Make = Callable[[Path], Any]
+STORES = pytest.mark.parametrize(
+    "make", [ApprovalStore, SQLiteStore, SQLiteRecords, SQLiteIdempotency]
+)
+
+
+@contextmanager
+def made(make: Make, path: Path) -> Iterator[None]:
+    store = make(path)
+    yield
+    if isinstance(store, SQLiteStore):
+        run_apart(store.aclose)
+    else:
+        store.close()
+
+
+def nothing(_: sqlite3.Connection) -> None:
+    """Make no tables."""
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    return open_sqlite(path, nothing, synchronous="NORMAL", busy_seconds=0.5)
+
+
+@STORES
+def test_many_processes_open_a_new_file_at_once(tmp_path: Path, make: Make) -> None:
+    name = make.__name__
+    script = f"""
+import sys
+from {make.__module__} import {name}
+sys.stdin.readline()
+for number in range(20):
+    {name}(f"{{sys.argv[1]}}/{{number}}.db")
+print("opened")
+"""
+    processes = [start(script, str(tmp_path)) for _ in range(4)]
+
+    assert all_at_once(processes) == ["opened\n"] * 4
+
+
+def test_who_opens_waits_for_others_who_change_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    found: list[sqlite3.Connection] = []
+    # Not in the mode of a log yet: its lock is the one that SQLite does not wait for.
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE things (name)")
+        reader = other.execute("SELECT 1 FROM things")
+        other.execute("BEGIN IMMEDIATE")
+        opening = threading.Thread(target=lambda: found.append(opened(path)))
+        opening.start()
+        opening.join(0.1)
+        waited = opening.is_alive()
+        reader.close()
+        other.execute("ROLLBACK")
+        opening.join(60)
+
+    with closing(found[0]) as database:
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert waited
+
+
+def test_who_opens_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.core.sqlite.OPEN_SECONDS", 0.05)
+    path = tmp_path / "state.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            opened(path)
+
+
+@STORES
+def test_a_second_opening_leaves_the_locks_of_the_first(
+    tmp_path: Path, make: Make
+) -> None:
+    path = tmp_path / "state.db"
+    # The last one that closes a file puts the log into it, and takes the log away.
+    script = """
+import sqlite3, sys
+other = sqlite3.connect(sys.argv[1])
+other.execute("SELECT * FROM sqlite_schema").fetchall()
+other.close()
+"""
+    with made(make, path), made(make, path):
+        subprocess.run([sys.executable, "-I", "-c", script, str(path)], check=True)
+        assert (tmp_path / "state.db-wal").exists()
+
+
+@STORES
+def test_a_file_is_private(tmp_path: Path, make: Make) -> None:
+    path, shown = tmp_path / "state.db", tmp_path / "shown.db"
+    shown.touch(0o644)
+    with made(make, path), made(make, shown):
+        modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+
+    assert modes == {0o600}
+
+
+@STORES
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    tmp_path: Path, make: Make
+) -> None:
+    link, pipe, elsewhere = (tmp_path / name for name in ("link", "pipe", "elsewhere"))
+    link.symlink_to(elsewhere)
+    os.mkfifo(pipe)
+
+    for wrong in (link, pipe, tmp_path, tmp_path / "none" / "state.db"):
+        with pytest.raises((ConfigError, StoreUnavailableError)):
+            make(wrong)
+    assert not elsewhere.exists()
