@@ -26,7 +26,7 @@ from .errors import (
     ToolValidationError,
 )
 from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
-from .model import FrozenModel
+from .model import FrozenModel, put_together
 from .owner_file import OwnerFile
 from .protocols import (
     CallProtocol,
@@ -79,4 +79,5 @@ __all__ = [
     "ToolcellError",
     "is_public_address",
     "open_sqlite",
+    "put_together",
 ]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from .errors import ToolcellError
-from .model import FrozenModel
+from .model import FrozenModel, put_together
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
 """How a call ended: it returned, it failed, the guard refused it, it was stopped
@@ -113,24 +113,6 @@ class _Record(FrozenModel):
     model_config = ConfigDict(defer_build=True)
 
 
-_set = object.__setattr__
-_R = TypeVar("_R", bound=_Record)
-
-
-def _put_together(kind: type[_R], fields: dict[str, Any], given: set[str]) -> _R:
-    """Return a record of values that are known to be valid, as by unpickling.
-
-    For records that are made for each call: to check them again takes ten times as
-    long.
-    """
-    made = kind.__new__(kind)
-    _set(made, "__pydantic_fields_set__", given)
-    _set(made, "__pydantic_extra__", None)
-    _set(made, "__pydantic_private__", None)
-    _set(made, "__dict__", fields)
-    return made
-
-
 def _is_simple(content: Any) -> bool:
     """Tell a value that needs no copy and no check."""
     kind = type(content)
@@ -175,7 +157,7 @@ class ToolCall(_Record):
             arguments: JSON values; not copied.
         """
         fields = {**self.__dict__, "name": name, "arguments": arguments}
-        return _put_together(ToolCall, fields, _CALLED)
+        return put_together(ToolCall, fields, _CALLED)
 
     def to_openai_format(self) -> dict[str, Any]:
         """Return an entry of `tool_calls` of Chat Completions."""
@@ -268,7 +250,7 @@ class ToolResult(_Record):
             "remaining": {},
         }
         if _is_simple(content) and all(map(_is_amount, usage.values())):
-            return _put_together(cls, fields, _RETURNED)
+            return put_together(cls, fields, _RETURNED)
         return cls(**fields)
 
     @classmethod

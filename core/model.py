@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .errors import InvalidInputError, ToolcellError
+
+_M = TypeVar("_M", bound=BaseModel)
+_set = object.__setattr__
+
+
+def put_together(kind: type[_M], fields: dict[str, Any], given: set[str]) -> _M:
+    """Return a model of values that are known to be valid, as by unpickling.
+
+    For what is made for each call or run: to check it again takes ten times as long,
+    and `model_construct` looks at each field.
+
+    Args:
+        kind: The model.
+        fields: A value for each of its fields; not copied.
+        given: The names that count as set.
+    """
+    made = kind.__new__(kind)
+    _set(made, "__pydantic_fields_set__", given)
+    _set(made, "__pydantic_extra__", None)
+    _set(made, "__pydantic_private__", None)
+    _set(made, "__dict__", fields)
+    return made
 
 
 class FrozenModel(BaseModel):

@@ -15,6 +15,7 @@ from toolcell.core import CellLostError, SandboxUnavailableError
 from .call_server import CallServer
 from .cell.frames import (
     PROTOCOL_VERSION,
+    RUN_DEFAULTS,
     Frame,
     FrameError,
     encode,
@@ -24,7 +25,7 @@ from .cell.frames import (
 from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits
 from .result import ExecutionResult
-from .verdict import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, RunReport, verdict
+from .verdict import RunReport, verdict
 
 if TYPE_CHECKING:
     from .egress import Egress
@@ -361,25 +362,27 @@ class Cell:
         watch = not held and not program.unwatched
         header: dict[str, Any] = {
             "type": "run",
-            "language": program.language,
             "code_bytes": len(program.code),
             "wall_seconds": limits.wall_seconds,
-            "cpu_seconds": limits.cpu_seconds,
             "memory_mb": limits.memory_mb,
             "output_bytes": limits.output_bytes,
+        }
+        wishes = {
+            "language": program.language,
+            "cpu_seconds": limits.cpu_seconds,
             "stop_at_output_limit": limits.stop_at_output_limit,
             "watch_memory_bytes": limits.memory_mb << 20 if watch else 0,
             "restricted": program.restricted_imports,
             "final": program.final,
             "branch": program.branch,
             "streamed": program.streamed,
-            "tools": program.calls.names if program.calls else (),
+            "tools": list(program.calls.names) if program.calls else [],
             "packages": program.packages,
-            "artifact_bytes": MAX_ARTIFACT_BYTES,
-            "artifact_count": MAX_ARTIFACTS,
+            "network": program.egress.request if program.egress else None,
         }
-        if program.egress is not None:
-            header["network"] = program.egress.request
+        header.update(
+            {name: wish for name, wish in wishes.items() if wish != RUN_DEFAULTS[name]}
+        )
         return encode(header, program.code + program.inputs)
 
     async def step(

@@ -35,7 +35,7 @@ class Channel:
         self._decoder = FrameDecoder(_MAX_FROM_CELL)
         self._frames: list[Frame] = []
         self._unsent: deque[memoryview] = deque()
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)
         self._streams = StreamSplitter() if multiplexed else None
 
     async def send(self, *parts: bytes | memoryview) -> None:

@@ -48,7 +48,7 @@ class _Trunk:
         self.network = network
         self.egress: Egress | None = None
         self.was_out = False
-        self.turn = anyio.Lock()
+        self.turn = anyio.Lock(fast_acquire=True)
         self.made = 0
         self.forks: set[str] = set()
         self.used = anyio.current_time()

@@ -7,9 +7,13 @@ import hashlib
 import os
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from .cell.frames import FrameError, strict_json
+from pydantic import BaseModel
+
+from toolcell.core import put_together
+
+from .cell.frames import MAX_ARTIFACTS, FrameError, strict_json
 from .config import Limits
 from .mime import mime_of
 from .result import (
@@ -27,6 +31,7 @@ from .result import (
 if TYPE_CHECKING:
     from .cell_client import CellTraits, Language
 
+_M = TypeVar("_M", bound=BaseModel)
 _REASONS: tuple[Status, ...] = (
     "timeout",
     "cpu_limit",
@@ -34,8 +39,6 @@ _REASONS: tuple[Status, ...] = (
     "output_limit",
     "cancelled",
 )
-MAX_ARTIFACTS = 64
-MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
 _FORGED = "the program wrote to the result channel; its value was dropped"
 
 
@@ -187,25 +190,28 @@ def verdict(
         for name, enforcer in traits.enforced_by.items()
         if getattr(limits, name) is not None
     }
-    return ExecutionResult.model_construct(
+    return _made(
+        ExecutionResult,
         status=status,
         value=_value(report) if status == "ok" else None,
         stdout_bytes=report.stdout.raw(),
         stderr_bytes=report.stderr.raw(),
         stdout=report.stdout.text(),
         stderr=report.stderr.text(),
-        truncated=Truncated.model_construct(
-            stdout=report.stdout.dropped, stderr=report.stderr.dropped
+        truncated=_made(
+            Truncated, stdout=report.stdout.dropped, stderr=report.stderr.dropped
         ),
         exception=_exception(report),
         exit_code=code,
         signal=_signal_name(number),
         claimed=claimed,
+        reasons=(),
         warnings=_warnings(report),
         state=report.state,
         artifacts=tuple(report.artifacts),
         connections=report.connections,
-        usage=Usage.model_construct(
+        usage=_made(
+            Usage,
             wall_ms=report.wall_ms,
             cpu_ms=report.cpu_ms,
             peak_memory_bytes=report.peak_memory_bytes,
@@ -214,10 +220,15 @@ def verdict(
             enforced_by=held,
         ),
         backend=traits.backend,
-        isolation=Isolation.model_construct(
-            level=traits.level, layers=(*traits.layers, *report.layers)
+        isolation=_made(
+            Isolation, level=traits.level, layers=(*traits.layers, *report.layers)
         ),
     )
+
+
+def _made(kind: type[_M], **fields: Any) -> _M:
+    """Return a model of all its fields."""
+    return put_together(kind, fields, set(fields))
 
 
 def _warnings(report: RunReport) -> tuple[str, ...]:
@@ -295,7 +306,8 @@ def _value(report: RunReport) -> Any:
     value = report.word["value"]
     if "json" in value:
         return value["json"]
-    return Described.model_construct(
+    return _made(
+        Described,
         type=str(value.get("type", "unknown"))[:200],
         repr=str(value.get("repr", ""))[:1024],
     )
@@ -305,8 +317,11 @@ def _exception(report: RunReport) -> ExceptionInfo | None:
     if report.word is None or report.word["outcome"] != "error":
         return None
     said = report.word["exception"]
-    return ExceptionInfo.model_construct(
-        type=said["type"][:200], message=said["message"], traceback=said["traceback"]
+    return _made(
+        ExceptionInfo,
+        type=said["type"][:200],
+        message=said["message"],
+        traceback=said["traceback"],
     )
 
 

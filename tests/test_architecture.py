@@ -42,6 +42,7 @@ FACES = {
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
         ToolValidationError ToolcellError is_public_address open_sqlite
+        put_together
     """,
     "sandbox": """
         Artifact ArtifactMade CallProgram Check CodePolicy Connected Connection

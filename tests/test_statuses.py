@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import BaseModel
 
 from toolcell.sandbox import Limits, SandboxManager
 
@@ -113,3 +114,17 @@ async def test_a_deadline_before_the_first_line_is_a_timeout(
         result = await sandbox.run("print(1)\nwhile True: pass", limits=limits)
 
         assert (result.status, result.signal) == ("timeout", "SIGKILL")
+
+
+@pytest.mark.parametrize("code", ["1", "object()", "1 / 0", "print('x' * 100)"])
+async def test_a_result_has_all_its_fields(sandbox: SandboxManager, code: str) -> None:
+    result = await sandbox.run(code, limits=Limits(output_bytes=10))
+    parts = [
+        result,
+        *filter(lambda each: isinstance(each, BaseModel), vars(result).values()),
+    ]
+
+    assert len(parts) >= 4
+    for part in parts:
+        assert set(vars(part)) == part.model_fields_set == set(type(part).model_fields)
+    assert result == result.model_copy() != result.model_copy(update={"exit_code": 9})

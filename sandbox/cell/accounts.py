@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 # Inside a container the engine shows the cell's own cgroup here.
 _CONTAINER_FILES = {
@@ -55,18 +56,20 @@ class Accounts:
                     continue
         return files
 
-    def begin(self, only: int | None, memory: bool) -> None:
+    def begin(self, only: int | None, request: dict[str, Any]) -> None:
         """Remember where the counters stand at the start of a run.
 
         Args:
             only: The one process to watch where there is no PID namespace.
-            memory: Whether memory is to be watched.
+            request: What is asked for; its limits say what to look at.
         """
         self._only = only
         # What each fork starts out with, for kernels that know no shares.
-        self._baseline = _resident_bytes("self") if memory else 0
+        watched = request["watch_memory_bytes"]
+        self._baseline = _resident_bytes("self") if watched else 0
         self._oom_before = self._read_oom()
-        self._cpu_before = self._read_cpu_seconds()
+        limited = request["cpu_seconds"]
+        self._cpu_before = self._read_cpu_seconds() if limited else 0.0
 
     def oom_kills(self) -> int:
         """Return how many processes the kernel killed for memory in this run."""
@@ -146,7 +149,7 @@ class Accounts:
             except OSError:
                 continue
             ticks += sum(int(field) for field in fields[11:15])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return ticks / _TICKS
 
 
 def _resident_bytes(pid: str) -> int:
@@ -181,27 +184,44 @@ def _children_of(parent: int) -> list[int]:
     return found
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and of its collected children; 0 if it ended."""
-    # The name before the last parenthesis may hold anything.
-    fields = _text_of(pid, "stat").rpartition(b")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+class Meter:
+    """What a process that lives on has used; it is asked after each run.
+
+    Args:
+        pid: The process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._stat = _opened(pid, "stat")
+        self._status = _opened(pid, "status")
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of it and its collected children; 0 if it ended."""
+        # The name before the last parenthesis may hold anything.
+        fields = _text_of(self._stat).rpartition(b")")[2].split(None, 15)
+        return sum(map(int, fields[11:15])) / _TICKS
+
+    def peak_bytes(self) -> int:
+        """Return the largest resident size that it has had; 0 if it ended."""
+        _, found, rest = _text_of(self._status).partition(b"VmHWM:")
+        return int(rest.split(None, 1)[0]) * 1024 if found else 0
+
+    def close(self) -> None:
+        """Forget the process."""
+        for fd in (self._stat, self._status):
+            if fd is not None:
+                os.close(fd)
 
 
-def peak_bytes(pid: int) -> int:
-    """Return the largest resident size that a process has had; 0 if it ended."""
-    _, found, rest = _text_of(pid, "status").partition(b"VmHWM:")
-    return int(rest.split(None, 1)[0]) * 1024 if found else 0
-
-
-def _text_of(pid: int, name: str) -> bytes:
+def _opened(pid: int, name: str) -> int | None:
     try:
-        fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+        return os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def _text_of(fd: int | None) -> bytes:
+    try:
+        return b"" if fd is None else os.pread(fd, 8192, 0)
     except OSError:
         return b""
-    try:
-        return os.read(fd, 8192)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)

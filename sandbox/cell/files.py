@@ -11,6 +11,8 @@ import os
 import stat
 from contextlib import contextmanager
 
+from .frames import MAX_ARTIFACT_BYTES, MAX_ARTIFACTS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,11 +80,12 @@ def serve(
 
 
 def artifacts(
-    folder: str, uid: int | None, room: int, count: int
+    folder: str, uid: int | None
 ) -> tuple[list[tuple[str, bytes]], list[str]]:
     """Return what is in a folder's `artifacts`, and the names of what did not fit."""
     found: list[tuple[str, bytes]] = []
     left: list[str] = []
+    room = MAX_ARTIFACT_BYTES
     if _surely_lacks(folder, ARTIFACTS):
         return found, left
     with acting_as(uid):
@@ -95,7 +98,7 @@ def artifacts(
         except FileProblem as problem:
             return [], [str(problem)]
         for name in names:
-            data = _taken(folder, name, room) if len(found) < count else None
+            data = _taken(folder, name, room) if len(found) < MAX_ARTIFACTS else None
             if data is None:
                 left.append(name)
             else:

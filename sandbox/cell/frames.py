@@ -20,6 +20,27 @@ PROTOCOL_VERSION = 1
 MAX_HEADER_BYTES = 256 * 1024
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 
+MAX_ARTIFACTS = 64
+MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
+"""Files that a program leaves, and their bytes. When one is reached the others are
+named, and left out."""
+
+RUN_DEFAULTS: dict[str, Any] = {
+    "language": "python",
+    "cpu_seconds": None,
+    "stop_at_output_limit": False,
+    "watch_memory_bytes": 0,
+    "restricted": None,
+    "final": False,
+    "branch": None,
+    "streamed": False,
+    "tools": [],
+    "packages": "",
+    "network": None,
+    "variables": {},
+}
+"""What a request to run says unless it says otherwise."""
+
 # What is larger is not gathered piece by piece.
 _LARGE_BYTES = 128 * 1024
 

@@ -9,9 +9,9 @@ import signal
 import time
 
 from . import runner
-from .accounts import cpu_seconds, peak_bytes
+from .accounts import Meter
 from .call_relay import CallRelay
-from .frames import encode
+from .frames import RUN_DEFAULTS, encode
 from .sink import Sink
 
 TYPE_CHECKING = False
@@ -31,6 +31,17 @@ _READ_BYTES = 65536
 _DEAF_SECONDS = 0.002
 # How long a program that keeps state may take to obey SIGINT.
 _INTERRUPT_SECONDS = 0.5
+# What of a request its program is told.
+_TOLD = (
+    "language",
+    "cpu_seconds",
+    "memory_mb",
+    "restricted",
+    "branch",
+    "tools",
+    "packages",
+    "variables",
+)
 # The wait status of a child that was already gone when its run began.
 _VANISHED = 70 << 8
 
@@ -50,6 +61,7 @@ class Child:
     __slots__ = (
         "cpu_seconds",
         "folder",
+        "meter",
         "pid",
         "request",
         "result",
@@ -68,12 +80,16 @@ class Child:
         self.result = result
         self.setup: dict[str, Any] | None = None
         self.folder = ""
+        # Of a process that lives on.
+        self.meter: Meter | None = None
         # What it had used before this run; None: what its first line says.
         self.cpu_seconds: float | None = None
 
     def close(self) -> None:
         for fd in (self.request, self.stdout, self.stderr, self.result):
             os.close(fd)
+        if self.meter is not None:
+            self.meter.close()
 
 
 def drain(fd: int) -> None:
@@ -82,6 +98,14 @@ def drain(fd: int) -> None:
         os.read(fd, 4096)
     except BlockingIOError:
         pass
+
+
+def _readable(fds: tuple[int, ...]) -> list[int]:
+    """Return those that have something to read, or have ended."""
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return [fd for fd, _ in poller.poll(0)]
 
 
 class Run:
@@ -102,12 +126,12 @@ class Run:
         self._accounts = accounts
         self._wake_fd = wake_fd
         self._egress = egress
-        self._live = bool(request.get("branch"))
+        self._live = bool(request["branch"])
         self._answered = False
         cap = request["output_bytes"]
         self._sinks = {
-            child.stdout: Sink("stdout", cap, request.get("streamed", False)),
-            child.stderr: Sink("stderr", cap, request.get("streamed", False)),
+            child.stdout: Sink("stdout", cap, request["streamed"]),
+            child.stderr: Sink("stderr", cap, request["streamed"]),
         }
         self._pipes = (child.stdout, child.stderr, child.result)
         self._result = bytearray()
@@ -116,7 +140,7 @@ class Run:
         self._cpu_seconds = 0.0
         self._peak_bytes = 0
         self._relay: CallRelay | None = None
-        if request.get("tools"):
+        if request["tools"]:
             self._relay = CallRelay(child.request, channel)
         self._started = time.monotonic()
         self._ended = self._started
@@ -125,10 +149,16 @@ class Run:
     def hand_over(self, frame: Frame) -> None:
         """Give the child its program; a child that is already dead is noticed later."""
         alone = None if os.getpid() == 1 else self._child.pid
-        self._accounts.begin(alone, bool(frame.header["watch_memory_bytes"]))
-        size = frame.header["code_bytes"]
+        request = self._request
+        self._accounts.begin(alone, request)
+        size = request["code_bytes"]
         code, inputs = frame.payload[:size], frame.payload[size:]
-        header = json.dumps(frame.header).encode()
+        told = {
+            name: request[name]
+            for name in _TOLD
+            if name in request and request[name] != RUN_DEFAULTS.get(name)
+        }
+        header = json.dumps(told).encode()
         view = memoryview(runner.frame_request(header, inputs or b"{}", code))
         try:
             while view:
@@ -149,11 +179,7 @@ class Run:
         if self._egress is not None:
             poller.register(self._egress.fd, select.POLLIN)
         self._deadline = self._started + self._request["wall_seconds"]
-        poller.poll(_DEAF_SECONDS * 1000)
-        drain(self._wake_fd)
-        self.reap()
-        if self._live:
-            self._read(self._child.result)
+        self._await_first_word(poller)
         for fd in (self._child.stdout, self._child.stderr, self._child.result):
             poller.register(fd, select.POLLIN)
         while self._goes_on and self._reason is None:
@@ -166,6 +192,14 @@ class Run:
         if self._egress is not None:
             self._egress.close_streams()
         self._ended = time.monotonic()
+
+    def _await_first_word(self, poller: select.poll) -> None:
+        events = dict(poller.poll(_DEAF_SECONDS * 1000))
+        if self._wake_fd in events:
+            drain(self._wake_fd)
+        self.reap()
+        if self._child.result in events:
+            self._read(self._child.result)
 
     @property
     def _goes_on(self) -> bool:
@@ -319,14 +353,16 @@ class Run:
         Args:
             lost: Why the state that this run asked for was gone, if it was.
         """
-        for fd in self._pipes:
+        for fd in _readable(self._pipes) if self.kept else self._pipes:
             self._drain(fd)
         first, report = self._said()
         if self.kept:
             # What a program wrote after its report belongs to nobody.
             report = report[: report.find(b"\n") + 1]
-            self._cpu_seconds = cpu_seconds(self._child.pid)
-            self._peak_bytes = peak_bytes(self._child.pid)
+            if self._child.meter is None:
+                self._child.meter = Meter(self._child.pid)
+            self._cpu_seconds = self._child.meter.cpu_seconds()
+            self._peak_bytes = self._child.meter.peak_bytes()
             self._child.setup = first
         else:
             self._child.close()

@@ -25,6 +25,7 @@ import types
 from . import bridge, displays, node, packages
 from .confine import ConfineError, confine, limit_memory, set_rlimits
 from .descriptors import place
+from .frames import RUN_DEFAULTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ REHEARSE = b"?"
 MAX_RESULT_BYTES = 1024 * 1024
 _MAX_TEXT = 64 * 1024
 _MAX_REPR = 1024
+# Values that need no look: most programs end with one.
+_PLAIN = (int, bool, type(None))
+_COMMON = 2**53
+# Kept: `json.dumps` would make a new one for each line.
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 FILE_NAME = "main.py"
 
 
@@ -132,9 +138,8 @@ def _rehearse() -> None:
     """Run a small program now, so that the memory it touches is ours when asked."""
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
     request_r, request_w = os.pipe()
-    header: dict[str, Any] = {"language": "python", "cpu_seconds": None}
     code = b"x = [1]\nprint(x)\n0\n"
-    os.write(request_w, frame_request(json.dumps(header).encode(), b"{}", code))
+    os.write(request_w, frame_request(b"{}", b"{}", code))
     os.close(request_w)
     place([0, 0, 0, 0, request_r], RESULT_FD)
     _serve(b"")
@@ -145,10 +150,10 @@ def _rehearse() -> None:
 
 def _serve(first: bytes) -> int:
     request = _read_request(first)
-    if request.get("branch"):
+    if request["branch"]:
         limit_memory(_address_space)
         return _live(request)
-    if not request.get("tools"):
+    if not request["tools"]:
         os.close(REQUEST_FD)
     os.environ.update(request.pop("secrets"))
     if request["cpu_seconds"]:
@@ -163,7 +168,7 @@ def _serve(first: bytes) -> int:
 
 def _offer_tools(request: dict[str, Any], module: types.ModuleType) -> bridge.Bridge:
     way = bridge.Bridge(REQUEST_FD)
-    if request.get("tools"):
+    if request["tools"]:
         module.__dict__["tools"] = bridge.Tools(request["tools"], way)
         module.__dict__["ToolError"] = bridge.ToolError
     return way
@@ -232,13 +237,13 @@ def _read_request(first: bytes) -> dict[str, Any]:
     size = int(_read_exactly(8 - len(first), first), 16)
     header, _, rest = _read_exactly(size).partition(b"\n")
     values, _, code = rest.partition(b"\n")
-    request: dict[str, Any] = json.loads(header)
+    request: dict[str, Any] = {**RUN_DEFAULTS, **json.loads(header)}
     inputs: dict[str, Any] = json.loads(values)
     secrets: dict[str, str] = {
-        **request.get("variables", {}),
+        **request["variables"],
         **inputs.pop(SECRETS, {}),
     }
-    if request.get("packages"):
+    if request["packages"]:
         packages.use(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}
 
@@ -299,7 +304,7 @@ def _run_python(request: dict[str, Any]) -> int:
     module = sys.modules["__main__"]
     module.__dict__.update(request["inputs"])
     _offer_tools(request, module)
-    restricted = request.get("restricted")
+    restricted = request["restricted"]
     program = code if restricted is None else _restricted(code, module, restricted)
     outcome = _outcome(lambda: _execute(program, module.__dict__))
     _finish()
@@ -348,7 +353,8 @@ def _execute(program: Any, namespace: dict[str, Any]) -> Any:
         # Split as the parser does: str.splitlines knows more line ends.
         lines = list(io.StringIO(text, newline=None))
         linecache.cache[FILE_NAME] = (len(text), None, lines, FILE_NAME)
-    exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
+    if tree.body:
+        exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
     if last is None:
         return None
     return eval(compile(last, FILE_NAME, "eval", 0, True), namespace)
@@ -416,6 +422,8 @@ def _type_name(value: object) -> str:
 
 def value_report(value: Any) -> dict[str, Any]:
     """Return the value if it is plain JSON, else its type and a short repr."""
+    if type(value) in _PLAIN and abs(value or 0) < _COMMON:
+        return {"json": value}
     if _is_json(value):
         try:
             text = json.dumps(value, allow_nan=False)
@@ -478,7 +486,7 @@ def _encode(report: dict[str, Any]) -> bytes:
 
 
 def _line(report: dict[str, Any]) -> bytes:
-    return json.dumps(report, separators=(",", ":")).encode() + b"\n"
+    return _to_json(report).encode() + b"\n"
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -28,7 +28,14 @@ import time
 from . import files, runner
 from .accounts import Accounts
 from .branches import Branches, open_pipes
-from .frames import PROTOCOL_VERSION, Frame, FrameDecoder, FrameError, encode
+from .frames import (
+    PROTOCOL_VERSION,
+    RUN_DEFAULTS,
+    Frame,
+    FrameDecoder,
+    FrameError,
+    encode,
+)
 from .host_channel import Channel, HostGone
 from .run import Child, Run, drain
 
@@ -162,6 +169,7 @@ class Supervisor:
         """Do what a frame asks for; what came too late for its run is dropped."""
         kind = frame.header["type"]
         if kind == "run":
+            frame.header = {**RUN_DEFAULTS, **frame.header}
             self._run(frame)
             if frame.header["final"]:
                 # The host kills; to exit now would compete with its reading.
@@ -187,12 +195,9 @@ class Supervisor:
         answer, data = files.serve(frame.header, frame.payload, folder, uid)
         self._channel.send(encode({"type": "file", **answer}, data))
 
-    def _send_artifacts(self, request: dict[str, Any], folder: str) -> None:
+    def _send_artifacts(self, folder: str) -> None:
         """Send what the program left in its `artifacts` folder."""
-        room, count = request["artifact_bytes"], request["artifact_count"]
-        if not count:
-            return
-        found, left = files.artifacts(folder, self._settings["uid"], room, count)
+        found, left = files.artifacts(folder, self._settings["uid"])
         for name, data in found:
             self._channel.send(encode({"type": "artifact", "name": name}, data))
         if left:
@@ -255,17 +260,9 @@ class Supervisor:
         select.select([child.result, self._channel.read_fd], [], [])
 
     def _run_nobody(self) -> None:
-        header = {
-            "type": "run",
-            "language": "python",
-            "code_bytes": 8,
-            "wall_seconds": 0.0,
-            "cpu_seconds": None,
-            "output_bytes": 2,
-            "stop_at_output_limit": False,
-            "watch_memory_bytes": 0,
-        }
+        header = {"type": "run", "code_bytes": 8, "wall_seconds": 0, "output_bytes": 2}
         [frame] = FrameDecoder().feed(encode(header, b"print(1){}"))
+        frame.header = {**RUN_DEFAULTS, **frame.header}
         null = os.open(os.devnull, os.O_RDWR)
         # A channel of its own: what the host says meanwhile is not for this run.
         quiet_r, quiet_w = os.pipe()
@@ -282,7 +279,7 @@ class Supervisor:
     def _run(self, frame: Frame) -> None:
         if self._strays_end:
             self._kill_strays(self._known())
-        branch = frame.header.get("branch")
+        branch = frame.header["branch"]
         child, lost = self._branches.take(branch)
         if child is None:
             if self._child is None:
@@ -298,7 +295,7 @@ class Supervisor:
             run.watch()
         finally:
             self._kill_all(child, run)
-        self._send_artifacts(frame.header, child.folder or self._workdir)
+        self._send_artifacts(child.folder or self._workdir)
         run.finish(lost)
         if branch and run.kept:
             self._branches.keep(branch, child, self._workdir)
@@ -306,7 +303,7 @@ class Supervisor:
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
         """Return the way out of a run, and lead its program there, if it has one."""
-        if not request.get("network"):
+        if request["network"] is None:
             return None
         if self._egress is None:
             from . import egress_relay
@@ -337,7 +334,10 @@ class Supervisor:
                 elif alone or time.monotonic() > give_up:
                     os.kill(-1, signal.SIGKILL)
                 else:
-                    for pid in run.strays(self._known()):
+                    strays = run.strays(self._known())
+                    if run.is_over and not strays:
+                        return
+                    for pid in strays:
                         os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
