@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from toolcell.core import Message, ToolCall, ToolcellError, ToolResult
@@ -120,7 +122,7 @@ class Attempt:
             None if error is None else error.kind,
             self._reason(error),
             None if error is None else _story(error, redactor),
-            dict(self.running.usage),
+            _shared(tuple(self.running.usage.items())),
             self.running.backend,
             self.number,
             not self.retry,
@@ -132,6 +134,13 @@ class Attempt:
         if error is None or self.verdict != "denied":
             return None
         return str(error.details.get("reason") or error.kind)
+
+
+# Most calls of a tool use the same, and each object that stays is one more for Python
+# to look through when it looks for garbage.
+@lru_cache(maxsize=1024)
+def _shared(usage: tuple[tuple[str, int | str], ...]) -> Mapping[str, int | str]:
+    return MappingProxyType(dict(usage))
 
 
 def _story(error: ToolcellError, redactor: Redactor) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import anyio
 from pydantic import JsonValue
+from pydantic_core import from_json, to_json
 
 from toolcell.core import InvalidInputError, ToolExecutionError, ToolResult
 
@@ -184,7 +184,11 @@ def _unknown_outcome() -> ToolExecutionError:
 
 
 class _Kept(NamedTuple):
-    """What stands under a key; one object, since there are thousands."""
+    """What stands under a key.
+
+    Kept as JSON: nobody can change it, and it is small, and nothing that Python would
+    look through for garbage, each time that it does.
+    """
 
     tool: str
     arguments: dict[str, JsonValue]
@@ -198,7 +202,6 @@ class _Kept(NamedTuple):
         """Return what later calls get, who have used nothing."""
         if self.state != "done":
             return None
-        # It makes a copy of the content.
         return ToolResult(call_id=self.call_id, name=self.name, content=self.content)
 
 
@@ -225,7 +228,7 @@ class MemoryIdempotency(Idempotency):
         self._max_entries = max_entries
         self._clock = clock
         # Oldest first: an entry is put in when its key ends.
-        self._ended: dict[str, _Kept] = {}
+        self._ended: dict[str, bytes] = {}
 
     def take(self, key: str, body: Body, *, repeatable: bool) -> bool:
         if key in self._ended:
@@ -237,28 +240,31 @@ class MemoryIdempotency(Idempotency):
 
     def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
         self._remove_expired()
-        kept = self._ended.get(key)
+        kept = self._standing(key)
         if kept is not None and not (repeatable and kept.state == "unknown"):
             same = Body(kept.tool, kept.arguments).text == body.text
             return Entry(same=same, state=kept.state, result=kept.result())
         return None
 
     def _keep(self, key: str, body: Body, result: ToolResult) -> None:
-        ends, content = self._clock() + self._ttl, _own(result.content)
-        done = _Kept(*body, "done", ends, result.call_id, result.name, content)
-        self._put(key, done)
+        ends, content = self._clock() + self._ttl, result.content
+        self._put(key, (*body, "done", ends, result.call_id, result.name, content))
 
     def _drop(self, key: str, body: Body) -> None:
         # A key that runs stands in no table of ours.
         return
 
     def _suspect(self, key: str, body: Body) -> None:
-        self._put(key, _Kept(*body, "unknown", self._clock() + self._ttl))
+        self._put(key, (*body, "unknown", self._clock() + self._ttl))
 
-    def _put(self, key: str, kept: _Kept) -> None:
+    def _standing(self, key: str) -> _Kept | None:
+        kept = self._ended.get(key)
+        return None if kept is None else _Kept(*from_json(kept))
+
+    def _put(self, key: str, kept: tuple[JsonValue, ...]) -> None:
         # At the end of the line, also where it stood before.
         self._ended.pop(key, None)
-        self._ended[key] = kept
+        self._ended[key] = to_json(kept)
         if len(self._ended) > self._max_entries:
             del self._ended[next(iter(self._ended))]
 
@@ -266,11 +272,7 @@ class MemoryIdempotency(Idempotency):
         now = self._clock()
         while self._ended:
             oldest = next(iter(self._ended))
-            if self._ended[oldest].expires_at > now:
+            kept = self._standing(oldest)
+            if kept is not None and kept.expires_at > now:
                 return
             del self._ended[oldest]
-
-
-def _own(content: JsonValue) -> JsonValue:
-    """Return content that nobody else can change."""
-    return deepcopy(content) if isinstance(content, (list, dict)) else content
