@@ -192,7 +192,9 @@ class AuditLog:
         return self._append(
             f'"event":"outcome",{subject},"status":{quoted(status)},'
             f'"duration_ms":{round(duration_ms, 3)},"cost":{ascii_json(cost)},'
-            f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}'
+            f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}',
+            # The next decision notices: nothing is allowed that goes unrecorded.
+            removed=False,
         )
 
     def digest(self, value: Any) -> str:
@@ -250,9 +252,12 @@ class AuditLog:
         """Return the JSON of a word that came from a model."""
         return quoted(self._redactor.text(word))
 
-    def _append(self, members: str, run: str = "") -> AuditHead:
-        record = self._record(members)
-        with self._file as file:
+    def _append(
+        self, members: str, run: str = "", *, removed: bool = True
+    ) -> AuditHead:
+        record, file = self._record(members), self._file
+        file.hold(removed=removed)
+        try:
             count = self._count(run) if run else 0
             if count <= self._run_records:
                 return file.write(record)
@@ -260,6 +265,8 @@ class AuditLog:
             if too_many.bit_count() == 1:
                 omitted = {"event": "omitted", "run": run, "records": too_many}
                 file.write(self._record(ascii_json(omitted)[1:-1]))
+        finally:
+            file.leave()
         raise AuditError(
             f"the run has had its {self._run_records} records in the audit log",
             hint="start a new run, or give the log a higher run_records",

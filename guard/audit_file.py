@@ -82,6 +82,21 @@ class AuditFile:
             self._fd = -1
 
     def __enter__(self) -> Self:
+        self.hold()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def hold(self, *, removed: bool = True) -> None:
+        """Hold the file, at a whole last line, until `leave`.
+
+        Args:
+            removed: Whether to look whether it was removed, which is dear.
+
+        Raises:
+            AuditError: It was removed, cut or changed, or others hold it.
+        """
         if self._process != _forks and self._fd >= 0:
             # A descriptor that was inherited shares the parent's lock on the file.
             os.close(self._fd)
@@ -97,18 +112,20 @@ class AuditFile:
             self._lock.release()
             raise
         try:
-            state = os.fstat(fd)
-            if state.st_size != self._end or not state.st_nlink or self._repair:
-                self._catch_up(state)
+            if removed and not os.fstat(fd).st_nlink:
+                raise self._error("was removed")
+            size = os.lseek(fd, 0, os.SEEK_END)
+            if size != self._end or self._repair:
+                self._catch_up(size)
         except OSError as error:
-            self.__exit__()
+            self.leave()
             raise self._error(f"cannot be read: {error.strerror}") from error
         except BaseException:
-            self.__exit__()
+            self.leave()
             raise
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def leave(self) -> None:
+        """Let other writers have the file."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._lock.release()
 
@@ -126,12 +143,10 @@ class AuditFile:
                     raise self._error("is held by another process") from None
             time.sleep(_LOCK_PAUSE)
 
-    def _catch_up(self, state: os.stat_result) -> None:
+    def _catch_up(self, size: int) -> None:
         """Read what others wrote; remove the rest of a line that was never finished."""
-        if not state.st_nlink:
-            raise self._error("was removed")
-        if state.st_size != self._end:
-            self._read_end(state.st_size)
+        if size != self._end:
+            self._read_end(size)
         if self._repair:
             # Kept until it is written: there may be no room on the disk yet.
             self.write(self._repair)
