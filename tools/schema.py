@@ -53,6 +53,7 @@ from .validation import (
 
 _Kind = inspect.Parameter
 _OBJECTS = frozenset(["model", "dataclass", "typed-dict", "definition-ref", "dict"])
+_PLAIN_TYPES = (int, str, bool, type(None))
 _EXACTLY = "one of the allowed values in its own type"
 _make_typed_dict: Any = TypedDict
 
@@ -176,6 +177,7 @@ class FunctionSchema:
             )
         self._has_sets = '"uniqueItems":true' in text
         self._has_bytes = '"contentEncoding":"base64"' in text
+        self._plain = _is_plain(self._adapter.core_schema)
         # For pydantic 1 is true where only certain values are allowed.
         confusing = strict and _allows_0_or_1(self.parameters)
         self._exact = Draft202012Validator(self.parameters) if confusing else None
@@ -272,6 +274,8 @@ class FunctionSchema:
 
     def dump(self, values: dict[str, Any]) -> dict[str, JsonValue]:
         """Return values as canonical JSON: equal values give equal JSON."""
+        if self._plain:
+            return values.copy()
         serializer = self._adapter.serializer
         if not (self._has_sets or self._has_bytes):
             dumped = serializer.to_python(
@@ -283,6 +287,23 @@ class FunctionSchema:
             )
             dumped = to_jsonable_python(_ordered(plain), bytes_mode="base64")
         return typing.cast("dict[str, JsonValue]", dumped)
+
+
+def _is_plain(schema: Mapping[str, Any]) -> bool:
+    """Tell whether all values are their own JSON, under their own names."""
+    fields = schema.get("fields", {}).values()
+    return schema["type"] == "typed-dict" and all(map(_is_plain_field, fields))
+
+
+def _is_plain_field(field: Mapping[str, Any]) -> bool:
+    if any(key.startswith("serialization") for key in field):
+        return False
+    kind, inner = field["type"], field.get("schema")
+    if kind == "default" and type(field.get("default")) not in _PLAIN_TYPES:
+        return False
+    if kind in ("typed-dict-field", "default", "nullable") and inner is not None:
+        return _is_plain_field(inner)
+    return kind in ("int", "str", "bool", "none")
 
 
 def _allows_0_or_1(schema: Any) -> bool:
