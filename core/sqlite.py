@@ -18,6 +18,14 @@ _RETRY_SECONDS = 0.005
 _making = threading.Lock()
 
 
+def _forked() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def open_sqlite(
     path: str | Path,
     prepare: Callable[[sqlite3.Connection], object],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -21,6 +22,7 @@ from .cell.frames import (
     encode,
     encode_head,
     strict_json,
+    unusual,
 )
 from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits
@@ -195,9 +197,10 @@ class Cell:
         self._settings = settings
         self._greeted = False
         self._ready = False
+        self._layers: tuple[str, ...] = ()
         self._killed: anyio.Event | None = None
-        self.idle = anyio.Event()
-        self.idle.set()
+        self._busy = False
+        self._idle: anyio.Event | None = None
         self.traits = traits
 
     def _hello(self) -> bytes:
@@ -260,13 +263,22 @@ class Cell:
             CellLostError: The cell ended or spoke nonsense before its verdict.
             SandboxUnavailableError: The cell could not confine the program.
         """
-        self.idle = anyio.Event()
+        self._busy = True
         try:
             return await self._run(program, on_output)
         finally:
             if program.egress is not None:
                 await program.egress.close()
-            self.idle.set()
+            self._busy = False
+            if self._idle is not None:
+                self._idle.set()
+                self._idle = None
+
+    async def wait_idle(self) -> None:
+        """Wait until no run is on."""
+        while self._busy:
+            self._idle = self._idle or anyio.Event()
+            await self._idle.wait()
 
     async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
         report = await self.begin(program)
@@ -302,7 +314,7 @@ class Cell:
         return RunReport(
             cap=program.limits.output_bytes,
             keep_output=keep,
-            began=anyio.current_time(),
+            began=time.monotonic(),
         )
 
     def backstop(self, program: Program) -> float:
@@ -313,7 +325,7 @@ class Cell:
     async def give_up(self, report: RunReport) -> None:
         """End a run whose supervisor could not keep the deadline."""
         # Nobody else has measured it.
-        report.wall_ms = (anyio.current_time() - report.began) * 1000
+        report.wall_ms = (time.monotonic() - report.began) * 1000
         report.overdue = True
         await self.kill()
 
@@ -366,8 +378,6 @@ class Cell:
             "wall_seconds": limits.wall_seconds,
             "memory_mb": limits.memory_mb,
             "output_bytes": limits.output_bytes,
-        }
-        wishes = {
             "language": program.language,
             "cpu_seconds": limits.cpu_seconds,
             "stop_at_output_limit": limits.stop_at_output_limit,
@@ -380,10 +390,7 @@ class Cell:
             "packages": program.packages,
             "network": program.egress.request if program.egress else None,
         }
-        header.update(
-            {name: wish for name, wish in wishes.items() if wish != RUN_DEFAULTS[name]}
-        )
-        return encode(header, program.code + program.inputs)
+        return encode(unusual(header, RUN_DEFAULTS), program.code + program.inputs)
 
     async def step(
         self,
@@ -414,7 +421,8 @@ class Cell:
             elif kind == "artifacts_left":
                 report.artifacts_left = tuple(str(each) for each in header["names"])
             elif kind == "finished":
-                report.finish(header, payload)
+                report.finish(header, payload, self._layers)
+                self._layers = report.layers
                 return True
             else:
                 raise FrameError(f"unexpected frame {kind[:40]!r}")

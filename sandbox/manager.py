@@ -121,7 +121,7 @@ class SandboxManager:
             await cell.stop()
         with anyio.move_on_after(_STOP_SECONDS):
             for cell in list(self._active):
-                await cell.idle.wait()
+                await cell.wait_idle()
         for cell in list(self._active):
             await cell.kill()
 

@@ -19,6 +19,7 @@ from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
 from .config import Limits
 
 MAX_KEPT_BYTES = 32 * 1024 * 1024
+_LANGUAGES = get_args(Language)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MAX_SECRET_BYTES = 65_536
 
@@ -43,7 +44,7 @@ def make_program(
             an input has no usable name or is not JSON, or a secret cannot be an
             environment variable.
     """
-    if language not in get_args(Language):
+    if language not in _LANGUAGES:
         raise InvalidInputError(
             f"unknown language {language!r}", hint="use 'python', 'bash' or 'node'"
         )

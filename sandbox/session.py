@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Callable,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +51,39 @@ class _Trunk:
         self.turn = anyio.Lock(fast_acquire=True)
         self.made = 0
         self.forks: set[str] = set()
-        self.used = anyio.current_time()
+        self.used = time.monotonic()
         self.over = ""
+
+
+class _Turn:
+    """The time in which one branch of a session is at work; entering waits for it."""
+
+    def __init__(self, trunk: _Trunk) -> None:
+        self._trunk = trunk
+
+    async def __aenter__(self) -> Cell:
+        trunk = self._trunk
+        await trunk.turn.acquire()
+        if trunk.over:
+            trunk.turn.release()
+            raise CellLostError(trunk.over, hint=_OPEN_ANOTHER)
+        return trunk.cell
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: object
+    ) -> None:
+        trunk = self._trunk
+        try:
+            # A stream that its reader leaves has interrupted its program.
+            if error and not isinstance(error, (InvalidInputError, GeneratorExit)):
+                # Half a run is no state to go on from.
+                await trunk.cell.kill()
+                if trunk.over and isinstance(error, _LOST):
+                    raise CellLostError(trunk.over, hint=_OPEN_ANOTHER) from None
+        finally:
+            trunk.egress = None
+            trunk.used = time.monotonic()
+            trunk.turn.release()
 
 
 class Session:
@@ -193,27 +224,8 @@ class Session:
             calls=calls,
         )
 
-    @asynccontextmanager
-    async def _my_turn(self) -> AsyncIterator[Cell]:
-        """Wait until no branch of the session is at work."""
-        trunk = self._trunk
-        async with trunk.turn:
-            if trunk.over:
-                raise CellLostError(trunk.over, hint=_OPEN_ANOTHER)
-            try:
-                yield trunk.cell
-            except (InvalidInputError, GeneratorExit):
-                # A stream that its reader leaves has interrupted its program.
-                raise
-            except BaseException as error:
-                # Half a run is no state to go on from.
-                await trunk.cell.kill()
-                if trunk.over and isinstance(error, _LOST):
-                    raise CellLostError(trunk.over, hint=_OPEN_ANOTHER) from None
-                raise
-            finally:
-                trunk.egress = None
-                trunk.used = anyio.current_time()
+    def _my_turn(self) -> _Turn:
+        return _Turn(self._trunk)
 
     async def install(
         self,
@@ -409,8 +421,9 @@ class Session:
         born = trunk.used
         while True:
             until = min(trunk.used + idle, born + lifetime)
-            if anyio.current_time() < until:
-                await anyio.sleep_until(until)
+            left = until - time.monotonic()
+            if left > 0:
+                await anyio.sleep(left)
                 continue
             if trunk.turn.statistics().locked and until < born + lifetime:
                 await anyio.sleep(idle)

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from toolcell.core import put_together
 
-from .cell.frames import MAX_ARTIFACTS, FrameError, strict_json
+from .cell.frames import MAX_ARTIFACTS, VERDICT_DEFAULTS, FrameError, strict_json
 from .config import Limits
 from .mime import mime_of
 from .result import (
@@ -52,10 +52,10 @@ class _Stream:
         return bytes(self.data) + self.tail
 
     def text(self) -> str:
+        if not self.dropped:
+            return self.raw().decode("utf-8", "replace")
         head = self.data.decode("utf-8", "replace")
         tail = self.tail.decode("utf-8", "replace")
-        if not self.dropped:
-            return (bytes(self.data) + self.tail).decode("utf-8", "replace")
         return f"{head}\n[... {self.dropped} bytes left out ...]\n{tail}"
 
 
@@ -71,7 +71,7 @@ class RunReport:
     stdout: _Stream = field(default_factory=_Stream)
     stderr: _Stream = field(default_factory=_Stream)
     began: float = 0.0
-    """When the program was handed over, by the clock of the event loop."""
+    """When the program was handed over, by `time.monotonic`."""
 
     overdue: bool = False
     reason: Status | None = None
@@ -124,12 +124,20 @@ class RunReport:
             )
         )
 
-    def finish(self, header: dict[str, Any], word: bytes) -> None:
+    def finish(
+        self, header: dict[str, Any], word: bytes, known_layers: tuple[str, ...]
+    ) -> None:
         """Take the supervisor's verdict and the program's own word.
+
+        Args:
+            header: The verdict.
+            word: The program's.
+            known_layers: What held in this cell before.
 
         Raises:
             FrameError: The verdict is malformed.
         """
+        header = {**VERDICT_DEFAULTS, **header}
         if header["reason"] not in (None, *_REASONS):
             raise FrameError("unknown reason")
         self.reason = header["reason"]
@@ -139,7 +147,9 @@ class RunReport:
         self.cpu_ms = float(header["cpu_ms"])
         self.peak_memory_bytes = _whole(header["peak_memory_bytes"])
         self.oom_kills = _whole(header["oom_kills"])
-        self.layers = tuple(str(layer)[:40] for layer in header["layers"][:40])
+        self.layers = known_layers
+        if header["layers"] is not None:
+            self.layers = tuple(str(layer)[:40] for layer in header["layers"][:40])
         if header["setup_error"] is not None:
             self.setup_error = str(header["setup_error"])[:1000]
         if header["state"] not in (None, "kept", "lost"):

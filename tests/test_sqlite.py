@@ -92,6 +92,42 @@ def test_who_opens_does_not_wait_for_ever(
             opened(path)
 
 
+def test_a_fork_while_another_thread_opens_can_open(tmp_path: Path) -> None:
+    script = """
+import os, signal, sqlite3, sys, threading
+from toolcell.guard import ApprovalStore
+
+connect, inside, go_on = sqlite3.connect, threading.Event(), threading.Event()
+def waits(*args, **options):
+    inside.set()
+    go_on.wait()
+    return connect(*args, **options)
+
+sqlite3.connect = waits
+opening = threading.Thread(target=ApprovalStore, args=[sys.argv[1]])
+opening.start()
+inside.wait()
+child = os.fork()
+sqlite3.connect = connect
+if child == 0:
+    signal.alarm(30)
+    ApprovalStore(sys.argv[1]).close()
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+go_on.set()
+opening.join()
+print(status)
+"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script, str(tmp_path / "state.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == "0\n", done.stderr
+
+
 @STORES
 def test_a_second_opening_leaves_the_locks_of_the_first(
     tmp_path: Path, make: Make

@@ -27,6 +27,7 @@ named, and left out."""
 
 RUN_DEFAULTS: dict[str, Any] = {
     "language": "python",
+    "memory_mb": 0,
     "cpu_seconds": None,
     "stop_at_output_limit": False,
     "watch_memory_bytes": 0,
@@ -40,6 +41,17 @@ RUN_DEFAULTS: dict[str, Any] = {
     "variables": {},
 }
 """What a request to run says unless it says otherwise."""
+
+VERDICT_DEFAULTS: dict[str, Any] = {
+    "reason": None,
+    "wait_status": None,
+    "state": None,
+    "lost": None,
+    "oom_kills": 0,
+    "layers": None,
+    "setup_error": None,
+}
+"""The same for a verdict; no layers: those that were told before hold."""
 
 # What is larger is not gathered piece by piece.
 _LARGE_BYTES = 128 * 1024
@@ -59,6 +71,15 @@ class Frame:
     def __init__(self, header: dict[str, Any], payload: bytes) -> None:
         self.header = header
         self.payload = payload
+
+
+def unusual(header: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return what a header must say: all but what it would be taken to say."""
+    return {
+        name: value
+        for name, value in header.items()
+        if name not in defaults or value != defaults[name]
+    }
 
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:

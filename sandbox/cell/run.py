@@ -11,7 +11,7 @@ import time
 from . import runner
 from .accounts import Meter
 from .call_relay import CallRelay
-from .frames import RUN_DEFAULTS, encode
+from .frames import RUN_DEFAULTS, VERDICT_DEFAULTS, encode, unusual
 from .sink import Sink
 
 TYPE_CHECKING = False
@@ -153,12 +153,8 @@ class Run:
         self._accounts.begin(alone, request)
         size = request["code_bytes"]
         code, inputs = frame.payload[:size], frame.payload[size:]
-        told = {
-            name: request[name]
-            for name in _TOLD
-            if name in request and request[name] != RUN_DEFAULTS.get(name)
-        }
-        header = json.dumps(told).encode()
+        told = {name: request[name] for name in _TOLD}
+        header = json.dumps(unusual(told, RUN_DEFAULTS)).encode()
         view = memoryview(runner.frame_request(header, inputs or b"{}", code))
         try:
             while view:
@@ -355,6 +351,8 @@ class Run:
         """
         for fd in _readable(self._pipes) if self.kept else self._pipes:
             self._drain(fd)
+        # A process that lives on has told of them in its first run.
+        known = self._child.setup is not None
         first, report = self._said()
         if self.kept:
             # What a program wrote after its report belongs to nobody.
@@ -380,13 +378,13 @@ class Run:
             "cpu_ms": max(self._cpu_seconds - before, 0.0) * 1000,
             "peak_memory_bytes": self._peak_bytes,
             "oom_kills": self._accounts.oom_kills(),
-            "layers": first.get("layers", []),
+            "layers": None if known else first.get("layers", []),
             "setup_error": first.get("error"),
         }
         frames = [
             frame for sink in self._sinks.values() for frame in sink.last_frames()
         ]
-        self._channel.send(*frames, encode(header, report))
+        self._channel.send(*frames, encode(unusual(header, VERDICT_DEFAULTS), report))
 
     def _state(self) -> str | None:
         if not self._live:

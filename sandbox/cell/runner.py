@@ -234,8 +234,12 @@ def _take_back(before: dict[str, str | None]) -> None:
 
 def _read_request(first: bytes) -> dict[str, Any]:
     """Read a request: its size in eight hexadecimal digits, header, inputs, code."""
-    size = int(_read_exactly(8 - len(first), first), 16)
-    header, _, rest = _read_exactly(size).partition(b"\n")
+    # Nothing follows a request until its program asks for it.
+    data = first
+    while len(data) < 8:
+        data += os.read(REQUEST_FD, 65536) or os._exit(0)
+    size, data = int(data[:8], 16), data[8:]
+    header, _, rest = _read_exactly(size - len(data), data).partition(b"\n")
     values, _, code = rest.partition(b"\n")
     request: dict[str, Any] = {**RUN_DEFAULTS, **json.loads(header)}
     inputs: dict[str, Any] = json.loads(values)
