@@ -21,6 +21,10 @@ BURST = 10
 SLOW_BURST = 3
 """The same for a contender that takes more than about 100 ms."""
 
+QUICK_BURST = 100
+"""The same for one that takes less than about 1 ms. A turn of ten would be over before
+the caches hold what it needs, which the turns of others, much longer, have emptied."""
+
 CALLS = 50
 """Times that work of microseconds is done in one run: once is too short for a clock."""
 

@@ -19,11 +19,9 @@ from typing import Annotated, Any, Literal, NotRequired, Optional, Union
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    PlainSerializer,
     SecretStr,
 )
 from typing_extensions import TypedDict
@@ -328,46 +326,6 @@ def test_defaults_are_shown_and_filled_in() -> None:
         "room": 7,
         "tags": [],
     }
-
-
-class _Word(enum.StrEnum):
-    LOUD = "LOUD"
-
-
-@pytest.mark.parametrize(
-    ("annotation", "default"),
-    [
-        (int, ...),
-        (str | None, "x"),
-        (bool, True),
-        (str, _Word.LOUD),
-        (_Word, _Word.LOUD),
-        (dt.date, dt.date(2024, 1, 1)),
-        (Annotated[int, PlainSerializer(lambda number: number * 2)], 7),
-        (Annotated[int, Field(serialization_alias="other")], 7),
-        (Annotated[str, AfterValidator(_Word)], "LOUD"),
-        (list[int], ...),
-    ],
-)
-def test_what_a_guard_judges_is_plain_json(annotation: Any, default: Any) -> None:
-    def function(value=default):  # type: ignore[no-untyped-def]
-        return value
-
-    function.__annotations__ = {"value": annotation}
-    if default is ...:
-        del function.__defaults__
-    made = FunctionTool(function, name="t")
-    given = {"value": [1] if annotation == list[int] else 7} if default is ... else {}
-    checked = made.validate(given)
-    schema: Any = made._schema
-
-    assert checked.json == schema._adapter.serializer.to_python(
-        checked.values, mode="json", by_alias=True, warnings=False
-    )
-    assert checked.json is not checked.values
-    assert type(json.loads(json.dumps(checked.json))) is dict
-    for value in checked.json.values():
-        assert type(value) in (int, str, bool, list, type(None))
 
 
 def test_omitted_and_explicit_defaults_are_the_same_call_rl_23() -> None:

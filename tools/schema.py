@@ -331,6 +331,15 @@ def _ordered(value: Any) -> Any:
     return value
 
 
+class _Unlike:
+    """Metadata without a hash, so that `typing` makes the annotation anew.
+
+    What it has seen before it hands out again: `int | str` for `str | int`, its equal.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def _field(parameter: inspect.Parameter, annotation: Any, described: str | None) -> Any:
     """Return the TypedDict field of a parameter."""
     default = parameter.default
@@ -340,6 +349,8 @@ def _field(parameter: inspect.Parameter, annotation: Any, described: str | None)
         annotation = Annotated[annotation, Field(description=described)]
     if default is _Kind.empty:
         info = FieldInfo.from_annotation(annotation)
+        if typing.get_args(annotation):
+            annotation = Annotated[annotation, _Unlike()]
         return (Required if info.is_required() else NotRequired)[annotation]
     if not isinstance(default, FieldInfo):
         return NotRequired[Annotated[annotation, Field(default=default)]]
