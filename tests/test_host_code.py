@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,13 @@ except ToolError as error:
 
 
 async def test_variables_and_files_stay_within_a_session(desk: Desk) -> None:
-    first = await desk("run_python", code="x = 41\nopen('f', 'w').write('data')")
-    second = await desk("run_python", code="x + 1")
-    shell = await desk("run_shell", command="cat f")
-    read = await desk("read_file", path="f")
-    await desk("write_file", path="g", text="from a file tool")
-    found = await desk.value("open('g').read()")
+    new = partial(desk, session="new")
+    first = await new("run_python", code="x = 41\nopen('f', 'w').write('data')")
+    second = await new("run_python", code="x + 1")
+    shell = await new("run_shell", command="cat f")
+    read = await new("read_file", path="f")
+    await new("write_file", path="g", text="from a file tool")
+    found = await desk.value("open('g').read()", session="new")
 
     assert (first["variables"], second["variables"]) == ("new", "kept")
     assert second["value"] == 42
