@@ -112,9 +112,7 @@ class AuditFile:
             self._lock.release()
             raise
         try:
-            if removed and not os.fstat(fd).st_nlink:
-                raise self._error("was removed")
-            size = os.lseek(fd, 0, os.SEEK_END)
+            size = self._size(removed=removed)
             if size != self._end or self._repair:
                 self._catch_up(size)
         except OSError as error:
@@ -128,6 +126,14 @@ class AuditFile:
         """Let other writers have the file."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._lock.release()
+
+    def _size(self, *, removed: bool) -> int:
+        if not removed:
+            return os.lseek(self._fd, 0, os.SEEK_END)
+        state = os.fstat(self._fd)
+        if not state.st_nlink:
+            raise self._error("was removed")
+        return state.st_size
 
     def _wait(self) -> None:
         """Wait until other writers leave the file."""

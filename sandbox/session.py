@@ -36,12 +36,18 @@ next fork is refused."""
 
 _MAIN = "main"
 _OPEN_ANOTHER = "open a new session"
+# What leaves the cell as it is; a stream that its reader leaves has interrupted its
+# program.
+_HARMLESS = (InvalidInputError, GeneratorExit)
 # How it ends for a program whose cell is taken away, also one that just starts.
 _LOST = (CellLostError, SandboxUnavailableError)
 
 
 class _Trunk:
-    """What the branches of one session share: a cell, and whose turn it is."""
+    """What the branches of one session share: a cell, and whose turn it is.
+
+    `async with trunk as cell` waits until no branch is at work.
+    """
 
     def __init__(self, cell: Cell, network: Network) -> None:
         self.cell = cell
@@ -54,36 +60,26 @@ class _Trunk:
         self.used = time.monotonic()
         self.over = ""
 
-
-class _Turn:
-    """The time in which one branch of a session is at work; entering waits for it."""
-
-    def __init__(self, trunk: _Trunk) -> None:
-        self._trunk = trunk
-
     async def __aenter__(self) -> Cell:
-        trunk = self._trunk
-        await trunk.turn.acquire()
-        if trunk.over:
-            trunk.turn.release()
-            raise CellLostError(trunk.over, hint=_OPEN_ANOTHER)
-        return trunk.cell
+        await self.turn.acquire()
+        if self.over:
+            self.turn.release()
+            raise CellLostError(self.over, hint=_OPEN_ANOTHER)
+        return self.cell
 
     async def __aexit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: object
     ) -> None:
-        trunk = self._trunk
         try:
-            # A stream that its reader leaves has interrupted its program.
-            if error and not isinstance(error, (InvalidInputError, GeneratorExit)):
+            if error is not None and not isinstance(error, _HARMLESS):
                 # Half a run is no state to go on from.
-                await trunk.cell.kill()
-                if trunk.over and isinstance(error, _LOST):
-                    raise CellLostError(trunk.over, hint=_OPEN_ANOTHER) from None
+                await self.cell.kill()
+                if self.over and isinstance(error, _LOST):
+                    raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
         finally:
-            trunk.egress = None
-            trunk.used = time.monotonic()
-            trunk.turn.release()
+            self.egress = None
+            self.used = time.monotonic()
+            self.turn.release()
 
 
 class Session:
@@ -165,7 +161,7 @@ class Session:
         if refusal is not None:
             return refusal
         program = await self._manager.equip(program, self._packages)
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             program = self._reaching_out(program, on_connection)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
@@ -190,7 +186,7 @@ class Session:
             return
         program = await self._manager.equip(program, self._packages)
         pieces = Pieces()
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             program = self._reaching_out(program, pieces.add_connection)
             async with aclosing(stream_run(cell, program, pieces)) as events:
                 async for event in events:
@@ -223,9 +219,6 @@ class Session:
             streamed=streamed,
             calls=calls,
         )
-
-    def _my_turn(self) -> _Turn:
-        return _Turn(self._trunk)
 
     async def install(
         self,
@@ -332,7 +325,7 @@ class Session:
         self, branch: str, allow_threads: bool
     ) -> tuple[str, tuple[str, ...]]:
         trunk = self._trunk
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             if len(trunk.forks) >= MAX_BRANCHES:
                 raise InvalidInputError(
                     f"{MAX_BRANCHES} forks and checkpoints live already",
@@ -382,37 +375,37 @@ class Session:
 
     async def _drop(self, branch: str) -> None:
         self._trunk.forks.discard(branch)
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             await cell.tell({"type": "drop", "branch": branch})
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         """Write a file of the work dir, with its folders; as `WorkDir.write`."""
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             await WorkDir(cell, self._branch).write(path, data)
 
     async def read_file(self, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the bytes of a file of the work dir; as `WorkDir.read`."""
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             return await WorkDir(cell, self._branch).read(path, max_bytes)
 
     async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder of the work dir; as `WorkDir.list`."""
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             return await WorkDir(cell, self._branch).list(path)
 
     async def remove(self, path: str) -> None:
         """Remove a file or a folder of the work dir; as `WorkDir.remove`."""
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             await WorkDir(cell, self._branch).remove(path)
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's files into the work dir; as `WorkDir.upload`."""
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             return await WorkDir(cell, self._branch).upload(source, path)
 
     async def download(self, target: str | Path, path: str = "") -> int:
         """Write the work dir's files into a new folder; as `WorkDir.download`."""
-        async with self._my_turn() as cell:
+        async with self._trunk as cell:
             return await WorkDir(cell, self._branch).download(target, path)
 
     async def end_when_idle(self, idle: float, lifetime: float) -> None:

@@ -31,17 +31,6 @@ _READ_BYTES = 65536
 _DEAF_SECONDS = 0.002
 # How long a program that keeps state may take to obey SIGINT.
 _INTERRUPT_SECONDS = 0.5
-# What of a request its program is told.
-_TOLD = (
-    "language",
-    "cpu_seconds",
-    "memory_mb",
-    "restricted",
-    "branch",
-    "tools",
-    "packages",
-    "variables",
-)
 # The wait status of a child that was already gone when its run began.
 _VANISHED = 70 << 8
 
@@ -153,8 +142,7 @@ class Run:
         self._accounts.begin(alone, request)
         size = request["code_bytes"]
         code, inputs = frame.payload[:size], frame.payload[size:]
-        told = {name: request[name] for name in _TOLD}
-        header = json.dumps(unusual(told, RUN_DEFAULTS)).encode()
+        header = json.dumps(unusual(request, RUN_DEFAULTS)).encode()
         view = memoryview(runner.frame_request(header, inputs or b"{}", code))
         try:
             while view:
