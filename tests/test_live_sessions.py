@@ -315,3 +315,33 @@ while time.process_time() < until:
     assert [rest.usage.cpu_ms < 200 for rest in rests] == [True] * 3
     assert end.state == "lost"
     assert 380 <= end.usage.cpu_ms < 700
+
+
+async def test_each_run_tells_what_it_used_and_what_held(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    work = """
+import time
+data = b'x' * (40 << 20)
+end = time.process_time() + 0.1
+while time.process_time() < end:
+    pass
+"""
+    once = await sandbox.run("1")
+    async with sandbox.session() as session:
+        first = await session.run("x = 41")
+        busy = await session.run(work)
+        idle = await session.run("x + 1")
+        fresh = await session.run("1", fresh=True)
+        branch = await session.fork()
+        forked = await branch.run("x + 1")
+
+    peaks = first.usage.peak_memory_bytes, busy.usage.peak_memory_bytes
+    if backend.name == "runsc":
+        # It keeps no peak of a process that lives.
+        assert peaks == (0, 0)
+    else:
+        assert 0 < peaks[0] < 40 << 20 < peaks[1]
+    assert idle.usage.cpu_ms < 80 <= busy.usage.cpu_ms
+    for each in (first, busy, idle, fresh, forked):
+        assert each.isolation == once.isolation
