@@ -12,6 +12,7 @@ import anyio
 
 from toolcell.sandbox import owner
 
+from .process_tree import below
 from .test_attacks_persistence import containers_of, groups_of
 
 _LOOKS_ALIKE = 20
@@ -30,19 +31,6 @@ class Held(NamedTuple):
 def owner_of(pid: int) -> str:
     """Return the name that a process's containers, cgroups and folders bear."""
     return f"{pid}-{owner.start_time(pid)}"
-
-
-def below(pid: int) -> list[int]:
-    """Return the processes below one, whichever thread started them."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [pid]
-    for each in found:
-        found.extend(children.get(each, ()))
-    return found[1:]
 
 
 def held(pid: int, engine: Any = None) -> Held:

@@ -13,6 +13,8 @@ import anyio
 
 from toolcell.tools import MCPCommand, MCPPins, MCPToolset
 
+from .process_tree import alive
+
 SERVER = Path(__file__).with_name("mcp_test_server.py")
 SECONDS = 60.0
 """How long a test waits for what another process does; one of them may be starting."""
@@ -69,15 +71,6 @@ async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(SECONDS):
         while not condition():
             await anyio.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that only waits to be reaped does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    except OSError:
-        return False
-    return state != b"Z"
 
 
 def processes_of(folder: Path) -> list[int]:

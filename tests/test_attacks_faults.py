@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from toolcell.sandbox import (
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
 from .conftest import BACKENDS, ENGINE_SOCKET, BackendRow, missing, why_no_docker
-from .test_attacks_persistence import descendants, runs
+from .process_tree import below, runs
 
 pytestmark = pytest.mark.anyio
 
@@ -254,9 +254,8 @@ async def test_10_000_runs_leave_the_host_as_it_was(backend: BackendRow) -> None
 def living(backend: BackendRow) -> set[object]:
     """Return the cells of this process: containers, or PID namespaces."""
     if backend.name == "subprocess":
-        below = descendants(os.getpid())
-        living = [pid for pid, started in below.items() if runs(pid, started)]
-        return {namespace_of(pid) for pid in living}
+        ours = below(os.getpid())
+        return namespaces_of(pid for pid, start in ours.items() if runs(pid, start))
     import docker
 
     client = docker.from_env()
@@ -265,12 +264,13 @@ def living(backend: BackendRow) -> set[object]:
     return set(found)
 
 
-def namespace_of(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
-    except FileNotFoundError:
-        # It ended while we looked.
-        return ""
+def namespaces_of(pids: Iterable[int]) -> set[object]:
+    found: set[object] = set()
+    for pid in pids:
+        # It may end while we look.
+        with suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/ns/pid"))
+    return found
 
 
 @pytest.mark.attack(56, 133)

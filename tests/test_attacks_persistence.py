@@ -21,6 +21,7 @@ from toolcell.sandbox.docker_profile import OWNER_LABEL, PLACE_LABEL
 
 from .attack_rows import attempt, program
 from .conftest import IMAGE, BackendRow, missing, why_no_docker
+from .process_tree import below, children, runs
 
 pytestmark = pytest.mark.anyio
 
@@ -165,30 +166,6 @@ def driver(options: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
             process.send_signal(signal.SIGKILL)
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Return the processes below one, each with its start time."""
-    found = {}
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for child in map(int, children):
-        found[child] = owner.start_time(child)
-        found.update(descendants(child))
-    return found
-
-
-def own_children() -> list[int]:
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def runs(pid: int, started: str) -> bool:
-    """Tell whether a process is there and not only waited for by init."""
-    if owner.start_time(pid) != started:
-        return False
-    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-
-
 def groups_of(process: str) -> list[str]:
     places = set(host_cgroups.parents().values())
     return [
@@ -211,7 +188,7 @@ async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
     client = docker.from_env() if backend.options["backend"] == "docker" else None
     with driver(backend.options) as process:
         name = f"{process.pid}-{owner.start_time(process.pid)}"
-        below = descendants(process.pid)
+        cells = below(process.pid)
         if client is not None:
             assert containers_of(client.api, name)
     # The sweep of the next start; `toolcell clean` is the same one.
@@ -220,12 +197,12 @@ async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
         await clean()
         assert (await manager.run("2")).ok
 
-    assert [pid for pid, start in below.items() if runs(pid, start)] == []
+    assert [pid for pid, start in cells.items() if runs(pid, start)] == []
     if client is not None:
         assert containers_of(client.api, name) == []
         client.close()
     else:
-        assert len(below) >= 9
+        assert len(cells) >= 9
         assert groups_of(name) == []
 
 
@@ -274,7 +251,7 @@ async def test_cells_end_with_their_launcher(backend: BackendRow) -> None:
         async with manager.session() as session:
             await session.run("1", fresh=True)
             launcher = newest_launcher()
-            below = descendants(launcher)
+            cells = below(launcher)
             started = owner.start_time(launcher)
             os.kill(launcher, signal.SIGKILL)
             while runs(launcher, started):
@@ -283,16 +260,16 @@ async def test_cells_end_with_their_launcher(backend: BackendRow) -> None:
                 await session.run("2", fresh=True)
         assert (await manager.run("3")).value == 3
 
-    assert below
-    assert not [pid for pid, start in below.items() if runs(pid, start)]
+    assert cells
+    assert not [pid for pid, start in cells.items() if runs(pid, start)]
 
 
 def newest_launcher() -> int:
     """Return the launcher that this process started last."""
-    ours = []
-    for pid in own_children():
-        # Its own children come and go meanwhile.
+    ours = {}
+    for pid, started in children(os.getpid()).items():
+        # Others come and go meanwhile.
         with suppress(OSError):
             if "launcher" in Path(f"/proc/{pid}/cmdline").read_text():
-                ours.append(pid)
-    return max(ours, key=lambda each: int(owner.start_time(each)))
+                ours[pid] = int(started)
+    return max(ours, key=ours.__getitem__)

@@ -317,6 +317,7 @@ while time.process_time() < until:
     assert 380 <= end.usage.cpu_ms < 700
 
 
+@pytest.mark.promise("P-10")
 async def test_each_run_tells_what_it_used_and_what_held(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:

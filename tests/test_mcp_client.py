@@ -34,7 +34,8 @@ from toolcell.tools import (
 )
 
 from .executor_tools import call, executor
-from .mcp_peers import Scripted, alive, definition, processes_of, until
+from .mcp_peers import Scripted, definition, processes_of, until
+from .process_tree import alive
 
 pytestmark = pytest.mark.anyio
 

@@ -9,10 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.sandbox import owner
-
 from .cli import toolcell
-from .footprint import below, owner_of
+from .footprint import owner_of
 from .mcp_servers import (
     MODERN,
     WITH_CODE,
@@ -22,7 +20,8 @@ from .mcp_servers import (
     said,
     written,
 )
-from .test_attacks_persistence import groups_of, runs
+from .process_tree import below, runs
+from .test_attacks_persistence import groups_of
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +83,7 @@ async def test_killed_under_load_nothing_is_spent_twice(tmp_path: Path) -> None:
             while spent() < LIMIT // 3:
                 await anyio.sleep(0.01)
             dead = owner_of(process.pid)
-            cells = {pid: owner.start_time(pid) for pid in below(process.pid)}
+            cells = below(process.pid)
             process.kill()
             await anyio.to_thread.run_sync(process.wait)
     before, servers = spent(), [process.pid]

@@ -28,7 +28,8 @@ from toolcell.tools import (
 
 from .corpora import naughty_strings
 from .executor_tools import call, executor
-from .mcp_peers import SERVER, Scripted, alive, definition, processes_of, until
+from .mcp_peers import SERVER, Scripted, definition, processes_of, until
+from .process_tree import alive
 
 pytestmark = pytest.mark.anyio
 
