@@ -21,7 +21,9 @@ from .cell.frames import (
     FrameError,
     encode,
     encode_head,
+    head_of,
     strict_json,
+    text_of,
     unusual,
 )
 from .channel import Channel
@@ -57,7 +59,7 @@ class Program:
     source: str = ""
     language: Language
     inputs: bytes = field(repr=False)
-    """Variables, and secrets, as JSON."""
+    """Variables, and secrets, as JSON; empty if there are none."""
 
     limits: Limits
     restricted_imports: tuple[str, ...] | None = None
@@ -198,6 +200,9 @@ class Cell:
         self._greeted = False
         self._ready = False
         self._layers: tuple[str, ...] = ()
+        # The last request, since the next one is often the same.
+        self._asked: dict[str, Any] = {}
+        self._asked_text = b""
         self._killed: anyio.Event | None = None
         self._busy = False
         self._idle: anyio.Event | None = None
@@ -374,7 +379,7 @@ class Cell:
         watch = not held and not program.unwatched
         header: dict[str, Any] = {
             "type": "run",
-            "code_bytes": len(program.code),
+            "code_bytes": len(program.code) if program.inputs else None,
             "wall_seconds": limits.wall_seconds,
             "memory_mb": limits.memory_mb,
             "output_bytes": limits.output_bytes,
@@ -390,7 +395,11 @@ class Cell:
             "packages": program.packages,
             "network": program.egress.request if program.egress else None,
         }
-        return encode(unusual(header, RUN_DEFAULTS), program.code + program.inputs)
+        if header != self._asked:
+            self._asked = header
+            self._asked_text = text_of(unusual(header, RUN_DEFAULTS))
+        payload = program.code + program.inputs
+        return head_of(self._asked_text, len(payload)) + payload
 
     async def step(
         self,

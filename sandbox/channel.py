@@ -36,6 +36,9 @@ class Channel:
         self._frames: list[Frame] = []
         self._unsent: deque[memoryview] = deque()
         self._sending = anyio.Lock(fast_acquire=True)
+        # Whether something was sent since the last look: to look at once for an answer
+        # would be in vain.
+        self._asked = False
         self._streams = StreamSplitter() if multiplexed else None
 
     async def send(self, *parts: bytes | memoryview) -> None:
@@ -44,6 +47,7 @@ class Channel:
         Any number of tasks may send. What one has begun to send, and was cancelled
         over, the next one ends: a cell never sees half a frame.
         """
+        self._asked = True
         alone = not self._unsent
         self._unsent.extend(map(memoryview, parts))
         if alone and self._push():
@@ -80,6 +84,9 @@ class Channel:
             CellLostError: The channel ended, or what came is no frame.
         """
         while not self._frames:
+            if self._asked:
+                self._asked = False
+                await self._wait(anyio.wait_readable)
             try:
                 self._frames += self._read()
             except BlockingIOError:

@@ -148,11 +148,19 @@ class DockerBackend:
     async def _call(self, function: Callable[[], T]) -> T:
         """Run a blocking engine call in a thread; give its errors our names."""
         try:
-            return await anyio.to_thread.run_sync(_knock_first, self._where(), function)
+            return await anyio.to_thread.run_sync(self._knock_first, function)
         except SandboxUnavailableError:
             raise
         except Exception as error:
             raise explain(error, self._config) from error
+
+    def _knock_first(self, function: Callable[[], T]) -> T:
+        """Call an engine that has been connected to before; it may have gone."""
+        try:
+            _knock(self._where())
+        except OSError as error:
+            raise _nobody_answers(error, self._config) from error
+        return function()
 
     async def create_cell(self, limits: Limits) -> Cell:
         made: dict[str, str] = {}
@@ -228,8 +236,8 @@ class DockerBackend:
         if client is None:
             return
         remove = functools.partial(_remove, client, container_id)
-        with contextlib.suppress(OSError):
-            await anyio.to_thread.run_sync(_knock_first, self._where(), remove)
+        with contextlib.suppress(SandboxUnavailableError):
+            await anyio.to_thread.run_sync(self._knock_first, remove)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -256,10 +264,11 @@ def connect(docker_host: str | None) -> docker.DockerClient:
         docker.errors.DockerException: Nothing answers there.
         OSError: The same, of a Unix socket.
     """
+    _knock(_address(docker_host))
+    # Not for who has no engine: they take half as long as all else that is imported.
     import docker
     import docker.utils
 
-    _knock(_address(docker_host))
     where = docker.utils.kwargs_from_env()
     if docker_host is not None:
         where = {"base_url": docker_host}
@@ -282,12 +291,6 @@ def _knock(where: str) -> None:
     if where.startswith(_UNIX):
         with socket.socket(socket.AF_UNIX) as door:
             door.connect(where.removeprefix(_UNIX))
-
-
-def _knock_first(where: str, function: Callable[[], T]) -> T:
-    """Call an engine that has been connected to before; it may have gone."""
-    _knock(where)
-    return function()
 
 
 def sweep(client: docker.DockerClient) -> list[str]:
@@ -367,9 +370,15 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
         )
     if isinstance(error, docker.errors.APIError):
         return SandboxUnavailableError(f"the Docker engine refused: {text}")
+    return _nobody_answers(text, config)
+
+
+def _nobody_answers(
+    error: Exception | str, config: SandboxConfig
+) -> SandboxUnavailableError:
     place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
     return SandboxUnavailableError(
         f"no Docker engine answers at {place}",
         hint="start it, set DOCKER_HOST, or use backend='subprocess'",
-        details={"error": str(text)},
+        details={"error": str(error)},
     )

@@ -101,7 +101,7 @@ def _encode(code: str, limits: Limits) -> bytes:
 
 def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -> bytes:
     if not inputs:
-        return b"{}"
+        return b""
     for name in inputs:
         if not isinstance(name, str) or not name.isidentifier() or _reserved(name):
             raise InvalidInputError(f"the input name {name!r} cannot be a variable")

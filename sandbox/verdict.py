@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import signal
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 from toolcell.core import put_together
 
 from .cell.frames import MAX_ARTIFACTS, VERDICT_DEFAULTS, FrameError, strict_json
-from .config import Limits
+from .config import IsolationLevel, Limits
 from .mime import mime_of
 from .result import (
     Artifact,
@@ -51,9 +52,9 @@ class _Stream:
     def raw(self) -> bytes:
         return bytes(self.data) + self.tail
 
-    def text(self) -> str:
+    def text(self, raw: bytes) -> str:
         if not self.dropped:
-            return self.raw().decode("utf-8", "replace")
+            return raw.decode("utf-8", "replace")
         head = self.data.decode("utf-8", "replace")
         tail = self.tail.decode("utf-8", "replace")
         return f"{head}\n[... {self.dropped} bytes left out ...]\n{tail}"
@@ -195,6 +196,7 @@ def verdict(
     """Return the result of a run; see docs/security.md for the causes."""
     code, number = _ending(report)
     status, claimed = _status(report, language, limits, code, number)
+    stdout, stderr = report.stdout.raw(), report.stderr.raw()
     held = {
         name: enforcer
         for name, enforcer in traits.enforced_by.items()
@@ -204,13 +206,11 @@ def verdict(
         ExecutionResult,
         status=status,
         value=_value(report) if status == "ok" else None,
-        stdout_bytes=report.stdout.raw(),
-        stderr_bytes=report.stderr.raw(),
-        stdout=report.stdout.text(),
-        stderr=report.stderr.text(),
-        truncated=_made(
-            Truncated, stdout=report.stdout.dropped, stderr=report.stderr.dropped
-        ),
+        stdout_bytes=stdout,
+        stderr_bytes=stderr,
+        stdout=report.stdout.text(stdout),
+        stderr=report.stderr.text(stderr),
+        truncated=_truncated(report),
         exception=_exception(report),
         exit_code=code,
         signal=_signal_name(number),
@@ -230,15 +230,26 @@ def verdict(
             enforced_by=held,
         ),
         backend=traits.backend,
-        isolation=_made(
-            Isolation, level=traits.level, layers=(*traits.layers, *report.layers)
-        ),
+        isolation=_isolation(traits.level, (*traits.layers, *report.layers)),
     )
+
+
+def _truncated(report: RunReport) -> Truncated:
+    out, err = report.stdout.dropped, report.stderr.dropped
+    return _made(Truncated, stdout=out, stderr=err) if out or err else _WHOLE
+
+
+@functools.lru_cache(maxsize=16)
+def _isolation(level: IsolationLevel, layers: tuple[str, ...]) -> Isolation:
+    return _made(Isolation, level=level, layers=layers)
 
 
 def _made(kind: type[_M], **fields: Any) -> _M:
     """Return a model of all its fields."""
     return put_together(kind, fields, set(fields))
+
+
+_WHOLE = _made(Truncated, stdout=0, stderr=0)
 
 
 def _warnings(report: RunReport) -> tuple[str, ...]:

@@ -32,10 +32,12 @@ class Accounts:
     def __init__(self, cgroup: dict[str, int] | None) -> None:
         self._files = self._container_files() if cgroup is None else cgroup
         self._children = self._children_file()
+        self._owns_namespace = os.getpid() == 1
         self._only: int | None = None
         self._baseline = 0
-        self._oom_before = 0
         self._cpu_before = 0.0
+        self._oom_before = 0
+        self.rest()
 
     @staticmethod
     def _children_file() -> int | None:
@@ -56,23 +58,26 @@ class Accounts:
                     continue
         return files
 
-    def begin(self, only: int | None, request: dict[str, Any]) -> None:
+    def begin(self, pid: int, request: dict[str, Any]) -> None:
         """Remember where the counters stand at the start of a run.
 
         Args:
-            only: The one process to watch where there is no PID namespace.
+            pid: The program's process, the one to watch where there is no namespace.
             request: What is asked for; its limits say what to look at.
         """
-        self._only = only
+        self._only = None if self._owns_namespace else pid
         # What each fork starts out with, for kernels that know no shares.
         watched = request["watch_memory_bytes"]
         self._baseline = _resident_bytes("self") if watched else 0
-        self._oom_before = self._read_oom()
         limited = request["cpu_seconds"]
         self._cpu_before = self._read_cpu_seconds() if limited else 0.0
 
+    def rest(self) -> None:
+        """Count what is yet to come to the next run."""
+        self._oom_before = self._read_oom()
+
     def oom_kills(self) -> int:
-        """Return how many processes the kernel killed for memory in this run."""
+        """Return how many processes the kernel killed for memory since `rest`."""
         return self._read_oom() - self._oom_before
 
     def children(self) -> list[int]:
@@ -194,15 +199,25 @@ class Meter:
     def __init__(self, pid: int) -> None:
         self._stat = _opened(pid, "stat")
         self._status = _opened(pid, "status")
+        self._faults: list[bytes] = []
+        self._peak = 0
 
-    def cpu_seconds(self) -> float:
-        """Return the CPU time of it and its collected children; 0 if it ended."""
-        # The name before the last parenthesis may hold anything.
-        fields = _text_of(self._stat).rpartition(b")")[2].split(None, 15)
-        return sum(map(int, fields[11:15])) / _TICKS
+    def read(self) -> tuple[float, int]:
+        """Return the CPU seconds and the largest resident size of the process.
 
-    def peak_bytes(self) -> int:
-        """Return the largest resident size that it has had; 0 if it ended."""
+        The seconds are its own and those of its collected children; the size is in
+        bytes. What has ended has used nothing.
+        """
+        # The name before the last parenthesis may hold anything. From proc(5): minflt,
+        # majflt and rss are the fields 10, 12 and 24, CPU times 14 to 17.
+        fields = _text_of(self._stat).rpartition(b")")[2].split(None, 22)
+        faults = [fields[7], fields[9], fields[21]] if fields else []
+        if faults != self._faults:
+            # Nothing becomes resident without a fault, and `status` is dear to read.
+            self._faults, self._peak = faults, self._peak_bytes()
+        return sum(map(int, fields[11:15])) / _TICKS, self._peak
+
+    def _peak_bytes(self) -> int:
         _, found, rest = _text_of(self._status).partition(b"VmHWM:")
         return int(rest.split(None, 1)[0]) * 1024 if found else 0
 

@@ -26,6 +26,7 @@ MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
 named, and left out."""
 
 RUN_DEFAULTS: dict[str, Any] = {
+    "code_bytes": None,
     "language": "python",
     "memory_mb": 0,
     "cpu_seconds": None,
@@ -40,7 +41,8 @@ RUN_DEFAULTS: dict[str, Any] = {
     "network": None,
     "variables": {},
 }
-"""What a request to run says unless it says otherwise."""
+"""What a request to run says unless it says otherwise; no size of the code: there is
+nothing after it."""
 
 VERDICT_DEFAULTS: dict[str, Any] = {
     "reason": None,
@@ -64,12 +66,16 @@ class FrameError(ValueError):
 
 
 class Frame:
-    """One message: a JSON object and the raw bytes that belong to it."""
+    """One message: a JSON object, also as it was written, and raw bytes.
 
-    __slots__ = ("header", "payload")
+    The object may be another frame's, too, and is not to be changed.
+    """
 
-    def __init__(self, header: dict[str, Any], payload: bytes) -> None:
+    __slots__ = ("header", "payload", "text")
+
+    def __init__(self, header: dict[str, Any], text: bytes, payload: bytes) -> None:
         self.header = header
+        self.text = text
         self.payload = payload
 
 
@@ -97,7 +103,16 @@ def encode_head(header: dict[str, Any], payload_bytes: int) -> bytes:
     Raises:
         FrameError: The header or the payload is larger than its cap.
     """
-    text = _encoder.encode(header).encode()
+    return head_of(text_of(header), payload_bytes)
+
+
+def text_of(header: dict[str, Any]) -> bytes:
+    """Return a header as it is written."""
+    return _encoder.encode(header).encode()
+
+
+def head_of(text: bytes, payload_bytes: int) -> bytes:
+    """Return the same of a header that has been written. Raises FrameError."""
     if len(text) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise FrameError(f"frame of {len(text)} + {payload_bytes} bytes is too large")
     return _LENGTHS.pack(len(text), payload_bytes) + text
@@ -110,7 +125,10 @@ def strict_json(text: bytes) -> Any:
         FrameError: The text is not such JSON, or is nested too deeply.
     """
     try:
-        value = _decoder.decode(text.decode("utf-8"))
+        decoded = text.decode("utf-8")
+        value, end = _decoder.raw_decode(decoded)
+        if end != len(decoded):
+            raise ValueError("more than one value")
         if b"\\u" in text:
             # A lone surrogate decodes from its escape but can be written nowhere.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -148,6 +166,9 @@ class FrameDecoder:
         self._header: dict[str, Any] | None = None
         self._payload = bytearray()
         self._size = self._have = 0
+        # The last header: the next one is often the same.
+        self._text = b""
+        self._parsed: dict[str, Any] = {}
 
     def room(self) -> memoryview | None:
         """Return where the next bytes belong; None if only `feed` can tell."""
@@ -160,7 +181,8 @@ class FrameDecoder:
         self._have += count
         if self._header is None or self._have < self._size:
             return []
-        frame = Frame(self._header, bytes(memoryview(self._payload)[: self._size]))
+        payload = bytes(memoryview(self._payload)[: self._size])
+        frame = Frame(self._header, self._text, payload)
         self._header = None
         return [frame]
 
@@ -197,15 +219,18 @@ class FrameDecoder:
         large = payload_size > _LARGE_BYTES
         if len(buffer) < (header_end if large else end):
             return None
-        header = strict_json(bytes(buffer[_LENGTHS.size : header_end]))
-        if not isinstance(header, dict) or not isinstance(header.get("type"), str):
-            raise FrameError("a frame header must be an object with a type")
+        text = bytes(buffer[_LENGTHS.size : header_end])
+        if text != self._text:
+            header = strict_json(text)
+            if not isinstance(header, dict) or not isinstance(header.get("type"), str):
+                raise FrameError("a frame header must be an object with a type")
+            self._text, self._parsed = text, header
         if len(buffer) < end:
-            self._begin_large(header, payload_size, header_end)
+            self._begin_large(self._parsed, payload_size, header_end)
             return None
         payload = bytes(buffer[header_end:end])
         del buffer[:end]
-        return Frame(header, payload)
+        return Frame(self._parsed, text, payload)
 
     def _begin_large(
         self, header: dict[str, Any], payload_size: int, header_end: int

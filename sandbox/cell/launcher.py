@@ -22,7 +22,7 @@ import signal
 import socket
 import sys
 
-from . import linux, root, runner, supervisor
+from . import linux, root, runner, supervisor, values
 from .cgroups import CellGroup, GroupMaker
 from .descriptors import place, receive_fds, send_fds
 from .frames import encode
@@ -321,4 +321,4 @@ def _warm_up() -> None:
     site.setquit()
     site.sethelper()
     seccomp.prepared()
-    runner.value_report([1])
+    values.report([1])

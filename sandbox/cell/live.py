@@ -5,9 +5,10 @@ Runs in the program's process, so all of it is the program's word.
 
 from __future__ import annotations
 
+# Not `signal`, which makes enums of what its functions take and return.
+import _signal  # type: ignore[import-not-found]
 import json
 import os
-import signal
 import socket
 import stat
 import sys
@@ -32,10 +33,10 @@ def interruptible(function: Callable[[], Any]) -> Any:
     """Call a function that SIGINT may interrupt; None if it did so at the very end."""
     try:
         try:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
             return function()
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     except KeyboardInterrupt:
         return None
 

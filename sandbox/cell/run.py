@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from . import runner
+from . import runner, values
 from .accounts import Meter
 from .call_relay import CallRelay
 from .frames import RUN_DEFAULTS, VERDICT_DEFAULTS, encode, unusual
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .host_channel import Channel
 
 
-_MAX_RESULT_BYTES = runner.MAX_RESULT_BYTES + 256 * 1024
+_MAX_RESULT_BYTES = values.MAX_RESULT_BYTES + 256 * 1024
 _READ_BYTES = 65536
 # Most programs are over before it pays to listen to each of their writes.
 _DEAF_SECONDS = 0.002
@@ -137,13 +137,16 @@ class Run:
 
     def hand_over(self, frame: Frame) -> None:
         """Give the child its program; a child that is already dead is noticed later."""
-        alone = None if os.getpid() == 1 else self._child.pid
         request = self._request
-        self._accounts.begin(alone, request)
+        self._accounts.begin(self._child.pid, request)
         size = request["code_bytes"]
+        if size is None:
+            size = len(frame.payload)
         code, inputs = frame.payload[:size], frame.payload[size:]
-        header = json.dumps(unusual(request, RUN_DEFAULTS)).encode()
-        view = memoryview(runner.frame_request(header, inputs or b"{}", code))
+        header = frame.text
+        if request["variables"]:
+            header = json.dumps(unusual(request, RUN_DEFAULTS)).encode()
+        view = memoryview(runner.frame_request(header, inputs, code))
         try:
             while view:
                 view = view[os.write(self._child.request, view) :]
@@ -164,26 +167,31 @@ class Run:
             poller.register(self._egress.fd, select.POLLIN)
         self._deadline = self._started + self._request["wall_seconds"]
         self._await_first_word(poller)
-        for fd in (self._child.stdout, self._child.stderr, self._child.result):
-            poller.register(fd, select.POLLIN)
-        while self._goes_on and self._reason is None:
-            self._listen(poller, self._patience())
-            self._keep_limits()
-        if self._live and self._goes_on:
-            self._interrupt(poller)
+        if self._goes_on:
+            self._listen_on(poller)
         if self._relay is not None:
             self._relay.close()
         if self._egress is not None:
             self._egress.close_streams()
         self._ended = time.monotonic()
 
+    def _listen_on(self, poller: select.poll) -> None:
+        for fd in self._pipes:
+            poller.register(fd, select.POLLIN)
+        while self._goes_on and self._reason is None:
+            self._listen(poller, self._patience())
+            self._keep_limits()
+        if self._live and self._goes_on:
+            self._interrupt(poller)
+
     def _await_first_word(self, poller: select.poll) -> None:
         events = dict(poller.poll(_DEAF_SECONDS * 1000))
         if self._wake_fd in events:
             drain(self._wake_fd)
-        self.reap()
         if self._child.result in events:
             self._read(self._child.result)
+        if self._wake_fd in events or not self._answered:
+            self.reap()
 
     @property
     def _goes_on(self) -> bool:
@@ -337,18 +345,18 @@ class Run:
         Args:
             lost: Why the state that this run asked for was gone, if it was.
         """
-        for fd in _readable(self._pipes) if self.kept else self._pipes:
+        kept = self.kept
+        for fd in _readable(self._pipes) if kept else self._pipes:
             self._drain(fd)
         # A process that lives on has told of them in its first run.
         known = self._child.setup is not None
         first, report = self._said()
-        if self.kept:
+        if kept:
             # What a program wrote after its report belongs to nobody.
             report = report[: report.find(b"\n") + 1]
             if self._child.meter is None:
                 self._child.meter = Meter(self._child.pid)
-            self._cpu_seconds = self._child.meter.cpu_seconds()
-            self._peak_bytes = self._child.meter.peak_bytes()
+            self._cpu_seconds, self._peak_bytes = self._child.meter.read()
             self._child.setup = first
         else:
             self._child.close()
@@ -360,12 +368,12 @@ class Run:
             "type": "finished",
             "reason": self._reason,
             "wait_status": self._status,
-            "state": self._state(),
+            "state": ("kept" if kept else "lost") if self._live else None,
             "lost": lost,
             "wall_ms": (self._ended - self._started) * 1000,
             "cpu_ms": max(self._cpu_seconds - before, 0.0) * 1000,
             "peak_memory_bytes": self._peak_bytes,
-            "oom_kills": self._accounts.oom_kills(),
+            "oom_kills": self._oom_kills(report),
             "layers": None if known else first.get("layers", []),
             "setup_error": first.get("error"),
         }
@@ -374,10 +382,11 @@ class Run:
         ]
         self._channel.send(*frames, encode(unusual(header, VERDICT_DEFAULTS), report))
 
-    def _state(self) -> str | None:
-        if not self._live:
-            return None
-        return "kept" if self.kept else "lost"
+    def _oom_kills(self, report: bytes) -> int:
+        # What lives on was not killed, and may say that it lacked memory.
+        if self.kept and b"MemoryError" not in report:
+            return 0
+        return self._accounts.oom_kills()
 
     def _drain(self, fd: int) -> None:
         # Every writer is dead, so this ends after at most one pipe's worth.

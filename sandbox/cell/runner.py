@@ -22,7 +22,7 @@ import time
 import traceback
 import types
 
-from . import bridge, displays, node, packages
+from . import bridge, displays, node, packages, values
 from .confine import ConfineError, confine, limit_memory, set_rlimits
 from .descriptors import place
 from .frames import RUN_DEFAULTS
@@ -48,14 +48,11 @@ REHEARSE = b"?"
 """In place of a request: there is time for a rehearsal before one comes."""
 
 
-MAX_RESULT_BYTES = 1024 * 1024
 _MAX_TEXT = 64 * 1024
-_MAX_REPR = 1024
-# Values that need no look: most programs end with one.
-_PLAIN = (int, bool, type(None))
-_COMMON = 2**53
-# Kept: `json.dumps` would make a new one for each line.
+# Kept: `json.dumps` would make a new one for each line, and `json.loads` guesses at
+# encodings.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
+_from_json = json.JSONDecoder().decode
 FILE_NAME = "main.py"
 
 
@@ -166,11 +163,14 @@ def _serve(first: bytes) -> int:
     return _run_python(request)
 
 
-def _offer_tools(request: dict[str, Any], module: types.ModuleType) -> bridge.Bridge:
+def _offer_tools(
+    request: dict[str, Any], module: types.ModuleType
+) -> bridge.Bridge | None:
+    if not request["tools"]:
+        return None
     way = bridge.Bridge(REQUEST_FD)
-    if request["tools"]:
-        module.__dict__["tools"] = bridge.Tools(request["tools"], way)
-        module.__dict__["ToolError"] = bridge.ToolError
+    module.__dict__["tools"] = bridge.Tools(request["tools"], way)
+    module.__dict__["ToolError"] = bridge.ToolError
     return way
 
 
@@ -187,7 +187,8 @@ def _live(request: dict[str, Any]) -> int:
         outcome = live.interruptible(functools.partial(_outcome, program))
         if outcome is None:
             outcome = Outcome(1, _bare_error(KeyboardInterrupt()))
-        way.close()
+        if way is not None:
+            way.close()
         _take_back(before)
         _flush()
         report = {**outcome.report, "exit_code": outcome.exit_code}
@@ -239,17 +240,20 @@ def _read_request(first: bytes) -> dict[str, Any]:
     while len(data) < 8:
         data += os.read(REQUEST_FD, 65536) or os._exit(0)
     size, data = int(data[:8], 16), data[8:]
-    header, _, rest = _read_exactly(size - len(data), data).partition(b"\n")
-    values, _, code = rest.partition(b"\n")
-    request: dict[str, Any] = {**RUN_DEFAULTS, **json.loads(header)}
-    inputs: dict[str, Any] = json.loads(values)
-    secrets: dict[str, str] = {
-        **request["variables"],
-        **inputs.pop(SECRETS, {}),
-    }
+    body = _read_exactly(size - len(data), data)
+    header, named, code = body.split(b"\n", 2)
+    request = _asked(header)
+    inputs: dict[str, Any] = _from_json(named.decode()) if named else {}
+    secrets = {**request["variables"], **inputs.pop(SECRETS, {})}
     if request["packages"]:
         packages.use(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}
+
+
+# The next run of a session often asks for the same.
+@functools.lru_cache(maxsize=1)
+def _asked(header: bytes) -> dict[str, Any]:
+    return {**RUN_DEFAULTS, **_from_json(header.decode())}
 
 
 def _read_exactly(size: int, start: bytes = b"") -> bytes:
@@ -346,22 +350,43 @@ def _execute(program: Any, namespace: dict[str, Any]) -> Any:
     if isinstance(program, types.CodeType):
         exec(program, namespace)
         return namespace.get("last_value_")
+    text = program.decode("utf-8", "replace")
+    # Split as the parser does: str.splitlines knows more line ends.
+    lines = list(io.StringIO(text, newline=None))
+    linecache.cache[FILE_NAME] = (len(text), None, lines, FILE_NAME)
+    only = _expression(program)
+    if only is not None:
+        return eval(only, namespace)
     tree: Any = compile(
         program, FILE_NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True
     )
     last: Any = None
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = _ast.Expression(tree.body.pop().value)
-    if isinstance(program, bytes):
-        text = program.decode("utf-8", "replace")
-        # Split as the parser does: str.splitlines knows more line ends.
-        lines = list(io.StringIO(text, newline=None))
-        linecache.cache[FILE_NAME] = (len(text), None, lines, FILE_NAME)
     if tree.body:
         exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
     if last is None:
         return None
     return eval(compile(last, FILE_NAME, "eval", 0, True), namespace)
+
+
+def _expression(program: bytes) -> types.CodeType | None:
+    """Return a program that is one expression on one line, compiled without a tree.
+
+    What begins with a space is an error in a program, and none in an expression; what
+    has a backslash may be warned of, which is not to be said twice.
+    """
+    if (
+        b"\n" in program
+        or b"\r" in program
+        or b"\\" in program
+        or program[:1].isspace()
+    ):
+        return None
+    try:
+        return compile(program, FILE_NAME, "eval", 0, True)
+    except Exception:
+        return None
 
 
 def _outcome(program: Callable[[], Any]) -> Outcome:
@@ -380,9 +405,9 @@ def _outcome(program: Callable[[], Any]) -> Outcome:
     except BaseException:
         sys.stderr.write("toolcell: pictures and tables could not be kept\n")
     try:
-        return Outcome(0, {"outcome": "ok", "value": value_report(value)})
+        return Outcome(0, {"outcome": "ok", "value": values.report(value)})
     except BaseException:
-        return Outcome(0, {"outcome": "ok", "value": {"type": _type_name(value)}})
+        return Outcome(0, {"outcome": "ok", "value": {"type": values.type_name(value)}})
 
 
 def _exit_outcome(code: object) -> Outcome:
@@ -402,7 +427,7 @@ def _error_outcome(error: BaseException) -> Outcome:
     text = "".join(traceback.format_exception(type(error), error, frames))
     sys.stderr.write(text)
     exception = {
-        "type": _type_name(error),
+        "type": values.type_name(error),
         "message": str(error)[:_MAX_TEXT],
         "traceback": text[-_MAX_TEXT:],
         "errno": error.errno if isinstance(error, OSError) else None,
@@ -415,51 +440,6 @@ def _bare_error(error: BaseException) -> dict[str, Any]:
     kind = type(error).__name__
     exception = {"type": kind, "message": "", "traceback": "", "errno": None}
     return {"outcome": "error", "exception": exception}
-
-
-def _type_name(value: object) -> str:
-    kind = type(value)
-    if kind.__module__ in ("builtins", "__main__"):
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def value_report(value: Any) -> dict[str, Any]:
-    """Return the value if it is plain JSON, else its type and a short repr."""
-    if type(value) in _PLAIN and abs(value or 0) < _COMMON:
-        return {"json": value}
-    if _is_json(value):
-        try:
-            text = json.dumps(value, allow_nan=False)
-            if len(text) <= MAX_RESULT_BYTES // 2 and "\\ud" not in text:
-                return {"json": value}
-            text = json.dumps(value, allow_nan=False, ensure_ascii=False)
-            if len(text.encode("utf-8")) <= MAX_RESULT_BYTES // 2:
-                return {"json": value}
-        except (ValueError, RecursionError):
-            pass
-    try:
-        text = repr(value)
-    except Exception:
-        text = object.__repr__(value)
-    return {"type": _type_name(value), "repr": text[:_MAX_REPR]}
-
-
-def _is_json(value: Any, depth: int = 0) -> bool:
-    """Tell whether JSON gives this value back: no tuples, no int keys."""
-    kind = type(value)
-    if kind in (str, bool, int, float) or value is None:
-        return True
-    if depth > 100:
-        return False
-    if kind is list:
-        return all(_is_json(item, depth + 1) for item in value)
-    if kind is dict:
-        return all(
-            type(key) is str and _is_json(item, depth + 1)
-            for key, item in value.items()
-        )
-    return False
 
 
 def _finish() -> None:

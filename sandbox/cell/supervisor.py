@@ -260,8 +260,8 @@ class Supervisor:
         select.select([child.result, self._channel.read_fd], [], [])
 
     def _run_nobody(self) -> None:
-        header = {"type": "run", "code_bytes": 8, "wall_seconds": 0, "output_bytes": 2}
-        [frame] = FrameDecoder().feed(encode(header, b"print(1){}"))
+        header = {"type": "run", "wall_seconds": 0, "output_bytes": 2}
+        [frame] = FrameDecoder().feed(encode(header, b"print(1)"))
         frame.header = {**RUN_DEFAULTS, **frame.header}
         null = os.open(os.devnull, os.O_RDWR)
         # A channel of its own: what the host says meanwhile is not for this run.
@@ -300,6 +300,7 @@ class Supervisor:
         if branch and run.kept:
             self._branches.keep(branch, child, self._workdir)
         self._kill_strays(self._known())
+        self._accounts.rest()
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
         """Return the way out of a run, and lead its program there, if it has one."""
@@ -324,7 +325,10 @@ class Supervisor:
 
     def _kill_all(self, child: Child, run: Run) -> None:
         """Kill every process of the run and wait until no program is left."""
-        alone = not self._known() and not run.kept
+        known = self._known()
+        if run.kept and not run.strays(known):
+            return
+        alone = not known and not run.kept
         give_up = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
@@ -334,14 +338,14 @@ class Supervisor:
                 elif alone or time.monotonic() > give_up:
                     os.kill(-1, signal.SIGKILL)
                 else:
-                    strays = run.strays(self._known())
+                    strays = run.strays(known)
                     if run.is_over and not strays:
                         return
                     for pid in strays:
                         os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-            if run.reap() or (run.is_over and not run.strays(self._known())):
+            if run.reap() or (run.is_over and not run.strays(known)):
                 return
             self._wait_for_an_end()
 
