@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from .cell.frames import (
     encode,
     encode_head,
     head_of,
-    strict_json,
     text_of,
     unusual,
 )
@@ -472,30 +470,3 @@ class Cell:
 
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
-
-
-def encode_inputs(inputs: dict[str, Any]) -> bytes:
-    """Return inputs as strict JSON bytes.
-
-    Raises:
-        ValueError: A value is not JSON.
-        TypeError: A value is not JSON, or would come back as another one.
-    """
-    _require_json(inputs)
-    text = json.dumps(inputs, allow_nan=False).encode()
-    strict_json(text)
-    return text
-
-
-def _require_json(value: Any) -> None:
-    """Refuse what json.dumps changes silently: keys that are no text, tuples."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"the key {key!r} is not a str")
-            _require_json(item)
-    elif isinstance(value, list):
-        for item in value:
-            _require_json(item)
-    elif isinstance(value, tuple):
-        raise TypeError("a tuple would come back as a list")

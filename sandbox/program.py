@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
-from .cell.frames import FrameError
+from .cell.frames import FrameError, strict_json
 from .cell.runner import SECRETS
-from .cell_client import HostCalls, Language, Program, encode_inputs
+from .cell_client import HostCalls, Language, Program
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
 from .config import Limits
 
@@ -108,7 +108,7 @@ def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -
         if language == "bash" and not name.isascii():
             raise InvalidInputError(f"the input name {name!r} cannot be used in bash")
     try:
-        data = encode_inputs(inputs)
+        data = _as_json(inputs)
     except (TypeError, ValueError, RecursionError, FrameError) as error:
         raise InvalidInputError(
             f"the inputs are not JSON values: {error}",
@@ -123,6 +123,33 @@ def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -
     if language == "bash" and any("\0" in text for text in texts):
         raise InvalidInputError("inputs of bash must not hold a NUL character")
     return data
+
+
+def _as_json(inputs: dict[str, Any]) -> bytes:
+    """Return inputs as strict JSON bytes.
+
+    Raises:
+        ValueError: A value is not JSON.
+        TypeError: A value is not JSON, or would come back as another one.
+    """
+    _require_json(inputs)
+    text = json.dumps(inputs, allow_nan=False).encode()
+    strict_json(text)
+    return text
+
+
+def _require_json(value: Any) -> None:
+    """Refuse what json.dumps changes silently: keys that are no text, tuples."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {key!r} is not a str")
+            _require_json(item)
+    elif isinstance(value, list):
+        for item in value:
+            _require_json(item)
+    elif isinstance(value, tuple):
+        raise TypeError("a tuple would come back as a list")
 
 
 def _variables(

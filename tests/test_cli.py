@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -186,6 +187,17 @@ def test_asking_for_a_container_without_docker_is_refused() -> None:
 
         assert (done.returncode, done.stdout) == (4, b"")
         assert b"no Docker engine answers" in done.stderr
+
+
+def test_without_an_engine_its_sdk_is_not_loaded() -> None:
+    # Not asked of a module in this process, where other tests have loaded it.
+    env = {"DOCKER_HOST": "unix:///nowhere", "PYTHONPROFILEIMPORTTIME": "1"}
+    done = toolcell("run", "-", env={**env, "PATH": "/usr/bin:/bin"}, stdin=b"1")
+    loaded = re.findall(rb"\| +(\S+)$", done.stderr, re.M)
+
+    assert done.returncode == 0
+    assert b"toolcell.sandbox.docker_backend" in loaded
+    assert b"docker" not in loaded
 
 
 def test_doctor_finds_what_run_uses() -> None:

@@ -346,3 +346,20 @@ while time.process_time() < end:
     assert idle.usage.cpu_ms < 80 <= busy.usage.cpu_ms
     for each in (first, busy, idle, fresh, forked):
         assert each.isolation == once.isolation
+
+
+@pytest.mark.promise("P-10")
+async def test_a_kill_for_memory_is_told_of_no_other_run(
+    sandbox: SandboxManager,
+) -> None:
+    greedy = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "x = b'x' * (400 << 20)"]).returncode
+"""
+    async with sandbox.session() as session:
+        child = await session.run(greedy)
+        own = await session.run("import os\nos.kill(os.getpid(), 9)")
+
+    # Where the kernel does not hold memory, the child or the whole run is ended.
+    assert child.value in (-9, 1) or child.status == "out_of_memory"
+    assert own.status == "killed"

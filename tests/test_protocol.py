@@ -241,11 +241,29 @@ def test_lengths_are_checked_before_the_bytes_come() -> None:
         b"1" * 5000,
         b"",
         b"{",
+        b"{}{}",
+        b"{} ",
+        b" {}",
     ],
 )
 def test_json_with_two_meanings_is_refused(text: bytes) -> None:
     with pytest.raises(FrameError):
         strict_json(text)
+
+
+def test_frames_that_begin_alike_are_told_apart() -> None:
+    sent = [({"type": "a"}, b"1"), ({"type": "a"}, b"2"), ({"type": "b"}, b"2")]
+    sent += [({"type": "b"}, b"3" * 200_000), ({"type": "a"}, b"4")]
+
+    stream = b"".join(encode(header, payload) for header, payload in sent)
+    for step in (len(stream), 1000):
+        decoder = FrameDecoder()
+        pieces = [stream[at : at + step] for at in range(0, len(stream), step)]
+        frames = [frame for piece in pieces for frame in decoder.feed(piece)]
+        assert [(frame.header, frame.payload) for frame in frames] == sent
+        assert [json.loads(frame.text) for frame in frames] == [
+            each for each, _ in sent
+        ]
 
 
 def test_the_attach_stream_is_taken_apart() -> None:

@@ -168,6 +168,38 @@ async def test_each_limit_names_its_enforcer(
         assert (held["memory_mb"], held["pids"]) == ("watchdog", "rlimit")
 
 
+@pytest.mark.parametrize(
+    ("code", "value", "error"),
+    [
+        ("41 + 1", 42, None),
+        ("(41\n + 1)", 42, None),
+        ("41 + 1 # of them\n", 42, None),
+        ("x = 41 + 1", None, None),
+        ("x = 41; x + 1", 42, None),
+        (" 41 + 1", None, "IndentationError"),
+        ("41 +", None, "SyntaxError"),
+        ("compile('1 +', '', 'eval')", None, "SyntaxError"),
+        ("", None, None),
+    ],
+)
+async def test_a_program_of_one_expression_is_a_program(
+    sandbox: SandboxManager, code: str, value: object, error: str | None
+) -> None:
+    result = await sandbox.run(code)
+
+    assert result.value == value
+    assert (result.exception.type if result.exception else None) == error
+
+
+async def test_a_program_of_one_expression_runs_once_and_shows_its_line(
+    sandbox: SandboxManager,
+) -> None:
+    result = await sandbox.run("print('once') or [][1]  # here")
+
+    assert result.stdout == "once\n"
+    assert "[][1]  # here" in result.stderr
+
+
 async def test_a_function_runs_in_a_cell(sandbox: SandboxManager) -> None:
     assert await sandbox.call(_hypotenuse, 3, b=4.0) == 5.0
 

@@ -168,7 +168,7 @@ class FrameDecoder:
         self._size = self._have = 0
         # The last header: the next one is often the same.
         self._text = b""
-        self._parsed: dict[str, Any] = {}
+        self._parsed: dict[str, Any] | None = None
 
     def room(self) -> memoryview | None:
         """Return where the next bytes belong; None if only `feed` can tell."""
@@ -220,7 +220,7 @@ class FrameDecoder:
         if len(buffer) < (header_end if large else end):
             return None
         text = bytes(buffer[_LENGTHS.size : header_end])
-        if text != self._text:
+        if self._parsed is None or text != self._text:
             header = strict_json(text)
             if not isinstance(header, dict) or not isinstance(header.get("type"), str):
                 raise FrameError("a frame header must be an object with a type")
