@@ -373,15 +373,9 @@ def _execute(program: Any, namespace: dict[str, Any]) -> Any:
 def _expression(program: bytes) -> types.CodeType | None:
     """Return a program that is one expression on one line, compiled without a tree.
 
-    What begins with a space is an error in a program, and none in an expression; what
-    has a backslash may be warned of, which is not to be said twice.
+    What has a backslash may be warned of, which is not to be said twice.
     """
-    if (
-        b"\n" in program
-        or b"\r" in program
-        or b"\\" in program
-        or program[:1].isspace()
-    ):
+    if b"\n" in program or b"\r" in program or b"\\" in program:
         return None
     try:
         return compile(program, FILE_NAME, "eval", 0, True)
