@@ -12,7 +12,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Self
 
-from toolcell.core import ConfigError, InvalidInputError
+from toolcell.core import ConfigError, InvalidInputError, open_sqlite
 
 TOKENS_FILE = "tokens.db"
 
@@ -79,9 +79,12 @@ class TokenStore:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
         try:
-            path.touch(mode=0o600)
-            self._file = sqlite3.connect(path, isolation_level=None, timeout=2.0)
-            self._file.execute(_SCHEMA)
+            self._file = open_sqlite(
+                path,
+                lambda file: file.execute(_SCHEMA),
+                synchronous="FULL",
+                busy_seconds=2.0,
+            )
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"{path} cannot be used: {error}") from None
 

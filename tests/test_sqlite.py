@@ -15,6 +15,7 @@ import pytest
 
 from toolcell.core import ConfigError, StoreUnavailableError, open_sqlite
 from toolcell.guard import ApprovalStore, SQLiteStore
+from toolcell.host.tokens import TokenStore
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
 
 from .conftest import run_apart
@@ -22,7 +23,8 @@ from .processes import all_at_once, start
 
 Make = Callable[[Path], Any]
 STORES = pytest.mark.parametrize(
-    "make", [ApprovalStore, SQLiteStore, SQLiteRecords, SQLiteIdempotency]
+    "make",
+    [ApprovalStore, SQLiteStore, SQLiteRecords, SQLiteIdempotency, TokenStore],
 )
 
 
@@ -32,6 +34,8 @@ def made(make: Make, path: Path) -> Iterator[None]:
     yield
     if isinstance(store, SQLiteStore):
         run_apart(store.aclose)
+    elif isinstance(store, TokenStore):
+        store.__exit__()
     else:
         store.close()
 
