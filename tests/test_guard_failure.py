@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from toolcell.core import ConfigError, GuardError, PolicyError, StoreUnavailable
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, RedisStore, SQLiteStore
 from toolcell.guard.store import Charge, Hit, Outcome, Reservation
 
+from .conftest import run_apart
 from .guard_worker import PATIENCE
 from .guards import FREE, call, facts, in_threads, spend
 from .redis_server import RedisServer
@@ -160,6 +163,46 @@ async def test_what_could_not_be_settled_is_settled_later(
 
     assert await outcome_of(guard) == "allowed"
     assert await tokens_left(guard) == 89
+
+
+class Overtaken(deque[Any]):
+    """Lets another thread find the store just before something is put off."""
+
+    def __init__(self, other: Callable[[], object]) -> None:
+        super().__init__()
+        self._other = other
+
+    def append(self, late: Any) -> None:
+        self._other()
+        super().append(late)
+
+
+class Hiccup(SQLiteStore):
+    """Is away when the first call is settled."""
+
+    answers = False
+
+    async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
+        if not self.answers:
+            self.answers = True
+            raise StoreUnavailableError("away for a moment")
+        return await super().settle(hold_id, actual)
+
+
+async def test_what_is_put_off_while_others_find_the_store_is_settled_too(
+    tmp_path: Path,
+) -> None:
+    store = Hiccup(tmp_path / "guard.db")
+    guard = guard_on(store)
+    look = partial(guard.decide, call(), FREE)
+    guard._ledger._pending = Overtaken(lambda: run_apart(look))
+
+    async with guard.admit(call(), facts(tokens=50)) as permit:
+        await permit.settle({"tokens": 1})
+
+    assert await outcome_of(guard) == "allowed"
+    assert await tokens_left(guard) == 89
+    await store.aclose()
 
 
 async def test_a_reservation_that_comes_after_it_was_given_back_is_not_taken(
