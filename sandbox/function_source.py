@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from toolcell.core import InvalidInputError
 
-from .function_pickle import is_importable, pickled_program
 from .function_values import Captured, global_names
 
 _HINT = "pass a function that is written in Python and not async"
@@ -49,6 +48,9 @@ def call_program(
     Raises:
         InvalidInputError: The function, or something that it refers to, cannot travel.
     """
+    # Commands that call no function start without cloudpickle.
+    from .function_pickle import is_importable, pickled_program
+
     passed = {"call_args": list(args), "call_kwargs": kwargs}
     kinds = (types.FunctionType, types.MethodType, functools.partial)
     name = getattr(function, "__name__", type(function).__name__)
