@@ -125,7 +125,8 @@ def strict_json(text: bytes) -> Any:
         FrameError: The text is not such JSON, or is nested too deeply.
     """
     try:
-        decoded = text.decode("utf-8")
+        # Not `decode`, which looks for spaces by regular expressions.
+        decoded = text.decode("utf-8").strip(" \t\n\r")
         value, end = _decoder.raw_decode(decoded)
         if end != len(decoded):
             raise ValueError("more than one value")
