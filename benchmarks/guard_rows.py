@@ -170,7 +170,7 @@ async def whole(options: Options) -> list[Row]:
     bare, plain, audited = (
         Sample(name=name, unit="µs", values=seen[name]) for name in names
     )
-    slow = [_slowest(plain), _slowest(bare)]
+    slow = [plain.slowest(), bare.slowest()]
     return [
         *against("one guarded tool call", [plain, bare], [1.75], "share"),
         *against("one guarded tool call, p99", slow, [1.9], "share"),
@@ -181,10 +181,6 @@ async def whole(options: Options) -> list[Row]:
 def _audit_log(folder: str) -> AuditLog:
     # All calls of the row are of one run.
     return AuditLog(Path(folder, "audit.jsonl"), run_records=1_000_000)
-
-
-def _slowest(sample: Sample) -> Sample:
-    return Sample(name=sample.name, unit=sample.unit, values=[sample.p99])
 
 
 def _mcp_calls(name: str, seen: list[float]) -> Contender:

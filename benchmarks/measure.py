@@ -2,7 +2,9 @@
 
 A machine that others use is slow for seconds at a time. Two things measured one
 after the other may differ by that alone; two things measured in turns meet the
-same weather, so their ratio holds where the milliseconds do not.
+same weather, so their ratio holds where the milliseconds do not. The weather changes
+between turns as well: a ratio is the median of those of about twenty stretches of
+time, not that of two medians, one of which may have met more of the sun.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 Compare = Literal["faster", "share", "rate", "absolute"]
@@ -29,6 +32,9 @@ CALLS = 50
 """Times that work of microseconds is done in one run: once is too short for a clock."""
 
 _WARM_UPS = 2
+_STRETCHES = 20
+_LEAST = 3
+"""Values of each contender that a stretch must have."""
 
 
 class Missing(Exception):
@@ -79,6 +85,17 @@ class Sample:
     def p99(self) -> float:
         return self._percentile(0.99)
 
+    def split(self, count: int) -> list[list[float]]:
+        """Return the values in `count` stretches of time, each about as long."""
+        ends = [len(self.values) * number // count for number in range(count + 1)]
+        return [self.values[start:end] for start, end in pairwise(ends)]
+
+    def slowest(self) -> Sample:
+        """Return what one in a hundred takes, in each of the stretches."""
+        parts = self.split(min(_STRETCHES, len(self.values)))
+        values = [Sample(name=self.name, values=part).p99 for part in parts]
+        return Sample(name=self.name, unit=self.unit, values=values)
+
     def _percentile(self, share: float) -> float:
         ordered = sorted(self.values)
         return ordered[math.ceil(share * len(ordered)) - 1]
@@ -104,9 +121,10 @@ class Row:
     def ratio(self) -> float | None:
         if self.baseline is None:
             return None
+        shares = _shares(self.ours, self.baseline)
         if self.compare == "faster":
-            return self.baseline.p50 / self.ours.p50
-        return self.ours.p50 / self.baseline.p50
+            return statistics.median(1 / share for share in shares)
+        return statistics.median(shares)
 
     @property
     def passed(self) -> bool | None:
@@ -129,6 +147,16 @@ class Row:
             "gate": self.gate,
             "passed": self.passed,
         }
+
+
+def _shares(ours: Sample, baseline: Sample) -> list[float]:
+    """Return ours / baseline in each stretch of the time that both took turns in."""
+    fewest = min(len(ours.values), len(baseline.values))
+    count = max(1, min(_STRETCHES, fewest // _LEAST))
+    return [
+        statistics.median(one) / statistics.median(other)
+        for one, other in zip(ours.split(count), baseline.split(count), strict=True)
+    ]
 
 
 def _sample_json(sample: Sample) -> dict[str, Any]:

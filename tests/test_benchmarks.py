@@ -160,3 +160,17 @@ def test_a_gate_holds_or_does_not(
     )
 
     assert (row.ratio, row.passed) == (ratio, passed)
+
+
+def test_a_ratio_is_of_the_same_weather(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    measure = importlib.import_module("measure")
+    # Each takes three times as long in the second half; half-way they differ.
+    ours = measure.Sample(name="ours", values=[1.0] * 310 + [3.0] * 290)
+    baseline = measure.Sample(name="baseline", values=[2.0] * 29 + [6.0] * 31)
+
+    for compare in ("faster", "share"):
+        [row] = measure.against("work", [ours, baseline], [None], compare)
+        assert row.ratio == (2.0 if compare == "faster" else 0.5)
+    assert (ours.p50, baseline.p50) == (1.0, 6.0)
+    assert ours.slowest().values == [1.0] * 10 + [3.0] * 10
