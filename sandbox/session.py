@@ -61,11 +61,7 @@ class _Trunk:
         self.over = ""
 
     async def __aenter__(self) -> Cell:
-        try:
-            # The usual case, at a third of the price.
-            self.turn.acquire_nowait()
-        except anyio.WouldBlock:
-            await self.turn.acquire()
+        await self.turn.acquire()
         if self.over:
             self.turn.release()
             raise CellLostError(self.over, hint=_OPEN_ANOTHER)

@@ -363,3 +363,18 @@ subprocess.run([sys.executable, "-c", "x = b'x' * (400 << 20)"]).returncode
     # Where the kernel does not hold memory, the child or the whole run is ended.
     assert child.value in (-9, 1) or child.status == "out_of_memory"
     assert own.status == "killed"
+
+
+@pytest.mark.promise("P-01")
+async def test_a_call_that_is_cancelled_before_it_begins_harms_no_state(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 41")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await session.run("x = 0")
+        later = await session.run("x + 1")
+
+    assert scope.cancelled_caught
+    assert later.value == 42
