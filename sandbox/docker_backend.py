@@ -265,7 +265,7 @@ def connect(docker_host: str | None) -> docker.DockerClient:
         OSError: The same, of a Unix socket.
     """
     _knock(_address(docker_host))
-    # Not for who has no engine: they take half as long as all else that is imported.
+    # Not for who has no engine: they take a third as long as all else that is imported.
     import docker
     import docker.utils
 

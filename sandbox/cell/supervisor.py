@@ -326,8 +326,6 @@ class Supervisor:
     def _kill_all(self, child: Child, run: Run) -> None:
         """Kill every process of the run and wait until no program is left."""
         known = self._known()
-        if run.kept and not run.strays(known):
-            return
         alone = not known and not run.kept
         give_up = time.monotonic() + _PATIENCE_SECONDS
         while True:
