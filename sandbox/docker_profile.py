@@ -121,8 +121,8 @@ def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
         "Tmpfs": {
             WORKDIR: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},{_MOUNT_FLAGS}",
             "/tmp": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the cell's own
+            "/dev/shm": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the same
         },
-        "ShmSize": limits.disk_mb << 20,
         "Memory": memory,
         "MemorySwap": memory,
         "NanoCpus": int(limits.cpus * 1_000_000_000),

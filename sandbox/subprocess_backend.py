@@ -68,7 +68,6 @@ _SHOWN = (
     "/etc/mime.types",
 )
 _NODE = "/node/bin/node"
-_FIRST_UID = 1_900_000_000
 _START_SECONDS = 20.0
 
 
@@ -137,7 +136,6 @@ class SubprocessBackend:
             await launcher.set_up(
                 {
                     "cell_uid": CELL_UID,
-                    "uid_base": _FIRST_UID + (os.getpid() % 65_536) * 1024,
                     "workdir": WORKDIR,
                     "show": show,
                     "mounts": binds,

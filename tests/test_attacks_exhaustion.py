@@ -123,6 +123,32 @@ time.sleep(60)
     assert after.value == "alive"
 
 
+@pytest.mark.attack(58)
+async def test_what_the_kernel_counts_by_user_is_not_the_hosts(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    if backend.name != "subprocess":
+        pytest.skip("an engine's containers have a user of their own")
+    code = """
+import ctypes, os, signal, resource
+libc = ctypes.CDLL(None)
+signal.pthread_sigmask(signal.SIG_BLOCK, {40})
+sent = 0
+while sent < 100_000 and libc.sigqueue(os.getpid(), 40, None) == 0: sent += 1
+queues = 0
+while libc.mq_open(b"/q%d" % queues, os.O_CREAT | os.O_RDWR, 0o600, None) >= 0:
+    queues += 1
+locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+[sent, queues, locked]
+"""
+    result = await sandbox.run(code)
+
+    assert isinstance(result.value, list), result.stderr
+    for used, most in zip(result.value, (4096, 6, 65_536), strict=True):
+        assert isinstance(used, int)
+        assert used <= most
+
+
 @pytest.mark.attack(63)
 async def test_programs_go_before_the_host(sandbox: SandboxManager) -> None:
     result = await sandbox.run("int(open('/proc/self/oom_score_adj').read())")

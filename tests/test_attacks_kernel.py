@@ -35,6 +35,8 @@ NUMBERS = {
     "clone3": (435, 435),
     "fanotify_init": (300, 262),
     "finit_module": (313, 273),
+    "inotify_add_watch": (254, 27),
+    "inotify_init1": (294, 26),
     "fsconfig": (431, 431),
     "fsmount": (432, 432),
     "fsopen": (430, 430),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox import host_cgroups, owner
+from toolcell.sandbox import SandboxManager, host_cgroups, owner
+from toolcell.sandbox.cell.cgroups import CellGroup
 
-from .conftest import missing
+from .conftest import SUBPROCESS, missing
 
 
 def made() -> dict[str, str]:
@@ -126,3 +128,41 @@ def test_what_is_in_the_group_steps_aside_into_one_leaf(
     assert host_cgroups.parents() == {"unified": str(app)}
     assert (app / "toolcell-host" / "cgroup.procs").read_text() == "41"
     assert (app / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+
+
+@pytest.mark.anyio
+async def test_a_cell_sees_no_group_and_no_uid_of_another() -> None:
+    """Two managers of one process, and what their cells are told of the host."""
+    code = """
+group = [line.strip().split(":", 2)[2] for line in open("/proc/self/cgroup")]
+uids = open("/proc/self/uid_map").read().split()
+[group, uids]
+"""
+    config = SUBPROCESS.config()
+    async with SandboxManager(config) as one, SandboxManager(config) as other:
+        said = [(await each.run(code)).value for each in (one, other)]
+
+    uids = []
+    for each in said:
+        assert isinstance(each, list)
+        groups, uid_map = each
+        assert "toolcell" not in str(groups)
+        uids.append(uid_map)
+    if os.geteuid() == 0:
+        assert uids[0] != uids[1]
+
+
+def test_what_waits_in_tcp_sockets_is_held_with_memory() -> None:
+    paths = {name: path for name, path in made().items() if name == "memory"}
+    try:
+        if not paths:
+            pytest.skip("version 2 counts it by itself")
+        CellGroup(
+            {"memory": os.open(paths["memory"], os.O_RDONLY)},
+            "cell",
+            {"memory_bytes": 64 << 20},
+        ).close()
+        said = Path(paths["memory"], "cell", "memory.kmem.tcp.limit_in_bytes")
+        assert not said.exists() or int(said.read_text()) == 64 << 20
+    finally:
+        host_cgroups.remove(paths)

@@ -14,6 +14,8 @@ _LIMIT_FILES: dict[str, list[tuple[str, str]]] = {
     "memory": [
         ("memory.limit_in_bytes", "{memory_bytes}"),
         ("memory.memsw.limit_in_bytes", "{memory_bytes}"),
+        # Version 2 counts what waits in TCP sockets by itself.
+        ("memory.kmem.tcp.limit_in_bytes", "{memory_bytes}"),
     ],
     "pids": [("pids.max", "{pids}")],
     "cpu": [("cpu.cfs_quota_us", "{cpu_quota}")],
@@ -25,8 +27,12 @@ _LIMIT_FILES: dict[str, list[tuple[str, str]]] = {
         ("cpu.max", "{cpu_quota} 100000"),
     ],
 }
-# A kernel without swap accounting has no such file.
-_OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max")
+# A kernel without such accounting has no such file.
+_OPTIONAL_FILES = (
+    "memory.memsw.limit_in_bytes",
+    "memory.kmem.tcp.limit_in_bytes",
+    "memory.swap.max",
+)
 _ACCOUNT_FILES = {
     "memory": {"oom": "memory.oom_control"},
     "cpuacct": {"cpu": "cpuacct.usage"},

@@ -4,9 +4,10 @@ Theory of operation. The host starts one launcher with a clean environment and
 talks to it over a SEQPACKET socket; each request carries the socket of a new
 cell. The launcher builds, once, a private read-only root that shows what an
 interpreter needs and moves into it. For each cell it clones a child into new
-user, mount, pid, net, ipc, uts and cgroup namespaces, puts it into a cgroup of
-its own where it can, maps its uids, and lets it go; the child mounts its own
-/proc and scratch space and becomes the cell's supervisor. Cells die with the
+user, mount, pid, net, ipc and uts namespaces, puts it into a cgroup of its own
+where it can, maps its uids, and lets it go; the child takes that group for the
+root of all groups, mounts its own /proc and scratch space and becomes the cell's
+supervisor. Cells die with the
 launcher, and the launcher ends when the host's end of the socket closes. It
 never reads a byte that untrusted code wrote.
 """
@@ -17,6 +18,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -40,8 +42,18 @@ _NAMESPACES = (
     | linux.CLONE_NEWNET
     | linux.CLONE_NEWIPC
     | linux.CLONE_NEWUTS
-    | linux.CLONE_NEWCGROUP
 )
+# What a cell may take of accounts that the kernel keeps by user, and counts for the
+# user who made the cell, too: signals that wait and timers, bytes of POSIX queues and
+# of locked memory. The maker's limits become those of the cell's user namespace.
+_SHARES = {
+    resource.RLIMIT_SIGPENDING: 4096,
+    resource.RLIMIT_MSGQUEUE: 512 * 1024,
+    resource.RLIMIT_MEMLOCK: 64 * 1024,
+}
+_FIRST_UID = 1_900_000_000
+# Cells at once whose uids are not each other's.
+_SLOTS = 512
 _MAX_REQUEST = 64 * 1024
 _MAX_SETUP = 256 * 1024
 _IDLE_MS = 20
@@ -85,12 +97,14 @@ class Launcher:
     def __init__(self, control: socket.socket, setup: dict[str, Any]) -> None:
         self._control = control
         self._cell_uid: int = setup["cell_uid"]
-        self._uid_base: int = setup["uid_base"]
+        # No two launchers that live have one process number.
+        self._uid_base = _FIRST_UID + os.getpid() % 65_536 * 2 * _SLOTS
         self._groups: dict[int, CellGroup | None] = {}
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
         self._embryo: Embryo | None = None
         self._kind: dict[str, Any] = setup["cell"]
         self._slots = 0
+        _limit_shares()
         self.uids = self._enter_mount_namespace()
         root.build(setup["show"], setup["mounts"], setup["workdir"], self._cell_uid)
         self._masks = root.masks()
@@ -214,7 +228,7 @@ class Launcher:
 
     def _map_ids(self, pid: int) -> None:
         if self.uids == 2:
-            first = self._uid_base + 2 * (self._slots % 512)
+            first = self._uid_base + 2 * (self._slots % _SLOTS)
             maps = f"0 {first} 1\n{self._cell_uid} {first + 1} 1"
             _write(f"/proc/{pid}/uid_map", maps)
             _write(f"/proc/{pid}/gid_map", maps)
@@ -256,6 +270,8 @@ class Launcher:
 
     def _finish_namespaces(self, limits: dict[str, Any]) -> str:
         try:
+            # Only now: it shows the group that the process was in when it was made.
+            linux.unshare(linux.CLONE_NEWCGROUP)
             linux.set_hostname("cell")
             linux.bring_up_loopback()
             root.finish(self._masks, limits["disk_mb"], self._cell_uid)
@@ -296,6 +312,13 @@ def _keep_only(
     os.closerange(4 + len(accounts), 1024)
     start.detach()
     return socket.socket(fileno=3), {name: 4 + i for i, name in enumerate(accounts)}
+
+
+def _limit_shares() -> None:
+    for kind, share in _SHARES.items():
+        hard = resource.getrlimit(kind)[1]
+        if hard == resource.RLIM_INFINITY or hard > share:
+            resource.setrlimit(kind, (share, share))
 
 
 def _key(kind: dict[str, Any]) -> str:

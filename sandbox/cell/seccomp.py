@@ -4,9 +4,10 @@
 `toolcell.sandbox` renders the same list for the Docker engine. The list is the
 engine's own default profile (moby/profiles, `seccomp/default.json`) without
 capabilities, less what no program in a cell needs: clock and scheduler changes,
-kernel AIO, fanotify, file handles, secret memory, mount queries. A call that
-is known and refused fails with EPERM, one that this list does not know with
-ENOSYS, so that C libraries fall back to older calls.
+kernel AIO, fanotify, inotify (which shows what others do with files that a cell
+shares with its host), file handles, secret memory, mount queries. A call that is
+known and refused fails with EPERM, one that this list does not know with ENOSYS, so
+that C libraries fall back to older calls.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ getpgrp 111 -; getpid 39 172; getppid 110 173; getpriority 140 141;
 getrandom 318 278; getresgid 120 150; getresuid 118 148; getrlimit 97 163;
 getrusage 98 165; getsid 124 156; getsockname 51 204; getsockopt 55 209;
 gettid 186 178; gettimeofday 96 169; getuid 102 174; getxattr 191 8;
-getxattrat 464 464; inotify_add_watch 254 27; inotify_init 253 -;
-inotify_init1 294 26; inotify_rm_watch 255 28; ioctl 16 29; ioprio_get 252 31;
+getxattrat 464 464; ioctl 16 29; ioprio_get 252 31;
 kill 62 129; landlock_add_rule 445 445; landlock_create_ruleset 444 444;
 landlock_restrict_self 446 446; lchown 94 -; lgetxattr 192 9; link 86 -;
 linkat 265 37; listen 50 201; listxattr 194 11; listxattrat 465 465;
