@@ -15,7 +15,7 @@ import anyio.abc
 
 from toolcell.core import CellLostError
 
-from .cell.frames import FrameError, strict_json
+from .cell.frames import CALLS_AHEAD, FrameError, strict_json
 
 if TYPE_CHECKING:
     from .cell_client import HostCalls
@@ -53,6 +53,7 @@ class CallServer:
         self._room = anyio.Semaphore(calls.max_concurrency, fast_acquire=True)
         self._sending = anyio.Lock(fast_acquire=True)
         self._count = 0
+        self._open = 0
         self._tasks: anyio.abc.TaskGroup
 
     async def __aenter__(self) -> CallServer:
@@ -78,8 +79,11 @@ class CallServer:
         """Begin to answer a call.
 
         Raises:
-            FrameError: The supervisor passed on what is too large for a call.
+            FrameError: The supervisor passed on more calls than it may.
         """
+        if self._open == CALLS_AHEAD * self._calls.max_concurrency:
+            raise FrameError("too many calls at once")
+        self._open += 1
         self._count += 1
         self._tasks.start_soon(self._answer, payload, self._count)
 
@@ -96,6 +100,7 @@ class CallServer:
             answer = await self._outcome(count, name, arguments, options)
         text = self._encoded({"id": number, **answer})
         async with self._sending:
+            self._open -= 1
             try:
                 await self._tell({"type": "answer"}, text)
             except CellLostError:

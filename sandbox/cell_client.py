@@ -390,6 +390,7 @@ class Cell:
             "branch": program.branch,
             "streamed": program.streamed,
             "tools": list(program.calls.names) if program.calls else [],
+            "calls_at_once": program.calls.max_concurrency if program.calls else 8,
             "packages": program.packages,
             "network": program.egress.request if program.egress else None,
         }

@@ -59,7 +59,9 @@ class Usage(_Record):
 
     wall_ms: float = 0.0
     cpu_ms: float = 0.0
-    """CPU milliseconds of all processes of the run, from wait4(2)."""
+    """CPU milliseconds of all processes of the run: by the cgroup where a cell has
+    one and is used once, else by wait4(2), which knows nothing of children that their
+    parent does not wait for."""
 
     peak_memory_bytes: int = 0
     """Largest resident size of one process of the run, from wait4(2)."""

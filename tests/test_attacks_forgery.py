@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.core import CellLostError
+from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
 from toolcell.sandbox.cell.frames import FrameDecoder, FrameError, encode
 from toolcell.sandbox.channel import Channel
@@ -183,6 +183,89 @@ async def test_huge_and_deep_values_are_described(cell: Session) -> None:
         result = await run(cell, code)
         assert isinstance(result.value, Described), code
         assert len(result.value.repr) <= 1024
+
+
+@pytest.mark.parametrize("value", ["1e999", "[-1e999]", "[" * 900 + "]" * 900])
+@pytest.mark.attack(75)
+async def test_a_value_that_json_cannot_say_again_is_dropped(
+    cell: Session, value: str
+) -> None:
+    report = f'{{"outcome":"ok","value":{{"json":{value}}}}}\n'
+    result = await run(
+        cell, f"import os\nos.write(3, {report!r}.encode())\nos._exit(0)"
+    )
+
+    assert (result.status, result.value, len(result.warnings)) == ("exit", None, 1)
+    assert result.to_json()["value"] is None
+
+
+@pytest.mark.attack(76)
+async def test_what_was_said_cannot_be_taken_back(cell: Session) -> None:
+    code = """
+import os
+said = []
+for step in (lambda: os.open("/proc/self/fd/3", os.O_RDONLY), lambda: os.read(3, 1)):
+    os.set_blocking(3, False)
+    try:
+        step()
+        said.append("done")
+    except OSError:
+        said.append("refused")
+os.set_blocking(3, True)
+said
+"""
+    assert (await run(cell, code)).value == ["refused", "refused"]
+
+
+@pytest.mark.attack(76)
+async def test_time_of_children_that_nobody_waits_for_is_counted(
+    sandbox: SandboxManager, backend: BackendRow
+) -> None:
+    code = """
+import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+read, write = os.pipe()
+if os.fork() == 0:
+    while sum(os.times()[:2]) < 0.3: pass
+    os._exit(0)
+os.close(write)
+os.read(read, 1)
+"""
+    if not backend.held_by_kernel:
+        pytest.skip("no cgroup counts there")
+    result = await sandbox.run(code)
+
+    assert result.status == "ok", result.stderr
+    assert result.usage.cpu_ms >= 250
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "[" * 5000,
+        '{"pid": 1, "warnings": []}',
+        '{"pid": OWN, "warnings": []}',
+        '{"pid": OWN.0, "warnings": []}',
+        r'{"pid": OWN, "warnings": ["\ud800"]}',
+    ],
+)
+@pytest.mark.attack(75)
+async def test_a_forks_first_word_is_not_believed(
+    sandbox: SandboxManager, word: str
+) -> None:
+    code = """
+import os, sys
+[live] = [each for name, each in sys.modules.items() if name.endswith("cell.live")]
+def fork(wish, fds):
+    os.write(fds[2], word.replace("OWN", str(os.getpid())).encode() + b"\\n")
+    for fd in fds: os.close(fd)
+live.fork = fork
+"""
+    async with sandbox.session() as session:
+        await session.run(code, inputs={"word": word})
+        with pytest.raises(InvalidInputError, match="cannot fork"):
+            await session.fork()
+        assert (await session.run("1")).state == "kept"
 
 
 @pytest.mark.attack(76)

@@ -253,3 +253,67 @@ def gone(tool):
     assert left.value == 1, left.stderr
     assert result.value == ["gone", *range(5)], result.stderr
     assert (last.value, last.stderr) == ("gone", "")
+
+
+RAW_CALL = """
+import json, os, select
+def call(name, *arguments):
+    text = json.dumps({"id": 1, "name": name, "args": arguments, "kwargs": {}}).encode()
+    os.write(4, b"%08x" % len(text) + text)
+"""
+
+
+async def test_calls_that_nobody_answers_yet_wait_in_the_cell(
+    sandbox: SandboxManager,
+) -> None:
+    code = f"""{RAW_CALL}
+os.set_blocking(4, False)
+sent = 0
+while sent < 64 and select.select([], [4], [], 0.5)[1]:
+    try:
+        call("hang", "x" * 100_000)
+        sent += 1
+    except BlockingIOError:
+        pass
+sent
+"""
+    result, host = await run(sandbox, code, max_concurrency=2)
+
+    assert isinstance(result.value, int), result.stderr
+    # What is in the sockets' own buffers was sent, too.
+    assert 4 <= result.value < 32
+    assert host.most == 2
+
+
+async def test_a_call_of_one_run_is_not_the_next_ones(sandbox: SandboxManager) -> None:
+    leave = f"""{RAW_CALL}
+import threading
+go = threading.Event()
+late = threading.Thread(target=lambda: go.wait() and call("add", 1))
+late.start()
+"""
+    before, after = Host(), Host()
+    async with sandbox.session() as session:
+        calls = HostCalls(names=NAMES, handler=before.answer)
+        await session.run(leave, calls=calls)
+        await session.run("go.set(); late.join()")
+        calls = HostCalls(names=NAMES, handler=after.answer)
+        result = await session.run("tools.add(2, 3)", calls=calls)
+
+    assert (result.value, before.seen) == (5, []), result.stderr
+    assert after.seen == [("add", [2, 3], {})]
+
+
+async def test_half_an_answer_does_not_meet_the_next_run(
+    sandbox: SandboxManager,
+) -> None:
+    async def answer(*_: Any) -> dict[str, Any]:
+        return {"value": "x" * 4_000_000}
+
+    async with sandbox.session() as session:
+        calls = HostCalls(names=("big",), handler=answer)
+        code = f"{RAW_CALL}call('big')\nselect.select([4], [], [])\nx = 41"
+        await session.run(code, calls=calls)
+        result = await session.run("x", limits=Limits(wall_seconds=10))
+
+        assert (result.status, result.value, result.state) == ("ok", 41, "kept")

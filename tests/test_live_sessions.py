@@ -93,6 +93,26 @@ async def test_a_program_that_does_not_obey_is_killed_and_its_state_lost(
     assert (after.value, after.state) == (False, "kept")
 
 
+@pytest.mark.promise("P-04")
+async def test_a_stopped_interpreter_costs_its_state_and_not_the_session(
+    sandbox: SandboxManager,
+) -> None:
+    stop = (
+        "import os, signal\nme = os.getpid()\nread, write = os.pipe()\n"
+        "if os.fork() == 0:\n    os.read(read, 1)\n    os.kill(me, signal.SIGSTOP)\n"
+        "    os._exit(0)\nos.write(write, b'1')"
+    )
+    async with sandbox.session() as session:
+        await session.run(stop)
+        # More than waits in a socket that nobody reads.
+        inputs = {"text": "x" * 900_000}
+        result = await session.run("len(text)", inputs=inputs, limits=SHORT)
+        after = await session.run("6 * 7")
+
+    assert (result.status, result.state) == ("timeout", "lost")
+    assert (after.value, after.state) == (42, "kept")
+
+
 @pytest.mark.promise("P-05")
 async def test_interrupt_ends_the_run_as_cancelled(sandbox: SandboxManager) -> None:
     begun = anyio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Accounts:
         self._owns_namespace = os.getpid() == 1
         self._only: int | None = None
         self._baseline = 0
-        self._cpu_before = 0.0
+        self._cpu_before = self._own_before = 0.0
         self._oom_before = 0
         self.rest()
 
@@ -69,8 +70,9 @@ class Accounts:
         # What each fork starts out with, for kernels that know no shares.
         watched = request["watch_memory_bytes"]
         self._baseline = _resident_bytes("self") if watched else 0
-        limited = request["cpu_seconds"]
-        self._cpu_before = self._read_cpu_seconds() if limited else 0.0
+        counted = request["cpu_seconds"] or self._counts_alone(request)
+        self._cpu_before = self._read_cpu_seconds() if counted else 0.0
+        self._own_before = time.process_time()
 
     def rest(self) -> None:
         """Count what is yet to come to the next run."""
@@ -79,6 +81,20 @@ class Accounts:
     def oom_kills(self) -> int:
         """Return how many processes the kernel killed for memory since `rest`."""
         return self._read_oom() - self._oom_before
+
+    def _counts_alone(self, request: dict[str, Any]) -> bool:
+        """Tell whether the cgroup's counter says what this run takes, and no other."""
+        return bool(request["final"]) and "cpu" in self._files
+
+    def cpu_seconds(self, request: dict[str, Any]) -> float:
+        """Return what the run used by the cgroup's counter; 0 where that counts more.
+
+        wait4 says nothing of processes that their parent does not wait for.
+        """
+        if not self._counts_alone(request):
+            return 0.0
+        own = time.process_time() - self._own_before
+        return self._read_cpu_seconds() - self._cpu_before - own
 
     def children(self) -> list[int]:
         """Return this process's children, the ending ones too."""
@@ -146,7 +162,9 @@ class Accounts:
         return total > limit
 
     def _cpu_seconds_of_all(self) -> float:
-        ticks = 0
+        # Of those that have ended and were waited for here.
+        ended = os.times()
+        ticks = (ended.children_user + ended.children_system) * _TICKS
         for pid in self._processes():
             try:
                 with open(f"/proc/{pid}/stat", encoding="utf-8") as file:

@@ -9,6 +9,7 @@ import socket
 
 from . import live, runner
 from .descriptors import send_fds
+from .frames import strict_json
 from .run import Child
 
 TYPE_CHECKING = False
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _FORK_SECONDS = 30.0
 _MAX_WORD = 64 * 1024
+_MAX_WARNINGS = 100
 
 
 class Branches:
@@ -57,8 +59,16 @@ class Branches:
         if child is not None:
             child.close()
 
-    def fork(self, wish: dict[str, Any], accounts: Accounts) -> dict[str, Any]:
-        """Fork one branch into another; return what the host should know."""
+    def fork(
+        self, wish: dict[str, Any], accounts: Accounts, taken: set[int]
+    ) -> dict[str, Any]:
+        """Fork one branch into another; return what the host should know.
+
+        Args:
+            wish: What the host asked for.
+            accounts: Lists the processes that there are.
+            taken: Those that are somebody's already.
+        """
         source = self._children.get(wish["branch"])
         if source is None:
             return {
@@ -72,16 +82,17 @@ class Branches:
         }
         child, pipes = open_pipes()
         try:
-            _ask(source.request, wanted, pipes)
+            _ask(source, wanted, pipes)
         except OSError:
             child.close()
             return {"error": "the process to fork is gone"}
         finally:
             pipes.close()
         word = _first_word(child.result)
-        if "error" in word or word.get("pid") not in accounts.children():
+        free = set(accounts.children()) - taken
+        if "error" in word or word.get("pid") not in free:
             child.close()
-            return {"error": str(word.get("error", "the fork did not answer"))}
+            return {"error": str(word.get("error", "the fork did not answer"))[:1000]}
         child.pid, child.setup = word["pid"], source.setup
         child.folder, child.cpu_seconds = wanted["to"], 0.0
         self._children[wish["to"]] = child
@@ -93,8 +104,8 @@ def open_pipes() -> tuple[Child, runner.Pipes]:
     request = [end.detach() for end in socket.socketpair()]
     stdout_r, stdout_w = os.pipe()
     stderr_r, stderr_w = os.pipe()
-    result_r, result_w = os.pipe()
-    for fd in (stdout_r, stderr_r, result_r):
+    result_r, result_w = (end.detach() for end in socket.socketpair())
+    for fd in (request[0], stdout_r, stderr_r, result_r):
         os.set_blocking(fd, False)
     child = Child(0, request[0], stdout_r, stderr_r, result_r)
     return child, runner.Pipes(request[1], stdout_w, stderr_w, result_w)
@@ -107,10 +118,12 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def _ask(request_fd: int, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
-    os.write(request_fd, live.FORK)
+def _ask(source: Child, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
+    if not source.outbox.flush(_FORK_SECONDS):
+        raise TimeoutError
+    os.write(source.request, live.FORK)
     fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
-    sock = socket.socket(fileno=request_fd)
+    sock = socket.socket(fileno=source.request)
     try:
         send_fds(sock, json.dumps(wanted).encode(), fds)
     finally:
@@ -122,8 +135,10 @@ def _first_word(result_fd: int) -> dict[str, Any]:
     if not select.select([result_fd], [], [], _FORK_SECONDS)[0]:
         return {"error": "the fork took too long"}
     try:
-        word = json.loads(os.read(result_fd, _MAX_WORD))
+        word = strict_json(os.read(result_fd, _MAX_WORD))
+        if type(word.get("pid", 0)) is not int:
+            raise TypeError
         warnings = [str(each)[:500] for each in word.get("warnings", [])]
-        return {**word, "warnings": warnings}
+        return {**word, "warnings": warnings[:_MAX_WARNINGS]}
     except (ValueError, TypeError, AttributeError, BlockingIOError):
         return {"error": "the fork failed"}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import _socket
+import os
 
 from .bridge import ANSWER, MAX_CALL_BYTES
-from .frames import encode
+from .frames import CALLS_AHEAD, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .host_channel import Channel
+    from .outbox import Outbox
 
 
 _DIGITS = 8
@@ -20,59 +21,69 @@ class CallRelay:
     """Passes whole messages on, unread: what they say is the program's word.
 
     Args:
-        fd: The socket that leads to the program.
+        fd: The socket that leads to the program, not blocking.
+        outbox: What is written to it.
         channel: Leads to the host.
+        at_once: How many calls the host has at work at once. Only `CALLS_AHEAD`
+            times as many are passed on before the first is answered.
     """
 
-    def __init__(self, fd: int, channel: Channel) -> None:
-        self._sock = _socket.socket(fileno=fd)
+    def __init__(self, fd: int, outbox: Outbox, channel: Channel, at_once: int) -> None:
+        self._fd = fd
+        self._outbox = outbox
         self._channel = channel
+        self._most = CALLS_AHEAD * at_once
+        self._open = 0
+        self._ended = False
         self._inbox = bytearray()
-        self._outbox = bytearray()
 
-    def take_in(self) -> bool:
-        """Read what the program sent; False if it will send no more that counts."""
+    @property
+    def listens(self) -> bool:
+        """Whether there is room for what the program says next."""
+        return not self._ended and self._open < self._most
+
+    def take_in(self) -> None:
+        """Read what the program sent."""
         try:
-            data = self._sock.recv(_READ_BYTES, _socket.MSG_DONTWAIT)
+            data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
-            return True
+            return
         except OSError:
-            return False
+            data = b""
+        self._ended = not data
         self._inbox += data
-        while len(self._inbox) >= _DIGITS:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while len(self._inbox) >= _DIGITS and self.listens:
             try:
                 size = int(self._inbox[:_DIGITS], 16)
             except ValueError:
-                return False
+                size = -1
             if not 0 <= size <= MAX_CALL_BYTES:
-                return False
+                # Nothing after it counts.
+                self._ended = True
+                return
             end = _DIGITS + size
             if len(self._inbox) < end:
-                break
-            self._channel.send(
-                encode({"type": "call"}, bytes(self._inbox[_DIGITS:end]))
-            )
+                return
+            self._open += 1
+            call = bytes(self._inbox[_DIGITS:end])
+            self._channel.send(encode({"type": "call"}, call))
             del self._inbox[:end]
-        return bool(data)
 
     def answer(self, payload: bytes) -> None:
         """Send an answer on, as far as the program reads."""
-        self._outbox += b"%s%08x%s" % (ANSWER, len(payload), payload)
-        self.push()
+        self._open -= 1
+        self._outbox.add(b"%s%08x%s" % (ANSWER, len(payload), payload))
+        self._outbox.push()
+        self._pass_on()
 
-    def push(self) -> bool:
-        """Send what still waits; True if something is left."""
-        while self._outbox:
-            try:
-                sent = self._sock.send(self._outbox, _socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return True
-            except OSError:
-                self._outbox.clear()
-                break
-            del self._outbox[:sent]
-        return False
 
-    def close(self) -> None:
-        """Leave the socket to its owner."""
-        self._sock.detach()
+def forget_calls(fd: int) -> None:
+    """Drop what was called before this run: it is not of its calls."""
+    try:
+        while os.read(fd, _READ_BYTES):
+            pass
+    except OSError:
+        pass

@@ -8,6 +8,7 @@ byte of them is kept, in either direction.
 from __future__ import annotations
 
 import json
+import math
 import struct
 
 TYPE_CHECKING = False
@@ -19,6 +20,11 @@ PROTOCOL_VERSION = 1
 
 MAX_HEADER_BYTES = 256 * 1024
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+
+CALLS_AHEAD = 2
+"""Calls of a program that reach the host before one of them is answered, for each that
+may be at work there at once. When it is reached further ones wait in the program's own
+socket."""
 
 MAX_ARTIFACTS = 64
 MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
@@ -37,6 +43,7 @@ RUN_DEFAULTS: dict[str, Any] = {
     "branch": None,
     "streamed": False,
     "tools": [],
+    "calls_at_once": 8,
     "packages": "",
     "network": None,
     "variables": {},
@@ -119,7 +126,7 @@ def head_of(text: bytes, payload_bytes: int) -> bytes:
 
 
 def strict_json(text: bytes) -> Any:
-    """Decode JSON with one meaning: no duplicate keys, no NaN, valid UTF-8.
+    """Decode JSON with one meaning: no duplicate keys, no NaN, finite, valid UTF-8.
 
     Raises:
         FrameError: The text is not such JSON, or is nested too deeply.
@@ -149,8 +156,18 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
+def _finite(text: str) -> float:
+    """Return a number that JSON can say again: 1e999 would become infinity."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("out of range")
+    return number
+
+
 _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_decoder = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite
+)
 
 
 class FrameDecoder:

@@ -10,8 +10,9 @@ import time
 
 from . import runner, values
 from .accounts import Meter
-from .call_relay import CallRelay
+from .call_relay import CallRelay, forget_calls
 from .frames import RUN_DEFAULTS, VERDICT_DEFAULTS, encode, unusual
+from .outbox import Outbox
 from .sink import Sink
 
 TYPE_CHECKING = False
@@ -40,17 +41,18 @@ class Child:
 
     Args:
         pid: The process.
-        request: A socket that takes requests.
+        request: A socket that takes requests, not blocking.
         stdout: A pipe, not blocking.
         stderr: A pipe, not blocking.
-        result: A pipe, not blocking; its first line is ours, written before any
-            program ran.
+        result: A socket, not blocking; its first line is ours, written before any
+            program ran. What is in a pipe its writer could take back.
     """
 
     __slots__ = (
         "cpu_seconds",
         "folder",
         "meter",
+        "outbox",
         "pid",
         "request",
         "result",
@@ -67,6 +69,7 @@ class Child:
         self.stdout = stdout
         self.stderr = stderr
         self.result = result
+        self.outbox = Outbox(request)
         self.setup: dict[str, Any] | None = None
         self.folder = ""
         # Of a process that lives on.
@@ -128,9 +131,11 @@ class Run:
         self._status: int | None = None
         self._cpu_seconds = 0.0
         self._peak_bytes = 0
+        self._watched = False
         self._relay: CallRelay | None = None
         if request["tools"]:
-            self._relay = CallRelay(child.request, channel)
+            at_once = request["calls_at_once"]
+            self._relay = CallRelay(child.request, child.outbox, channel, at_once)
         self._started = time.monotonic()
         self._ended = self._started
         self._deadline = self._started
@@ -146,12 +151,12 @@ class Run:
         header = frame.text
         if request["variables"]:
             header = json.dumps(unusual(request, RUN_DEFAULTS)).encode()
-        view = memoryview(runner.frame_request(header, inputs, code))
-        try:
-            while view:
-                view = view[os.write(self._child.request, view) :]
-        except (BrokenPipeError, ConnectionResetError):
-            pass
+        child = self._child
+        if self._relay is not None and self._live:
+            forget_calls(child.request)
+        # A program that was stopped may never read it.
+        child.outbox.add(runner.frame_request(header, inputs, code))
+        child.outbox.push()
         self._started = time.monotonic()
 
     def watch(self) -> None:
@@ -161,16 +166,14 @@ class Run:
         poller.register(self._channel.read_fd, select.POLLIN)
         if self._live:
             poller.register(self._child.result, select.POLLIN)
-        if self._relay is not None:
-            poller.register(self._child.request, select.POLLIN)
+        self._watch_request(poller)
         if self._egress is not None:
             poller.register(self._egress.fd, select.POLLIN)
         self._deadline = self._started + self._request["wall_seconds"]
         self._await_first_word(poller)
         if self._goes_on:
             self._listen_on(poller)
-        if self._relay is not None:
-            self._relay.close()
+        self._child.outbox.forget()
         if self._egress is not None:
             self._egress.close_streams()
         self._ended = time.monotonic()
@@ -201,7 +204,7 @@ class Run:
         """Wait for something to happen and take it in."""
         for fd, events in poller.poll(seconds * 1000):
             if fd == self._child.request:
-                self._relay_calls(poller, events)
+                self._serve_request(poller, events)
             elif fd in self._pipes:
                 if not self._read(fd):
                     poller.unregister(fd)
@@ -215,15 +218,22 @@ class Run:
                 while (frame := self._channel.take()) is not None:
                     self._obey(frame, poller)
 
-    def _relay_calls(self, poller: select.poll, events: int) -> None:
-        assert self._relay is not None
-        waits = self._relay.push()
-        if events & ~select.POLLOUT and not self._relay.take_in():
+    def _serve_request(self, poller: select.poll, events: int) -> None:
+        self._child.outbox.push()
+        if self._relay is not None and events & ~select.POLLOUT:
+            self._relay.take_in()
+        self._watch_request(poller)
+
+    def _watch_request(self, poller: select.poll) -> None:
+        """Listen for what the program's own socket can give or take now."""
+        events = select.POLLOUT if self._child.outbox.waits else 0
+        if self._relay is not None and self._relay.listens:
+            events |= select.POLLIN
+        if events:
+            poller.register(self._child.request, events)
+        elif self._watched:
             poller.unregister(self._child.request)
-            return
-        poller.modify(
-            self._child.request, select.POLLIN | (select.POLLOUT if waits else 0)
-        )
+        self._watched = bool(events)
 
     def _interrupt(self, poller: select.poll) -> None:
         """Ask a program that must end, and whose state is worth keeping."""
@@ -261,7 +271,7 @@ class Run:
             self._deadline += frame.header["seconds"]
         elif frame.header["type"] == "answer" and self._relay is not None:
             self._relay.answer(frame.payload)
-            self._relay_calls(poller, select.POLLOUT)
+            self._watch_request(poller)
         elif frame.header["type"].startswith("net_") and self._egress is not None:
             self._egress.obey(frame)
 
@@ -364,6 +374,9 @@ class Run:
         if before is None:
             before = first.get("cpu", 0.0)
         self._child.cpu_seconds = self._cpu_seconds
+        used = max(
+            self._cpu_seconds - before, self._accounts.cpu_seconds(self._request), 0.0
+        )
         header = {
             "type": "finished",
             "reason": self._reason,
@@ -371,7 +384,7 @@ class Run:
             "state": ("kept" if kept else "lost") if self._live else None,
             "lost": lost,
             "wall_ms": (self._ended - self._started) * 1000,
-            "cpu_ms": max(self._cpu_seconds - before, 0.0) * 1000,
+            "cpu_ms": used * 1000,
             "peak_memory_bytes": self._peak_bytes,
             "oom_kills": self._oom_kills(report),
             "layers": None if known else first.get("layers", []),

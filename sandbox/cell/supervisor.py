@@ -179,7 +179,8 @@ class Supervisor:
                 # A session that keeps state may never want another.
                 self._keep_a_child_ready()
         elif kind == "fork":
-            answer = self._branches.fork(frame.header, self._accounts)
+            taken = self._known()
+            answer = self._branches.fork(frame.header, self._accounts, taken)
             self._channel.send(encode({"type": "forked", **answer}))
             self._kill_strays(self._known())
         elif kind == "file":
