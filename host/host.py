@@ -109,7 +109,7 @@ class Host:
         call = ToolCall(
             id=call_id or uuid.uuid4().hex,
             name=name,
-            arguments=dict(arguments or {}),
+            arguments={} if arguments is None else arguments,  # type: ignore[arg-type]
             agent_id=agent_id,
         )
         return await self.executor.outcome(call, run=run or RunContext())

@@ -71,8 +71,9 @@ class CallServer:
         try:
             await self._tasks.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            if error is not None and group.exceptions == (error,):
-                raise error from None
+            # What a handler raised comes out as it is, and so does what came in.
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
             raise
 
     def serve(self, payload: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 
-from toolcell.core import CellLostError, SandboxUnavailableError
+from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
 from .call_server import CallServer
 from .cell.frames import (
@@ -96,7 +96,8 @@ class HostCalls:
     names: tuple[str, ...]
     handler: Callable[[str, list[Any], dict[str, Any]], Awaitable[dict[str, Any]]]
     """Called with name, positional and named arguments, all of them the program's
-    word. Returns `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`."""
+    word. Returns `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`. What
+    it raises ends the run and is raised there."""
 
     max_calls: int = 100
     """Calls of one run. When it is reached further ones are answered by an error."""
@@ -107,6 +108,11 @@ class HostCalls:
     max_pause_seconds: float = 0.0
     """Seconds of one run in which `clock_stopped` stops its wall clock, in all. When
     it is reached the clock runs again."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInputError if the names are not names."""
+        if not all(isinstance(name, str) for name in self.names):
+            raise InvalidInputError("the names of what may be called must be text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,8 +424,6 @@ class Cell:
         try:
             if kind in ("output", "tail"):
                 report.add_output(header, payload)
-                if on_output is not None:
-                    on_output(header["stream"], payload)
             elif kind == "call" and server is not None:
                 server.serve(payload)
             elif egress is not None and kind.startswith("net_"):
@@ -436,6 +440,10 @@ class Cell:
                 raise FrameError(f"unexpected frame {kind[:40]!r}")
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
+        if kind == "output" or kind == "tail":
+            # Outside: what it raises is no word of the cell's.
+            if on_output is not None:
+                on_output(header["stream"], payload)
         return False
 
     def result(self, report: RunReport, program: Program) -> ExecutionResult:

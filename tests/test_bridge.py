@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from toolcell.core import InvalidInputError
 from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager
 
 pytestmark = pytest.mark.anyio
@@ -317,3 +318,32 @@ async def test_half_an_answer_does_not_meet_the_next_run(
         result = await session.run("x", limits=Limits(wall_seconds=10))
 
         assert (result.status, result.value, result.state) == ("ok", 41, "kept")
+
+
+class OwnMistakeError(Exception):
+    """A caller's own."""
+
+
+def mistake(*_: Any) -> None:
+    raise OwnMistakeError
+
+
+async def careless(*_: Any) -> dict[str, Any]:
+    raise OwnMistakeError
+
+
+async def test_what_the_callers_own_functions_raise_is_raised_as_it_is(
+    sandbox: SandboxManager,
+) -> None:
+    with pytest.raises(OwnMistakeError):
+        await sandbox.run("print(1)", on_output=mistake)
+    with pytest.raises(OwnMistakeError):
+        calls = HostCalls(names=("any",), handler=careless)
+        await sandbox.run("tools.any()", calls=calls)
+
+    assert (await sandbox.run("6 * 7")).value == 42
+
+
+def test_what_may_be_called_has_names() -> None:
+    with pytest.raises(InvalidInputError, match="names"):
+        HostCalls(names=(5,), handler=careless)  # type: ignore[arg-type]

@@ -221,6 +221,8 @@ async def test_a_tools_own_timeout_error_is_its_own_rg_35() -> None:
         "not a call",
         call("exits"),
         call("exits_in_a_thread"),
+        call("interrupts"),
+        call("returns_too_many_digits"),
         call("cancels_itself"),
         call("returns_an_object"),
         call("returns_nan"),
@@ -238,6 +240,14 @@ async def test_a_bad_call_never_touches_its_siblings_or_20_ro_01_ro_04_rl_10_rg_
     @tool
     def exits_in_a_thread() -> None:
         raise SystemExit(3)
+
+    @tool
+    def interrupts() -> None:
+        raise KeyboardInterrupt
+
+    @tool
+    async def returns_too_many_digits() -> int:
+        return 10**6000
 
     @tool
     async def cancels_itself() -> None:
@@ -259,7 +269,8 @@ async def test_a_bad_call_never_touches_its_siblings_or_20_ro_01_ro_04_rl_10_rg_
     async def breaks_str() -> None:
         raise Odd
 
-    odd = [exits, exits_in_a_thread, cancels_itself, returns_an_object]
+    odd = [exits, exits_in_a_thread, interrupts, cancels_itself, returns_an_object]
+    odd.append(returns_too_many_digits)
     made = executor(add, crash, gates.tool, *odd, returns_nan, breaks_str)
     batch = [call("wait", "w", number=0), bad, call("add", "a", a=1, b=2)]
     async with made.execute_streaming(batch) as results:

@@ -41,6 +41,8 @@ from .workers import Job, Workers
 
 _MEASURED = ("wall_ms", "cpu_ms", "bytes")
 _PLAIN = (str, int, bool, type(None))
+# What Python writes as text without being asked to: 4,300 digits.
+_MAX_INT_BITS = 14_284
 
 
 Work = Coroutine[Any, Any, Any]
@@ -233,10 +235,10 @@ class Runner:
                     if is_cancelled(own_task=own_task):
                         raise
                     raise ToolExecutionError(f"{tool.name} cancelled itself") from None
-                except SystemExit as error:
+                except (SystemExit, KeyboardInterrupt) as error:
                     # It would take every other call of the process along.
                     raise ToolExecutionError(
-                        f"{tool.name} failed (SystemExit)"
+                        f"{tool.name} failed ({type(error).__name__})"
                     ) from error
         finally:
             current.reset(token)
@@ -360,6 +362,8 @@ def as_json(name: str, value: Any) -> JsonValue:
         ToolExecutionError: It is not JSON.
     """
     if type(value) in _PLAIN:
+        if type(value) is int and value.bit_length() > _MAX_INT_BITS:
+            raise ToolExecutionError(f"{name} returned a number of too many digits")
         return value  # type: ignore[no-any-return]
     try:
         content: JsonValue = to_jsonable_python(value, inf_nan_mode="constants")
