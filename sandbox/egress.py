@@ -337,9 +337,7 @@ class Egress:
                 while await stream.receive():
                     pass
                 return
-            while said:
-                await send(said)
-                said = await stream.receive()
+            await proxy.pass_on(said, stream, send)
             remote.shutdown(socket.SHUT_WR)
         except proxy.RefusedError as error:
             attempt.judge("refused", error)

@@ -20,10 +20,18 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_LINE_BYTES = 16_384
 _HTTP_PORT = 80
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
-_VERSION = re.compile(rb"(?i)HTTP/[0-9]")
-# The first byte of a method; or of a space, that some servers overlook.
-_METHOD = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~ \t-]")
-_NOT_TEXT = re.compile(rb"[^\t\r -~]")
+# What lenient servers overlook before a method and take for a space: Python's split().
+_BLANK = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0"
+_SPACE = b"[" + _BLANK + b"]"
+_METHOD = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+# No target begins with a control character; LDAP has one behind "0" and its length.
+_MAY_BE_HTTP = re.compile(
+    b"(?:%b)?(?:%b+(?:[^\0- ]|\\Z)|\\Z)|GET%b" % (_METHOD, _SPACE, _SPACE)
+)
+_VERSION = re.compile(rb"(?i)HTTP/")
+# HTTP/0.9, and what some servers take for it.
+_NO_VERSION = re.compile(b"GET%b|%b%b+(?i:/|https?:)" % (_SPACE, _METHOD, _SPACE))
+_ENDS_IN_VERSION = re.compile(b"(?i)%bHTTP/[0-9.+_]*%b*\\Z" % (_SPACE, _SPACE))
 _HOP_BY_HOP = frozenset(
     (
         "connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
@@ -303,29 +311,21 @@ async def read_first_words(source: Source, wish: Wish) -> bytes | HTTPRequest:
     Raises:
         RefusedError: It speaks to another host than it asked for.
     """
-    data = wish.rest or await source.receive()
-    while data:
-        if data[0] == HANDSHAKE:
-            verdict = _names_the_host(data, wish.host)
-        else:
-            verdict = _is_http(data.lstrip(b"\r\n"))
-            if verdict:
-                return await _inner_request(source, data.lstrip(b"\r\n"), wish)
-        if verdict is not None:
-            break
+    data = more = wish.rest or await source.receive()
+    while (http := _is_http(data, wish.host, ended=not more)) is None:
         more = await source.receive()
-        if not more:
-            break
         data += more
+    if http:
+        return await _inner_request(source, data.lstrip(b"\r\n"), wish)
     return data
 
 
-def _names_the_host(data: bytes, host: str) -> bool | None:
-    """Check the first message of TLS; None if it is not complete."""
+def _names_the_host(data: bytes, host: str) -> bool:
+    """Check the first message of TLS; False if it is not complete."""
     try:
         hello = read_client_hello(data)
         if hello is None:
-            return None
+            return False
         name = hello.server_name
         if name is not None and read_host(name) != host:
             raise ValueError(f"it calls for {name[:100]!r} at {host}")
@@ -336,14 +336,43 @@ def _names_the_host(data: bytes, host: str) -> bool | None:
     return True
 
 
-def _is_http(data: bytes) -> bool | None:
-    """Tell whether this begins an HTTP request; None if that cannot be told yet."""
-    line, newline, _ = data.partition(b"\n")
-    if newline or len(line) > _MAX_LINE_BYTES:
-        return _VERSION.search(line) is not None
-    if line and (not _METHOD.match(line) or _NOT_TEXT.search(line)):
+def _is_http(data: bytes, host: str, *, ended: bool) -> bool | None:
+    """Tell whether HTTP begins here, and check TLS; None if that is not whole yet."""
+    if data.startswith(bytes((HANDSHAKE,))):
+        return False if _names_the_host(data, host) or ended else None
+    line, newline, behind = data.lstrip(_BLANK).partition(b"\n")
+    if not _MAY_BE_HTTP.match(line):
         return False
-    return None
+    if len(data) - len(behind) > _MAX_LINE_BYTES:
+        raise RefusedError("its first line is too long")
+    if not newline and not ended:
+        return None
+    if _VERSION.search(line):
+        return True
+    if _NO_VERSION.match(line):
+        raise RefusedError("HTTP without a version names no host")
+    return False
+
+
+async def pass_on(
+    data: bytes, source: Source, send: Callable[[bytes], Awaitable[None]]
+) -> None:
+    """Send what is no HTTP as it is; `data` is its beginning.
+
+    Some servers take any bytes for a method: its first line is watched to its end, or
+    until it is longer than servers read.
+
+    Raises:
+        RefusedError: It ends as a request's first line does.
+    """
+    line, newline = b"", b""
+    while data:
+        if not newline and len(line) <= _MAX_HEAD_BYTES:
+            line, newline, _ = (line + data).lstrip(_BLANK).partition(b"\n")
+            if newline and _ENDS_IN_VERSION.search(line):
+                raise RefusedError("HTTP with a method that is none")
+        await send(data)
+        data = await source.receive()
 
 
 async def _inner_request(source: Source, data: bytes, wish: Wish) -> HTTPRequest:

@@ -261,6 +261,53 @@ async def test_headers_do_not_lead_elsewhere(cell: Session, world: World) -> Non
     assert {hit.split()[2] for hit in world.site.hits} <= {"/first"}
 
 
+def say_in_tunnels(where: str, tunnels: list[list[str]]) -> None:
+    """Say the pieces of each tunnel one by one, unless it is closed before."""
+    import os
+    import select
+    import socket
+
+    host, _, port = os.environ["http_proxy"][7:].partition(":")
+    head = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode()
+    for pieces in tunnels:
+        with socket.create_connection((host, int(port)), 10) as way:
+            way.sendall(head)
+            while b"\r\n\r\n" not in way.recv(65536):
+                pass
+            try:
+                for text in pieces:
+                    way.sendall(text.encode("latin-1"))
+                    select.select([way], [], [], 0.3)
+                while way.recv(65536):
+                    pass
+            except OSError:
+                pass
+
+
+@pytest.mark.attack(68)
+async def test_http_in_pieces_does_not_lead_elsewhere(
+    cell: Session, world: World
+) -> None:
+    """A pause comes where the first piece does not look like HTTP yet."""
+    there = f"Host: evil.test:{world.site.port}\r\nConnection: close\r\n\r\n"
+    rest = f" HTTP/1.1\r\n{there}"
+    tunnels = [
+        ["GET /\xff", rest],
+        ["GET /\0", rest],
+        ["\xa0GET /", rest],
+        [f"GET /{'a' * 17_000}", rest],
+        ["GET /\xff\r\n", there],
+        ["\0", f"GET /{rest}"],
+    ]
+    world.site.hits.clear()
+    code = program(say_in_tunnels)
+    where = f"{NAME}:{world.site.port}"
+    result = await run(cell, code, where=where, tunnels=tunnels)
+
+    assert world.site.hits == []
+    assert [each.verdict for each in result.connections] == ["refused"] * len(tunnels)
+
+
 @pytest.mark.attack(68)
 async def test_tls_calls_for_the_host_of_its_tunnel(
     cell: Session, world: World

@@ -13,6 +13,7 @@ from toolcell.sandbox.proxy import (
     HTTPRequest,
     RefusedError,
     Wish,
+    pass_on,
     read_first_words,
     read_wish,
 )
@@ -303,19 +304,106 @@ async def test_http_in_a_tunnel_is_made_anew() -> None:
         b"CONNECT b.test:443 HTTP/1.1\r\nHost: b.test:443\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\n\n\nGET / HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"GET /\0 HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"GET \x01 HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"get \xff http/1.1\nHost: b.test\n\n",
+        b"0 / HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"\x1c\x85\xa0GET\x0c/\xff\x1fHTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b" \r\n\tGET /\xff HTTP/1.1\r\nHost: b.test\r\n\r\n",
+        b"GET /\xff HTTP/1.1\rHost: b.test\r\r",
+        b"GET http://b.test/\xff HTTP/1.1\r\nHost: a.test:443\r\n\r\n",
+        b"GET http://b.test/ HTTP/1.0",
+        b"GET http://b.test/\r\n",
+        b"get HTTP://b.test/\n",
+        b"GET /\r\nHost: b.test\r\n\r\n",
+        b"GET x\xff\r\nHost: b.test\r\n\r\n",
+        b"GET \x01\r\nHost: b.test\r\n\r\n",
+        b"POST /\nHost: b.test\n\n",
     ],
 )
 @pytest.mark.attack(68)
 async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
-    with pytest.raises(RefusedError):
-        await read_first_words(Script([text]), HOST)
+    for cut in range(len(text)):
+        with pytest.raises(RefusedError):
+            await read_first_words(Script([text[:cut], text[cut:]]), HOST)
     with pytest.raises(RefusedError):
         await read_first_words(in_bytes(text), HOST)
 
 
 @pytest.mark.parametrize(
+    "text", [b"GET /" + b"a" * 17_000, b"a" * 17_000, b"\n" * 17_000 + b"GET /"]
+)
+@pytest.mark.attack(68)
+async def test_a_first_line_in_a_tunnel_has_an_end(text: bytes) -> None:
+    rest = b" HTTP/1.1\r\nHost: b.test\r\n\r\n"
+    pieces = [text[i : i + 1000] for i in range(0, len(text), 1000)]
+
+    for parts in ([text, rest], [text + rest], [*pieces, rest]):
+        with pytest.raises(RefusedError, match="too long"):
+            await read_first_words(Script(parts), HOST)
+
+
+async def passed(parts: Iterable[bytes], *, refused: bool = False) -> bytes:
+    """Return what of a tunnel's bytes gets to its server."""
+    script, sent = Script(parts), b""
+
+    async def send(data: bytes) -> None:
+        nonlocal sent
+        sent += data
+
+    said = await read_first_words(script, HOST)
+    assert isinstance(said, bytes)
+    if refused:
+        with pytest.raises(RefusedError):
+            await pass_on(said, script, send)
+    else:
+        await pass_on(said, script, send)
+    return sent
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            b"\xff / HTTP/1.1",
+            b"\0GET / HTTP/1.1",
+            b"G\xffT / http/1.1 ",
+            b"{} / HTTP/1.1",
+        ),
+        *(
+            b"\r\n\0\x0b/\x1cHTTP/1.1\r",
+            b"0 \x02 HTTP/1.1",
+            b"\0" * 60_000 + b" / HTTP/1.1",
+        ),
+    ],
+    ids=lambda line: repr(line[:20]),
+)
+@pytest.mark.attack(68)
+async def test_what_is_no_method_does_not_become_one(line: bytes) -> None:
+    """There are servers that take any bytes for a method."""
+    text = line + b"\nHost: b.test\n\n"
+    cuts = range(max(1, len(line) - 40), len(text))
+
+    for parts in ([text], *([text[:cut], text[cut:]] for cut in cuts)):
+        assert b"Host" not in await passed(parts, refused=True)
+    assert await passed([text[i : i + 1] for i in range(len(text))], refused=True)
+
+
+@pytest.mark.parametrize(
     "text",
-    [b"SSH-2.0-x\r\n", b"\x00\x00\x00\x08", b'{"a": 1}', b"*1\r\n$4\r\nPING\r\n"],
+    [
+        *(b"SSH-2.0-x\r\n", b"\0\0\0\x08", b'{"a": 1}', b"*1\r\n$4\r\nPING\r\n"),
+        *(
+            b"AMQP\0\0\x09\x01",
+            b" \0\0\x01\x85",
+            b"0\x0c\x02\x01\x01",
+            b"0 \x02\x01\x03",
+        ),
+        *(b"get key\r\n", b"EHLO a.test\r\n", b"a1 LOGIN\r\n", b'CONNECT {"a":1}\r\n'),
+        *(b"\0" * 17_000, b"{" + b"a" * 17_000),
+    ],
+    ids=lambda text: repr(text[:20]),
 )
 async def test_other_protocols_pass_without_waiting_for_more(text: bytes) -> None:
     class Open(Script):
@@ -328,3 +416,11 @@ async def test_other_protocols_pass_without_waiting_for_more(text: bytes) -> Non
     assert await read_first_words(Script([]), HOST) == b""
     wish = Wish(host="a.test", port=443, rest=text)
     assert await read_first_words(Open([]), wish) == text
+
+
+async def test_other_protocols_may_speak_of_http() -> None:
+    log = b'\0\0\0\x08"GET / HTTP/1.1" 200\n GET / HTTP/1.1\nHost: b.test\n'
+
+    for cut in range(len(log)):
+        assert await passed([log[:cut], log[cut:]]) == log
+    assert await passed([b"no line", b" ends"]) == b"no line ends"
