@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,14 @@ _BWRAP = (
 )
 
 
+def _environment() -> dict[str, str]:
+    """Return ours, less what keeps Python from keeping what it compiled.
+
+    Whoever installs a package has its modules compiled.
+    """
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
 def output(arguments: Sequence[str], *, quiet: bool = False) -> bytes:
     """Run a command to its end; return what it printed."""
     done = subprocess.run(
@@ -31,6 +40,7 @@ def output(arguments: Sequence[str], *, quiet: bool = False) -> bytes:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else None,
+        env=_environment(),
         check=False,
     )
     if done.returncode:

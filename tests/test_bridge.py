@@ -347,3 +347,25 @@ async def test_what_the_callers_own_functions_raise_is_raised_as_it_is(
 def test_what_may_be_called_has_names() -> None:
     with pytest.raises(InvalidInputError, match="names"):
         HostCalls(names=(5,), handler=careless)  # type: ignore[arg-type]
+
+
+async def test_half_a_surrogate_pair_is_refused_in_the_program(
+    sandbox: SandboxManager,
+) -> None:
+    code = """
+said = []
+for text in ("\\ud800", "\\ud83d\\ude00"[:1], "\\N{GRINNING FACE}"):
+    try:
+        said.append(tools.echo(text))
+    except UnicodeEncodeError:
+        said.append("refused")
+said
+"""
+
+    async def echo(_: str, arguments: list[Any], __: Any) -> dict[str, Any]:
+        return {"value": arguments[0]}
+
+    calls = HostCalls(names=("echo",), handler=echo)
+    result = await sandbox.run(code, calls=calls)
+
+    assert result.value == ["refused", "refused", "\N{GRINNING FACE}"], result.stderr

@@ -69,6 +69,9 @@ class Bridge:
             self._sent += 1
             number = self._sent
             text = json.dumps({**wish, "id": number}, allow_nan=False).encode()
+            if b"\\ud" in text:
+                # Half a surrogate pair is no text: the host would not answer it.
+                json.dumps(wish, ensure_ascii=False).encode()
             if len(text) > MAX_CALL_BYTES:
                 raise ToolError("the arguments are too large", "too_large")
             _write_all(self._fd, b"%08x" % len(text) + text)
