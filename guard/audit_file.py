@@ -21,6 +21,8 @@ LOCK_SECONDS = 2.0
 _LOCK_PAUSE = 0.000_2
 _TAKE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _TAIL_BYTES = 4_096
+_FIRST = b'{"seq":1,'
+_MAX_FIRST_BYTES = 1 << 20
 _forks = 0  # asked for at each record: quicker than the process's id
 
 
@@ -168,8 +170,18 @@ class AuditFile:
             raise self._error(f"was cut: it ends at {head.seq}, not at {known.seq}")
         self.head, self._end = head, end
         if end < size:
+            if not end and not self._may_be_ours(size):
+                raise self._error("is no audit log: it has no whole line")
             self._repair = self._repaired(os.pread(self._fd, size - end, end))
             os.ftruncate(self._fd, end)
+
+    def _may_be_ours(self, size: int) -> bool:
+        """Tell whether a file of no whole line can be the rest of a first record."""
+        start = os.pread(self._fd, len(_FIRST), 0)
+        # After a loss of power a file may be as long as it should be, and empty.
+        return size <= _MAX_FIRST_BYTES and (
+            _FIRST.startswith(start) or not start.strip(b"\0")
+        )
 
     def _next(self, before: AuditHead, line: bytes) -> AuditHead:
         try:

@@ -79,7 +79,9 @@ def test_a_line_that_was_never_finished_is_repaired_visibly(tmp_path: Path) -> N
         assert [r["number"] for r in records if r["event"] == "decision"] == [0, 1]
 
 
-@pytest.mark.parametrize("rest", [b"\0" * 9000, b"x" * 200_000, b'{"seq":1'])
+@pytest.mark.parametrize(
+    "rest", [b"\0" * 9000, b'{"se', b'{"seq":1,"a":"' + b"x" * 200_000]
+)
 def test_a_file_without_a_whole_line_is_repaired(tmp_path: Path, rest: bytes) -> None:
     path = tmp_path / "audit.jsonl"
     path.write_bytes(rest)
@@ -88,6 +90,16 @@ def test_a_file_without_a_whole_line_is_repaired(tmp_path: Path, rest: bytes) ->
     [record] = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert (record["event"], record["bytes"]) == ("repaired", len(rest))
     assert verify_audit(path).ok
+
+
+@pytest.mark.parametrize("text", [b"precious", b"x" * 3_000_000, b'{"seq":7,"a":1}'])
+def test_what_is_no_log_is_left_as_it_is(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(text)
+
+    with pytest.raises(AuditError, match="no audit log"):
+        AuditLog(path)
+    assert path.read_bytes() == text
 
 
 def test_a_repair_that_cannot_be_written_is_not_forgotten(tmp_path: Path) -> None:
