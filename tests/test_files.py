@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 import zipfile
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
     Artifact,
     ArtifactMade,
+    Event,
+    ExecutionResult,
     Finished,
     Limits,
     SandboxManager,
@@ -288,6 +291,36 @@ async def test_a_reader_sets_the_pace_of_a_stream(backend: BackendRow) -> None:
 
     assert total == size
     assert largest < 1024 * 1024
+
+
+FLOOD = "import os\nwhile True: os.write(1, bytes(65536))"
+
+
+@pytest.mark.promise("P-04", "P-22")
+async def test_a_deadline_does_not_wait_for_a_reader(backend: BackendRow) -> None:
+    limits = Limits(wall_seconds=0.5)
+    config = backend.config(limits=Limits(output_bytes=1 << 30))
+    async with SandboxManager(config) as sandbox:
+        once = await _read_late(sandbox.stream(FLOOD, limits=limits))
+        async with sandbox.session() as session:
+            await session.run("x = 41", limits=Limits(output_bytes=1024))
+            kept = await _read_late(session.stream(FLOOD, limits=limits))
+            after = await session.run("x + 1", limits=Limits(output_bytes=1024))
+
+    assert (once.status, kept.status, kept.state) == ("timeout", "timeout", "kept")
+    assert max(once.usage.wall_ms, kept.usage.wall_ms) < 1400
+    assert after.value == 42
+
+
+async def _read_late(events: AsyncGenerator[Event, None]) -> ExecutionResult:
+    """Return the result of a run whose reader pauses after the first event."""
+    async with aclosing(events):
+        await anext(events)
+        # The pause is what is tested.
+        await anyio.sleep(1.5)
+        *_, last = [event async for event in events]
+    assert isinstance(last, Finished)
+    return last.result
 
 
 @pytest.mark.promise("P-23")

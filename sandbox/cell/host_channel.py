@@ -7,6 +7,10 @@ import select
 
 from .frames import MAX_PAYLOAD_BYTES, Frame, FrameDecoder
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _READ_BYTES = 65536
 
 
@@ -22,6 +26,10 @@ class Channel:
         self._write_fd = write_fd
         self._decoder = FrameDecoder(MAX_PAYLOAD_BYTES)
         self._frames: list[Frame] = []
+        self._unsent = b""
+        # Called while the host does not read, with what leads to it; False when there
+        # is no more time to wait.
+        self.await_room: Callable[[int], bool] | None = None
 
     def receive(self) -> Frame:
         """Wait for the next frame. Raises HostGone at the end of the channel."""
@@ -53,6 +61,29 @@ class Channel:
         return bool(select.select([self.read_fd], [], [], seconds)[0])
 
     def send(self, *frames: bytes) -> None:
-        view = memoryview(b"".join(frames))
+        """Send frames; what `await_room` does not wait for goes ahead of the next."""
+        view = memoryview(b"".join((self._unsent, *frames)))
+        if self.await_room is not None:
+            view = self._send_in_time(view, self.await_room)
+            self._unsent = bytes(view)
+            return
+        self._unsent = b""
         while view:
             view = view[os.write(self._write_fd, view) :]
+
+    def _send_in_time(
+        self, view: memoryview, await_room: Callable[[int], bool]
+    ) -> memoryview:
+        """Return what is left when time is up."""
+        os.set_blocking(self._write_fd, False)
+        try:
+            while view:
+                try:
+                    view = view[os.write(self._write_fd, view) :]
+                except BlockingIOError:
+                    if not await_room(self._write_fd):
+                        break
+        finally:
+            # Whoever reads may do it through the same socket.
+            os.set_blocking(self._write_fd, True)
+        return view

@@ -32,6 +32,8 @@ _READ_BYTES = 65536
 _DEAF_SECONDS = 0.002
 # How long a program that keeps state may take to obey SIGINT.
 _INTERRUPT_SECONDS = 0.5
+# How often to look at a program whose output the host does not read.
+_UNREAD_SECONDS = 0.05
 # The wait status of a child that was already gone when its run began.
 _VANISHED = 70 << 8
 
@@ -181,11 +183,13 @@ class Run:
     def _listen_on(self, poller: select.poll) -> None:
         for fd in self._pipes:
             poller.register(fd, select.POLLIN)
+        self._channel.await_room = self._await_room
         while self._goes_on and self._reason is None:
             self._listen(poller, self._patience())
             self._keep_limits()
         if self._live and self._goes_on:
             self._interrupt(poller)
+        self._channel.await_room = None
 
     def _await_first_word(self, poller: select.poll) -> None:
         events = dict(poller.poll(_DEAF_SECONDS * 1000))
@@ -257,11 +261,30 @@ class Run:
             if sink.patience() <= 0:
                 self._channel.send(*sink.live_frames())
             if sink.dropped and self._request["stop_at_output_limit"]:
-                self._reason = "output_limit"
+                self._reason = self._reason or "output_limit"
+        self._judge()
+
+    def _judge(self) -> None:
+        """Find why the program must end, if it must."""
+        if not self._goes_on or self._reason is not None:
+            return
         if time.monotonic() >= self._deadline:
             self._reason = "timeout"
         elif self._accounts.must_watch(self._request):
-            self._reason = self._reason or self._accounts.exceeded(self._request)
+            self._reason = self._accounts.exceeded(self._request)
+
+    def _await_room(self, write_fd: int) -> bool:
+        """Wait for the host to read; False once the program is over, or must be."""
+        self._judge()
+        if not self._goes_on or self._reason is not None:
+            return False
+        patience = min(self._deadline - time.monotonic(), _UNREAD_SECONDS)
+        select.select([self._wake_fd], [write_fd], [], max(patience, 0.0))
+        drain(self._wake_fd)
+        self.reap()
+        if self._live:
+            self._read(self._child.result)
+        return True
 
     def _obey(self, frame: Frame, poller: select.poll) -> None:
         if frame.header["type"] == "stop":
