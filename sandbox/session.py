@@ -54,7 +54,8 @@ class _Trunk:
         self.network = network
         self.egress: Egress | None = None
         self.was_out = False
-        self.turn = anyio.Lock(fast_acquire=True)
+        # Not a Lock, which belongs to a task: each step of a stream may be another's.
+        self.turn = anyio.Semaphore(1, max_value=1, fast_acquire=True)
         self.made = 0
         self.forks: set[str] = set()
         self.used = time.monotonic()
@@ -418,7 +419,7 @@ class Session:
             if left > 0:
                 await anyio.sleep(left)
                 continue
-            if trunk.turn.statistics().locked and until < born + lifetime:
+            if trunk.turn.value == 0 and until < born + lifetime:
                 await anyio.sleep(idle)
                 continue
             why = "idle" if until < born + lifetime else "open"

@@ -275,6 +275,47 @@ async def test_a_session_streams_with_its_state(sandbox: SandboxManager) -> None
     assert (events[-1].result.value, after.value) == (3, 3)
 
 
+@pytest.mark.promise("P-21")
+async def test_each_event_of_a_session_s_stream_may_be_read_by_another_task(
+    sandbox: SandboxManager,
+) -> None:
+    found: list[Event] = []
+    async with sandbox.session() as session:
+        events = session.stream("print('one', flush=True)\n41 + 1")
+
+        async def read() -> None:
+            found.append(await anext(events))
+
+        while not (found and isinstance(found[-1], Finished)):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+        assert await anext(events, None) is None
+        with anyio.fail_after(20):
+            after = await session.run("'alive'")
+
+    assert found[0] == Stdout(b"one\n")
+    assert after.value == "alive"
+
+
+@pytest.mark.promise("P-23")
+async def test_a_session_s_stream_may_be_left_without_closing_it(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 41")
+
+        async def leave() -> None:
+            code = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+            async for _ in session.stream(code):
+                break
+
+        await leave()
+        with anyio.fail_after(20):
+            after = await session.run("x + 1")
+
+    assert after.value == 42
+
+
 @pytest.mark.promise("P-22")
 async def test_a_reader_sets_the_pace_of_a_stream(backend: BackendRow) -> None:
     size = 24 * 1024 * 1024
