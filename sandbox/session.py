@@ -10,6 +10,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ class _Trunk:
         # Not a Lock, which belongs to a task: each step of a stream may be another's.
         self.turn = anyio.Semaphore(1, max_value=1, fast_acquire=True)
         self.made = 0
-        self.forks: set[str] = set()
+        self.branches = {_MAIN}
         self.used = time.monotonic()
         self.over = ""
 
@@ -104,6 +105,7 @@ class Session:
     ) -> None:
         self._manager = manager
         self._trunk = trunk or _Trunk(cell, network)
+        self._is_fork = trunk is not None
         self._branch = branch
         self._packages = packages
         self.agent_id = agent_id
@@ -154,7 +156,7 @@ class Session:
             on_connection: As in `SandboxManager.run`.
 
         Raises:
-            InvalidInputError: The arguments cannot be used.
+            InvalidInputError: The arguments cannot be used, or it is a closed fork.
             CellLostError: The cell went away; the session cannot be used again.
         """
         program = self._program(code, fresh, language, inputs, limits, secrets, calls)
@@ -163,6 +165,7 @@ class Session:
             return refusal
         program = await self._manager.equip(program, self._packages)
         async with self._trunk as cell:
+            program = self._on_its_line(program)
             program = self._reaching_out(program, on_connection)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
@@ -188,6 +191,7 @@ class Session:
         program = await self._manager.equip(program, self._packages)
         pieces = Pieces()
         async with self._trunk as cell:
+            program = self._on_its_line(program)
             program = self._reaching_out(program, pieces.add_connection)
             async with aclosing(stream_run(cell, program, pieces)) as events:
                 async for event in events:
@@ -220,6 +224,20 @@ class Session:
             streamed=streamed,
             calls=calls,
         )
+
+    @property
+    def _line(self) -> str:
+        """The branch that is its own, as long as its turn lasts."""
+        if self._branch not in self._trunk.branches:
+            raise InvalidInputError("this fork was closed", hint="make a new one")
+        return self._branch
+
+    def _on_its_line(self, program: Program) -> Program:
+        """Return the program for where a rollback may have led while it waited."""
+        line = self._line
+        if program.branch in (None, line):
+            return program
+        return replace(program, branch=line)
 
     async def install(
         self,
@@ -311,7 +329,8 @@ class Session:
                 are 16 forks and checkpoints already.
             CellLostError: The cell went away.
         """
-        name, warnings = await self._fork(self._branch, allow_threads)
+        async with self._trunk as cell:
+            name, warnings = await self._grow(cell, self._line, allow_threads)
         return Session(
             self._manager,
             self._trunk.cell,
@@ -322,24 +341,27 @@ class Session:
             packages=self._packages,
         )
 
-    async def _fork(
-        self, branch: str, allow_threads: bool
+    async def _grow(
+        self, cell: Cell, branch: str, allow_threads: bool
     ) -> tuple[str, tuple[str, ...]]:
         trunk = self._trunk
-        async with self._trunk as cell:
-            if len(trunk.forks) >= MAX_BRANCHES:
-                raise InvalidInputError(
-                    f"{MAX_BRANCHES} forks and checkpoints live already",
-                    hint="close one",
-                )
-            trunk.made += 1
-            name = f"{_MAIN}-{trunk.made}"
-            wish = {"branch": branch, "to": name, "allow_threads": allow_threads}
-            answer, _ = await cell.ask({"type": "fork", **wish})
-            if "error" in answer:
-                raise InvalidInputError(f"cannot fork: {str(answer['error'])[:1000]}")
-            trunk.forks.add(name)
-            return name, tuple(str(each) for each in answer.get("warnings", ()))
+        if len(trunk.branches) > MAX_BRANCHES:
+            raise InvalidInputError(
+                f"{MAX_BRANCHES} forks and checkpoints live already", hint="close one"
+            )
+        trunk.made += 1
+        name = f"{_MAIN}-{trunk.made}"
+        wish = {"branch": branch, "to": name, "allow_threads": allow_threads}
+        answer, _ = await cell.ask({"type": "fork", **wish})
+        if "error" in answer:
+            raise InvalidInputError(f"cannot fork: {str(answer['error'])[:1000]}")
+        trunk.branches.add(name)
+        return name, tuple(str(each) for each in answer.get("warnings", ()))
+
+    async def _cut(self, cell: Cell, branch: str) -> None:
+        if branch in self._trunk.branches:
+            await cell.tell({"type": "drop", "branch": branch})
+            self._trunk.branches.remove(branch)
 
     async def checkpoint(self) -> str:
         """Keep the variables and files of now; return the id for `rollback`.
@@ -348,7 +370,8 @@ class Session:
             InvalidInputError: As `fork`.
             CellLostError: The cell went away.
         """
-        name, _ = await self._fork(self._branch, allow_threads=False)
+        async with self._trunk as cell:
+            name, _ = await self._grow(cell, self._line, allow_threads=False)
         return name
 
     async def rollback(self, checkpoint: str) -> None:
@@ -358,56 +381,55 @@ class Session:
             InvalidInputError: There is no such checkpoint.
             CellLostError: The cell went away.
         """
-        if checkpoint not in self._trunk.forks or checkpoint == self._branch:
-            raise InvalidInputError(f"there is no checkpoint {checkpoint!r}")
-        name, _ = await self._fork(checkpoint, allow_threads=False)
-        await self._drop(self._branch)
-        self._branch = name
+        async with self._trunk as cell:
+            line = self._line
+            if checkpoint not in self._trunk.branches or checkpoint == line:
+                raise InvalidInputError(f"there is no checkpoint {checkpoint!r}")
+            name, _ = await self._grow(cell, checkpoint, allow_threads=False)
+            await self._cut(cell, line)
+            self._branch = name
 
     async def drop(self, checkpoint: str) -> None:
         """Forget a checkpoint. Raises CellLostError."""
-        if checkpoint != self._branch:
-            await self._drop(checkpoint)
+        async with self._trunk as cell:
+            if checkpoint != self._branch:
+                await self._cut(cell, checkpoint)
 
     async def aclose(self) -> None:
         """End a fork; the session that it came from goes on."""
-        if self._branch != _MAIN and not self._trunk.over:
-            await self._drop(self._branch)
-
-    async def _drop(self, branch: str) -> None:
-        self._trunk.forks.discard(branch)
-        async with self._trunk as cell:
-            await cell.tell({"type": "drop", "branch": branch})
+        if self._is_fork and not self._trunk.over:
+            async with self._trunk as cell:
+                await self._cut(cell, self._branch)
 
     async def write_file(self, path: str, data: bytes | str) -> None:
         """Write a file of the work dir, with its folders; as `WorkDir.write`."""
         async with self._trunk as cell:
-            await WorkDir(cell, self._branch).write(path, data)
+            await WorkDir(cell, self._line).write(path, data)
 
     async def read_file(self, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
         """Return the bytes of a file of the work dir; as `WorkDir.read`."""
         async with self._trunk as cell:
-            return await WorkDir(cell, self._branch).read(path, max_bytes)
+            return await WorkDir(cell, self._line).read(path, max_bytes)
 
     async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder of the work dir; as `WorkDir.list`."""
         async with self._trunk as cell:
-            return await WorkDir(cell, self._branch).list(path)
+            return await WorkDir(cell, self._line).list(path)
 
     async def remove(self, path: str) -> None:
         """Remove a file or a folder of the work dir; as `WorkDir.remove`."""
         async with self._trunk as cell:
-            await WorkDir(cell, self._branch).remove(path)
+            await WorkDir(cell, self._line).remove(path)
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's files into the work dir; as `WorkDir.upload`."""
         async with self._trunk as cell:
-            return await WorkDir(cell, self._branch).upload(source, path)
+            return await WorkDir(cell, self._line).upload(source, path)
 
     async def download(self, target: str | Path, path: str = "") -> int:
         """Write the work dir's files into a new folder; as `WorkDir.download`."""
         async with self._trunk as cell:
-            return await WorkDir(cell, self._branch).download(target, path)
+            return await WorkDir(cell, self._line).download(target, path)
 
     async def end_when_idle(self, idle: float, lifetime: float) -> None:
         """End the session after `idle` seconds without a run, or `lifetime` in all."""

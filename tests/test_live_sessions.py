@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
 import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Limits, SandboxManager, Session
+from toolcell.sandbox import HostCalls, Limits, SandboxManager, Session
 
 from .conftest import PROCESSES, SUBPROCESS, BackendRow
 
@@ -19,6 +24,24 @@ async def value(session: Session, code: str) -> object:
     result = await session.run(code)
     assert result.ok, result.stderr
     return result.value
+
+
+@asynccontextmanager
+async def at_work(session: Session) -> AsyncIterator[None]:
+    """A run of the session that lasts as long as this."""
+    begun, over = anyio.Event(), anyio.Event()
+
+    async def wait(*_: object) -> dict[str, Any]:
+        begun.set()
+        await over.wait()
+        return {"value": None}
+
+    calls = HostCalls(names=("wait",), handler=wait)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(session.run, "tools.wait()", calls=calls))
+        await begun.wait()
+        yield
+        over.set()
 
 
 @pytest.mark.promise("P-01")
@@ -264,6 +287,67 @@ async def test_a_checkpoint_can_be_gone_back_to_again(sandbox: SandboxManager) -
             assert await value(session, "[x, open('f').read()]") == [1, "1"]
         with pytest.raises(InvalidInputError, match="no checkpoint"):
             await session.rollback("main-77")
+
+
+@pytest.mark.promise("P-15")
+async def test_a_run_that_waits_for_a_rollback_finds_the_checkpoint(
+    sandbox: SandboxManager,
+) -> None:
+    seen: list[object] = []
+    async with sandbox.session() as session, anyio.create_task_group() as tasks:
+        await session.run("x = 1")
+        point = await session.checkpoint()
+        await session.run("x = 2")
+
+        async def look() -> None:
+            seen.append(await value(session, "x"))
+
+        async with at_work(session):
+            tasks.start_soon(session.rollback, point)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(look)
+            await anyio.wait_all_tasks_blocked()
+        await session.rollback(point)
+        await session.aclose()
+        assert [*seen, await value(session, "x")] == [1, 1]
+
+
+@pytest.mark.promise("P-15")
+async def test_a_checkpoint_whose_drop_was_cancelled_is_kept(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        point = await session.checkpoint()
+        await session.run("x = 2")
+        async with at_work(session):
+            with anyio.move_on_after(0.05) as scope:
+                await session.drop(point)
+        await session.rollback(point)
+
+        assert scope.cancelled_caught
+        assert await value(session, "x") == 1
+        await session.drop(point)
+        with pytest.raises(InvalidInputError, match="no checkpoint"):
+            await session.rollback(point)
+
+
+@pytest.mark.promise("P-11")
+async def test_a_closed_fork_is_refused(sandbox: SandboxManager) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        branch = await session.fork()
+        await branch.aclose()
+        await branch.aclose()
+        for refused in (
+            branch.run("x"),
+            branch.run("1", fresh=True),
+            branch.fork(),
+            branch.write_file("f", "text"),
+        ):
+            with pytest.raises(InvalidInputError, match="fork was closed"):
+                await refused
+        assert await value(session, "x") == 1
 
 
 @pytest.mark.promise("P-14")
