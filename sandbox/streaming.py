@@ -84,13 +84,13 @@ async def stream_run(
 async def _interrupt(cell: Cell, report: RunReport, egress: Egress | None) -> None:
     """End a run that nobody reads any more; its session may go on."""
     ended = False
-    with (
-        anyio.move_on_after(_PATIENCE_SECONDS, shield=True),
-        # Who uses the session next is told.
-        contextlib.suppress(CellLostError),
-    ):
-        await cell.stop()
-        while not ended:
-            ended = await cell.step(report, None, None, egress)
+    with anyio.move_on_after(_PATIENCE_SECONDS, shield=True):
+        async with anyio.create_task_group() as tasks:
+            # It may have no room to take our word as long as nobody reads its own.
+            tasks.start_soon(cell.stop)
+            # Who uses the session next is told.
+            with contextlib.suppress(CellLostError):
+                while not ended:
+                    ended = await cell.step(report, None, None, egress)
     if not ended:
         await cell.kill()

@@ -392,6 +392,26 @@ async def test_leaving_a_session_s_stream_interrupts_its_program_only(
     assert (after.status, after.value, after.warnings) == ("ok", 2, ())
 
 
+@pytest.mark.promise("P-23")
+async def test_a_session_outlives_a_stream_that_is_full_both_ways(
+    backend: BackendRow,
+) -> None:
+    config = backend.config(limits=Limits(output_bytes=1 << 30))
+    small = Limits(output_bytes=1024)
+    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        await session.run("x = 41", limits=small)
+        async with aclosing(session.stream(FLOOD)) as events:
+            await anext(events)
+            with anyio.move_on_after(1) as scope:
+                # What nobody has asked for is dropped, once it is read.
+                while True:
+                    await session._trunk.cell.tell({"type": "net_end"}, bytes(1 << 20))
+        after = await session.run("x + 1", limits=small)
+
+    assert scope.cancelled_caught
+    assert after.value == 42
+
+
 @pytest.mark.full
 @pytest.mark.promise("P-22")
 async def test_a_gibibyte_passes_within_64_mib(backend: BackendRow) -> None:
