@@ -129,9 +129,10 @@ class CallServer:
     async def _extend(self, seconds: float) -> None:
         if seconds:
             self._backstop.deadline += seconds
-            async with self._sending:
-                with contextlib.suppress(CellLostError):
-                    await self._tell({"type": "extend", "seconds": seconds})
+            # No turn is waited for: a call that was cancelled would not get one, and
+            # the clock would stand still.
+            with contextlib.suppress(CellLostError):
+                await self._tell({"type": "extend", "seconds": seconds})
 
     async def _outcome(
         self, count: int, name: str, arguments: list[Any], options: dict[str, Any]

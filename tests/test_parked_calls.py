@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import anyio
@@ -18,7 +19,8 @@ from toolcell.guard import (
     Approve,
     Reject,
 )
-from toolcell.sandbox import Limits, SandboxManager, clock_stopped
+from toolcell.sandbox import HostCalls, Limits, SandboxManager, clock_stopped
+from toolcell.sandbox.call_server import CallServer
 from toolcell.tools import (
     CodeExecutor,
     ConcurrentExecutor,
@@ -221,6 +223,39 @@ async def test_no_tool_gains_more_than_its_approval_seconds() -> None:
 def payment(number: int) -> ToolCall:
     arguments: dict[str, JsonValue] = {"amount": number}
     return ToolCall(id=f"p{number}", name="pay", arguments=arguments, agent_id="a")
+
+
+async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> None:
+    told: list[float] = []
+    parked = anyio.CancelScope()
+
+    async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
+        if header["type"] == "answer":
+            # The cell does not read.
+            await anyio.sleep_forever()
+        told.append(header["seconds"])
+
+    async def handler(name: str, *_: object) -> dict[str, Any]:
+        if name == "pay":
+            with parked:
+                async with clock_stopped():
+                    await anyio.sleep_forever()
+        return {"value": None}
+
+    calls = HostCalls(names=("pay", "other"), handler=handler, max_pause_seconds=30)
+    backstop = anyio.CancelScope(deadline=anyio.current_time() + 5)
+    before = backstop.deadline
+    async with CallServer(calls, tell, backstop) as server:
+        for name in calls.names:
+            wish = {"id": 1, "name": name, "args": [], "kwargs": {}}
+            server.serve(json.dumps(wish).encode())
+            await anyio.wait_all_tasks_blocked()
+        parked.cancel()
+        await anyio.wait_all_tasks_blocked()
+
+    assert len(told) == 2
+    assert sum(told) == pytest.approx(backstop.deadline - before)
+    assert 0 <= sum(told) < 10
 
 
 async def test_elsewhere_there_is_no_clock_to_stop() -> None:
