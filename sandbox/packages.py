@@ -203,7 +203,10 @@ class Packages:
         """Keep a layer from being pruned until this is closed."""
         if key not in self._held:
             assert self._store is not None
-            self._held[key] = await self._store.lock(f"{key}.use", shared=True)
+            held = await self._store.lock(f"{key}.use", shared=True)
+            if self._held.setdefault(key, held) != held:
+                # Another task was faster.
+                os.close(held)
 
     def close(self) -> None:
         """Let go of the layers."""

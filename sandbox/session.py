@@ -108,6 +108,7 @@ class Session:
         self._is_fork = trunk is not None
         self._branch = branch
         self._packages = packages
+        self._installing = anyio.Lock()
         self.agent_id = agent_id
         self.warnings = warnings
         """What a fork shares with where it came from, or has lost."""
@@ -258,9 +259,10 @@ class Session:
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: uv is not installed, or there is no cell.
         """
-        wanted = (*self._packages, *packages)
-        await self._manager.install(wanted, on_step=on_step)
-        self._packages = wanted
+        async with self._installing:
+            wanted = (*self._packages, *packages)
+            await self._manager.install(wanted, on_step=on_step)
+            self._packages = wanted
 
     def _reaching_out(
         self, program: Program, on_connection: OnConnection | None
