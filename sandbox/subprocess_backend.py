@@ -294,19 +294,21 @@ class Launcher:
             raise SandboxUnavailableError(f"no socket for a cell: {error}") from None
         try:
             with theirs:
-                socket.send_fds(self._control, [message], [theirs.fileno()])
+                self._request(message, theirs)
             answer, fds = await self._answer()
-        except BaseException as error:
+        except BaseException:
             ours.close()
-            if isinstance(error, OSError):
-                raise SandboxUnavailableError(
-                    f"the launcher is gone: {error}"
-                ) from None
             raise
         if "error" in answer:
             ours.close()
             raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
         return ours, fds[0]
+
+    def _request(self, message: bytes, channel: socket.socket) -> None:
+        try:
+            socket.send_fds(self._control, [message], [channel.fileno()])
+        except OSError as error:
+            raise SandboxUnavailableError(f"the launcher is gone: {error}") from None
 
     async def _answer(self) -> tuple[dict[str, Any], list[int]]:
         while True:
@@ -315,7 +317,7 @@ class Launcher:
                 return answer, fds
             # The answer to a request whose caller was cancelled.
             for fd in fds:
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                _kill(fd)
                 os.close(fd)
 
     async def _receive(self) -> tuple[dict[str, Any], list[int]]:
@@ -354,10 +356,14 @@ class NamespaceProcess:
         self._pidfd = pidfd
 
     async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        _kill(self._pidfd)
         await anyio.wait_readable(self._pidfd)
         os.close(self._pidfd)
+
+
+def _kill(pidfd: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def interpreter() -> str:
