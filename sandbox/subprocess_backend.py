@@ -326,7 +326,7 @@ class Launcher:
                 data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
                 break
             except BlockingIOError:
-                await anyio.wait_readable(self._control)
+                await self._wait_for_word()
             except ConnectionResetError:
                 data, fds = b"", []
                 break
@@ -335,10 +335,18 @@ class Launcher:
         answer: dict[str, Any] = json.loads(data)
         return answer, fds
 
+    async def _wait_for_word(self) -> None:
+        try:
+            await anyio.wait_readable(self._control)
+        except anyio.ClosedResourceError:
+            raise SandboxUnavailableError("the backend was closed") from None
+
     async def close(self) -> None:
         """End the launcher and with it its cells; return when all are gone."""
         with anyio.CancelScope(shield=True):
-            self._control.close()
+            if self._control.fileno() != -1:
+                anyio.notify_closing(self._control)
+                self._control.close()
             await anyio.to_thread.run_sync(self._wait)
 
     def _wait(self) -> None:

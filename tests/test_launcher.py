@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxManager
 
 from .conftest import SUBPROCESS
@@ -81,3 +82,25 @@ async def test_a_run_that_is_cancelled_at_its_launch_harms_no_other(
         await until(lambda: descriptors() == before)
 
     assert values == [0, 1, 2]
+
+
+async def test_runs_that_wait_for_a_cell_hear_that_the_manager_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+
+    async def run(manager: SandboxManager) -> None:
+        with pytest.raises(SandboxUnavailableError) as caught:
+            await manager.run("1", limits=Limits(pids=40))
+        said.append(caught.value.message)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
+                # The launcher hears of nothing, so it never answers.
+                monkeypatch.setattr(socket, "send_fds", lambda *_: 1)
+                for _ in range(3):
+                    tasks.start_soon(run, manager)
+                await anyio.wait_all_tasks_blocked()
+
+    assert said == ["the backend was closed"] + ["the backend is closed"] * 2
