@@ -126,7 +126,7 @@ class Pool:
         """Make a cell and get it ready; tell whether that was possible."""
         try:
             cell = await self._backend.create_cell(self._config.limits)
-        except SandboxError:
+        except (SandboxError, OSError):
             # A run that finds the pool empty makes its own cell and hears why.
             return False
         try:

@@ -227,7 +227,12 @@ class Launcher:
         Raises:
             SandboxUnavailableError: The interpreter cannot be started.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"no socket for the launcher: {error}"
+            ) from None
         try:
             process = subprocess.Popen(  # noqa: S603 - our own command, no shell
                 command(python, "launcher", theirs.fileno(), site=False),
@@ -296,12 +301,17 @@ class Launcher:
             with theirs:
                 self._request(message, theirs)
             answer, fds = await self._answer()
+            if "error" in answer:
+                raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
+            if not fds:
+                raise SandboxUnavailableError(
+                    "this process has no descriptor left for a new cell",
+                    hint="raise its limit on open files: `ulimit -n`",
+                )
         except BaseException:
+            # A cell that nobody watches ends with its channel.
             ours.close()
             raise
-        if "error" in answer:
-            ours.close()
-            raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
         return ours, fds[0]
 
     def _request(self, message: bytes, channel: socket.socket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox import pool as pool_module
 
 from .conftest import SUBPROCESS
 
@@ -104,3 +106,47 @@ async def test_runs_that_wait_for_a_cell_hear_that_the_manager_closes(
                 await anyio.wait_all_tasks_blocked()
 
     assert said == ["the backend was closed"] + ["the backend is closed"] * 2
+
+
+def receive_without_room(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let descriptors arrive while the process may open no more, so many times."""
+    receive, limit = socket.recv_fds, resource.getrlimit(resource.RLIMIT_NOFILE)
+    left = times
+
+    def receive_nothing(*arguments: Any) -> Any:
+        nonlocal left
+        if not left:
+            return receive(*arguments)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+        try:
+            received = receive(*arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        left -= 1
+        return received
+
+    monkeypatch.setattr(socket, "recv_fds", receive_nothing)
+
+
+async def test_a_want_of_descriptors_costs_one_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
+        receive_without_room(monkeypatch, 1)
+        with pytest.raises(SandboxUnavailableError, match="no descriptor left"):
+            await manager.run("1")
+        result = await manager.run("6 * 7")
+
+    assert result.value == 42
+
+
+async def test_the_pool_outlives_a_want_of_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0.01)
+    async with SandboxManager(SUBPROCESS.config(pool=1)) as manager:
+        receive_without_room(monkeypatch, 3)
+        await until(lambda: manager.pool_stats().ready == 1)
+        result = await manager.run("6 * 7")
+
+    assert result.value == 42

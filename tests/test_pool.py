@@ -444,8 +444,9 @@ async def test_closing_drains_the_pool(backend: BackendRow) -> None:
 
 
 @pytest.mark.promise("P-25")
+@pytest.mark.parametrize("error", [SandboxUnavailableError("not now"), OSError()])
 async def test_a_backend_that_cannot_fill_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0.01)
     refusals = 5
@@ -457,7 +458,7 @@ async def test_a_backend_that_cannot_fill_is_tried_again(
             nonlocal refusals
             if refusals:
                 refusals -= 1
-                raise SandboxUnavailableError("not now")
+                raise error
             return await create(limits)
 
         monkeypatch.setattr(backend, "create_cell", refuse_first)
