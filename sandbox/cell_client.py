@@ -130,7 +130,10 @@ class CellProcess(Protocol):
     """How a backend kills what it made."""
 
     async def kill(self) -> None:
-        """Kill every process of the cell; return when none is left. Never raises."""
+        """Kill every process of the cell; return when none is left. Never raises.
+
+        Called again if it was cut short, and only then.
+        """
 
 
 class Backend(Protocol):
@@ -207,7 +210,8 @@ class Cell:
         # The last request, since the next one is often the same.
         self._asked: dict[str, Any] = {}
         self._asked_text = b""
-        self._killed: anyio.Event | None = None
+        self._killing: anyio.Lock | None = None
+        self._gone = False
         self._busy = False
         self._idle: anyio.Event | None = None
         self.traits = traits
@@ -461,18 +465,26 @@ class Cell:
 
     def alive(self) -> bool:
         """Tell whether the channel is still open and quiet."""
-        return self._killed is None and self._channel.quiet()
+        return self._killing is None and self._channel.quiet()
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._gone
 
     async def kill(self) -> None:
-        """Kill the cell; return when nothing of it is left. Twice is harmless."""
+        """Kill the cell; return when nothing of it is left. Twice is harmless.
+
+        A task's own `cancel` in asyncio gets through the shield: `gone` is False then,
+        and the next caller goes on from there.
+        """
+        self._killing = self._killing or anyio.Lock(fast_acquire=True)
         with anyio.CancelScope(shield=True):
-            if self._killed is not None:
-                await self._killed.wait()
-                return
-            self._killed = anyio.Event()
-            self._channel.close()
-            await self._process.kill()
-            self._killed.set()
+            async with self._killing:
+                if not self._gone:
+                    self._channel.close()
+                    await self._process.kill()
+                    self._gone = True
 
     async def __aenter__(self) -> Cell:
         return self

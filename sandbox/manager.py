@@ -472,7 +472,7 @@ class SandboxManager:
                 yield cell
             except BaseException:
                 # Cancelled or lost: nothing of it may live when control returns.
-                await cell.kill()
+                await pool.destroy(cell)
                 raise
             else:
                 await pool.discard(cell)

@@ -206,6 +206,14 @@ class Pool:
         else:
             self._tasks.start_soon(cell.kill)
 
+    async def destroy(self, cell: Cell) -> None:
+        """Destroy a cell before control returns; if that is cut short, as `discard`."""
+        try:
+            await cell.kill()
+        finally:
+            if not cell.gone:
+                await self.discard(cell)
+
     async def close(self) -> None:
         """Stop filling and destroy what is ready."""
         self._closed = True

@@ -440,7 +440,7 @@ async def test_closing_drains_the_pool(backend: BackendRow) -> None:
 
     assert len(cells) == 3
     assert not any(cell.alive() for cell in cells)
-    assert all(cell._killed.is_set() for cell in cells)
+    assert all(cell.gone for cell in cells)
 
 
 @pytest.mark.promise("P-25")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 import statistics
 import threading
 from typing import Any
@@ -267,6 +269,52 @@ async def test_cancelling_kills_the_tree_before_control_returns(
 
     assert not sandbox.active_cells
     assert (await sandbox.run("'next'")).value == "next"
+
+
+async def run_alone(manager: SandboxManager, started: anyio.Event) -> None:
+    code = "print('up', flush=True)\nimport time\ntime.sleep(600)"
+    await manager.run(code, on_output=lambda *_: started.set())
+
+
+async def run_in_session(manager: SandboxManager, started: anyio.Event) -> None:
+    code = "print('up', flush=True)\nimport time\ntime.sleep(600)"
+    async with manager.session() as session:
+        await session.run(code, on_output=lambda *_: started.set())
+
+
+def told_of_kill(cell: Any, monkeypatch: pytest.MonkeyPatch) -> anyio.Event:
+    """Return an event that is set when the processes of a cell are being killed."""
+    begun, kill = anyio.Event(), cell._process.kill
+
+    async def tell_and_kill() -> None:
+        begun.set()
+        await kill()
+
+    monkeypatch.setattr(cell._process, "kill", tell_and_kill)
+    return begun
+
+
+@pytest.mark.parametrize("program", [run_alone, run_in_session])
+async def test_who_is_cancelled_twice_leaves_no_cell(
+    backend: BackendRow, program: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's own `cancel` gets through the shields of anyio."""
+    started = anyio.Event()
+    with anyio.fail_after(60):
+        async with SandboxManager(backend.config(pool=0)) as manager:
+            await manager.run("1")
+            before = len(os.listdir("/proc/self/fd"))
+            task = asyncio.create_task(program(manager, started))
+            await started.wait()
+            [cell] = manager._active
+            killing = told_of_kill(cell, monkeypatch)
+            task.cancel()
+            await killing.wait()
+            task.cancel()
+            await asyncio.wait([task])
+            assert (task.cancelled(), manager.active_cells) == (True, 0)
+            while not cell.gone or len(os.listdir("/proc/self/fd")) > before:
+                await anyio.sleep(0.005)
 
 
 async def test_closing_the_manager_ends_runs_as_cancelled(backend: BackendRow) -> None:
