@@ -211,10 +211,12 @@ class Cell:
         self._asked: dict[str, Any] = {}
         self._asked_text = b""
         self._killing: anyio.Lock | None = None
-        self._gone = False
         self._busy = False
+        self._egress: Egress | None = None
         self._idle: anyio.Event | None = None
         self.traits = traits
+        self.gone = False
+        """Whether nothing of it is left."""
 
     def _hello(self) -> bytes:
         """Return what a cell must hear first, and only once."""
@@ -276,16 +278,10 @@ class Cell:
             CellLostError: The cell ended or spoke nonsense before its verdict.
             SandboxUnavailableError: The cell could not confine the program.
         """
-        self._busy = True
         try:
             return await self._run(program, on_output)
         finally:
-            if program.egress is not None:
-                await program.egress.close()
-            self._busy = False
-            if self._idle is not None:
-                self._idle.set()
-                self._idle = None
+            await self.end(program)
 
     async def wait_idle(self) -> None:
         """Wait until no run is on."""
@@ -311,12 +307,14 @@ class Cell:
         return report
 
     async def begin(self, program: Program) -> RunReport:
-        """Hand over a program; `step` tells how it goes.
+        """Hand over a program; `step` tells how it goes, and `end` has to follow.
 
         Raises:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
+        self._busy = True
+        self._egress = program.egress
         if program.egress is not None:
             program.egress.begin(self.tell)
         # In one piece, so that the supervisor knows at once that it is wanted.
@@ -329,6 +327,21 @@ class Cell:
             keep_output=keep,
             began=time.monotonic(),
         )
+
+    async def end(self, program: Program) -> None:
+        """Be done with a program, however it went.
+
+        Raises:
+            Exception: What its `on_connection` raised.
+        """
+        try:
+            if program.egress is not None:
+                await program.egress.close()
+        finally:
+            self._busy = False
+            if self._idle is not None:
+                self._idle.set()
+                self._idle = None
 
     def backstop(self, program: Program) -> float:
         """Return when a supervisor that kept its deadline would have answered."""
@@ -467,11 +480,6 @@ class Cell:
         """Tell whether the channel is still open and quiet."""
         return self._killing is None and self._channel.quiet()
 
-    @property
-    def gone(self) -> bool:
-        """Whether nothing of it is left."""
-        return self._gone
-
     async def kill(self) -> None:
         """Kill the cell; return when nothing of it is left. Twice is harmless.
 
@@ -481,10 +489,12 @@ class Cell:
         self._killing = self._killing or anyio.Lock(fast_acquire=True)
         with anyio.CancelScope(shield=True):
             async with self._killing:
-                if not self._gone:
+                if not self.gone:
                     self._channel.close()
+                    if self._egress is not None:
+                        self._egress.stop()
                     await self._process.kill()
-                    self._gone = True
+                    self.gone = True
 
     async def __aenter__(self) -> Cell:
         return self

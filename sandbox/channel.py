@@ -72,6 +72,8 @@ class Channel:
         return True
 
     async def _wait(self, event: Callable[[socket.socket], Awaitable[None]]) -> None:
+        if self._sock.fileno() == -1:
+            raise CellLostError("the cell was ended")
         try:
             await event(self._sock)
         except anyio.ClosedResourceError:

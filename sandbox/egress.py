@@ -166,6 +166,8 @@ class Egress:
             FrameError: A cell does not say such a thing.
         """
         kind, number = header["type"], header["id"]
+        if self._over:
+            return
         if kind == "net_open":
             self._opened += 1
             if self._opened > self._max_connections or number in self._attempts:
@@ -196,17 +198,21 @@ class Egress:
             found is None or self._rules.allow_address(found, attempt.port)
         )
 
+    def stop(self) -> None:
+        """Let every connection end, and none begin."""
+        self._over = True
+        for attempt in self._attempts.values():
+            attempt.stop()
+            attempt.farewell.cancel()
+
     async def close(self) -> None:
         """End every connection; the cell ends its side by itself.
 
         Raises:
             Exception: What `on_connection` raised.
         """
-        self._over = True
+        self.stop()
         with anyio.CancelScope(shield=True):
-            for attempt in list(self._attempts.values()):
-                attempt.stop()
-                attempt.farewell.cancel()
             for attempt in list(self._attempts.values()):
                 await attempt.over.wait()
         if self._problem is not None:

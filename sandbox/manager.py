@@ -45,6 +45,11 @@ async def _put_files(cell: Cell, files: Mapping[str, bytes | str] | None) -> Non
         await WorkDir(cell).write(path, data)
 
 
+async def _stop(cell: Cell) -> None:
+    await cell.stop()
+    await cell.wait_idle()
+
+
 class SandboxManager:
     """Runs untrusted programs in cells.
 
@@ -117,11 +122,10 @@ class SandboxManager:
 
     async def _stop_active(self) -> None:
         """End runs as `cancelled`; idle sessions lose their cells."""
-        for cell in self._active:
-            await cell.stop()
         with anyio.move_on_after(_STOP_SECONDS):
-            for cell in list(self._active):
-                await cell.wait_idle()
+            async with anyio.create_task_group() as stops:
+                for cell in self._active:
+                    stops.start_soon(_stop, cell)
         for cell in list(self._active):
             await cell.kill()
 
@@ -469,6 +473,8 @@ class SandboxManager:
             cell = await pool.take(limits)
             self._active.add(cell)
             try:
+                # It may have been closed meanwhile, and has not seen this cell.
+                _ = self._open_backend
                 yield cell
             except BaseException:
                 # Cancelled or lost: nothing of it may live when control returns.

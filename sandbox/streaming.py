@@ -51,10 +51,10 @@ async def stream_run(
         CellLostError: The cell went away.
         SandboxUnavailableError: The program could not be confined.
     """
-    report = await cell.begin(program)
-    until = cell.backstop(program)
     done = False
     try:
+        report = await cell.begin(program)
+        until = cell.backstop(program)
         while not done:
             # Time that the reader takes is the program's loss, not the supervisor's.
             deadline = max(until, anyio.current_time() + 1)
@@ -70,8 +70,7 @@ async def stream_run(
             await _interrupt(cell, report, program.egress)
         raise
     finally:
-        if program.egress is not None:
-            await program.egress.close()
+        await cell.end(program)
     await cell.check(report)
     result = cell.result(report, program)
     for piece in pieces.take():
