@@ -55,12 +55,9 @@ class ProcessBackend:
         python = self._config.python or interpreter()
         prefix = f"{owner.FOLDER_PREFIX}{owner.this_process()}_"
         workdir = tempfile.mkdtemp(prefix=prefix)
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                process = _spawn(python, theirs)
+            sock, process = _spawn(python)
         except OSError as error:
-            ours.close()
             shutil.rmtree(workdir, ignore_errors=True)
             raise SandboxUnavailableError(
                 f"cannot start the interpreter {python}: {error.strerror}",
@@ -76,9 +73,13 @@ class ProcessBackend:
             "affinity": 0,
             "require": [],
         }
-        channel = Channel(ours)
+        channel = Channel(sock)
         cell = Cell(channel, PlainProcess(process, workdir), self.traits, settings)
-        await channel.send(bundle())
+        try:
+            await channel.send(bundle())
+        except BaseException:
+            await cell.kill()
+            raise
         return cell
 
     async def check(self) -> None:
@@ -88,16 +89,24 @@ class ProcessBackend:
         """Nothing to leave behind."""
 
 
-def _spawn(python: str, stdin: socket.socket) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - our own command, no shell
-        command(python, "supervisor", 0, 0),
-        stdin=stdin.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
+def _spawn(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Start a supervisor; return the socket that leads to it, too. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                command(python, "supervisor", 0, 0),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return ours, process
 
 
 class PlainProcess:

@@ -6,21 +6,26 @@ import gc
 import importlib
 import secrets
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import anyio
 import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 from toolcell.sandbox import (
     CodePolicy,
     Described,
+    Limits,
     SandboxConfig,
     SandboxManager,
 )
+from toolcell.sandbox.channel import Channel
+from toolcell.sandbox.process_backend import ProcessBackend
 from toolcell.sandbox.subprocess_backend import SubprocessBackend
 
 from .attack_rows import program
@@ -377,3 +382,21 @@ async def test_the_last_resort_keeps_no_state(last_resort: SandboxManager) -> No
         with pytest.raises(InvalidInputError, match="keeps no state"):
             await session.run("1 + 1")
         assert (await session.run("1 + 1", fresh=True)).value == 2
+
+
+async def test_a_cell_that_is_cancelled_in_the_making_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    backend = ProcessBackend(SandboxConfig(minimum_isolation="process"))
+    with anyio.CancelScope() as scope:
+
+        async def cancel(*_: object) -> None:
+            scope.cancel()
+            await anyio.sleep_forever()
+
+        monkeypatch.setattr(Channel, "send", cancel)
+        await backend.create_cell(Limits())
+
+    assert scope.cancelled_caught
+    assert list(tmp_path.iterdir()) == []
