@@ -69,6 +69,7 @@ _SHOWN = (
 )
 _NODE = "/node/bin/node"
 _START_SECONDS = 20.0
+_END_SECONDS = 5.0
 
 
 class SubprocessBackend:
@@ -214,10 +215,11 @@ class Launcher:
     """The host's end of one launcher process."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket
+        self, process: subprocess.Popen[bytes], control: socket.socket, code: bytes
     ) -> None:
         self._process = process
         self._control = control
+        self._code = code
         self._next_id = 0
 
     @classmethod
@@ -252,11 +254,9 @@ class Launcher:
             ) from None
         finally:
             theirs.close()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(compiled_bundle() if python == interpreter() else bundle())
         ours.setblocking(False)
-        return cls(process, ours)
+        code = compiled_bundle() if python == interpreter() else bundle()
+        return cls(process, ours, code)
 
     @property
     def ended(self) -> bool:
@@ -271,6 +271,7 @@ class Launcher:
                 checked, or nothing answered.
         """
         with anyio.move_on_after(_START_SECONDS):
+            await self._send_code()
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._control.send(json.dumps(setup).encode())
             answer, _ = await self._receive()
@@ -284,6 +285,18 @@ class Launcher:
                 "use Docker, or ask for minimum_isolation='process' by name",
             )
         raise SandboxUnavailableError("the launcher did not start in time")
+
+    async def _send_code(self) -> None:
+        """Give the interpreter its code; it may read late, or never."""
+        view = memoryview(self._code)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            os.set_blocking(pipe.fileno(), False)
+            while view:
+                try:
+                    view = view[os.write(pipe.fileno(), view) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(pipe)
 
     async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int]:
         """Make a cell; return its channel and a pidfd of its first process.
@@ -361,7 +374,7 @@ class Launcher:
 
     def _wait(self) -> None:
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox import Limits, SandboxManager, subprocess_backend
 from toolcell.sandbox import pool as pool_module
 
 from .conftest import SUBPROCESS
@@ -150,3 +151,16 @@ async def test_the_pool_outlives_a_want_of_descriptors(
         result = await manager.run("6 * 7")
 
     assert result.value == 42
+
+
+async def test_an_interpreter_that_reads_nothing_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(subprocess_backend, "_START_SECONDS", 0.1)
+    monkeypatch.setattr(subprocess_backend, "_END_SECONDS", 0.1)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o755)
+    with pytest.raises(SandboxUnavailableError, match="did not start in time"):
+        async with SandboxManager(SUBPROCESS.config(python=str(python))):
+            pass
