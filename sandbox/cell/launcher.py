@@ -165,8 +165,7 @@ class Launcher:
         request = json.loads(message)
         answer = {"id": request["id"]}
         try:
-            embryo = self._take_embryo(request["cell"])
-            send_fds(embryo.start, b"!", [channel])
+            embryo = self._give(channel, request["cell"])
             self._send(answer, [embryo.pidfd])
             embryo.start.close()
             os.close(embryo.pidfd)
@@ -182,6 +181,18 @@ class Launcher:
     def _send(self, answer: dict[str, Any], fds: list[int]) -> None:
         send_fds(self._control, json.dumps(answer).encode(), fds)
 
+    def _give(self, channel: int, kind: dict[str, Any]) -> Embryo:
+        """Return a cell that has got a channel. Raises OSError."""
+        embryo = self._take_embryo(kind)
+        try:
+            send_fds(embryo.start, b"!", [channel])
+        except BrokenPipeError:
+            # It was made ahead, and has died since.
+            self._discard(embryo)
+            embryo = self._conceive(kind)
+            send_fds(embryo.start, b"!", [channel])
+        return embryo
+
     def _take_embryo(self, kind: dict[str, Any]) -> Embryo:
         embryo, self._embryo = self._embryo, None
         if embryo is not None and embryo.key == _key(kind):
@@ -191,7 +202,9 @@ class Launcher:
         return self._conceive(kind)
 
     def _discard(self, embryo: Embryo) -> None:
-        os.kill(embryo.pid, signal.SIGKILL)
+        # Once it is collected its number may be another process's.
+        if embryo.pid in self._groups:
+            os.kill(embryo.pid, signal.SIGKILL)
         embryo.start.close()
         os.close(embryo.pidfd)
 
