@@ -1,7 +1,6 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
-from .call_server import clock_stopped
-from .cell_client import HostCalls
+from .call_server import HostCalls, clock_stopped
 from .config import CodePolicy, Limits, Mount, Network, PackageRules, SandboxConfig
 from .doctor import Check, Report, examine
 from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout

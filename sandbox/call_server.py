@@ -4,24 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
 
-from toolcell.core import CellLostError
+from toolcell.core import CellLostError, InvalidInputError
 
 from .cell.frames import CALLS_AHEAD, FrameError, strict_json
 
-if TYPE_CHECKING:
-    from .cell_client import HostCalls
-
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of one answer. When it is reached the program gets an error instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCalls:
+    """What a program may call on the host, by `tools.<name>(...)`.
+
+    Who calls is known from whose run it is, never from what the program says.
+    """
+
+    names: tuple[str, ...]
+    handler: Callable[[str, list[Any], dict[str, Any]], Awaitable[dict[str, Any]]]
+    """Called with name, positional and named arguments, all of them the program's
+    word. Returns `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`. What
+    it raises ends the run and is raised there."""
+
+    max_calls: int = 100
+    """Calls of one run. When it is reached further ones are answered by an error."""
+
+    max_concurrency: int = 8
+    """Calls at work at once. When it is reached further ones wait."""
+
+    max_pause_seconds: float = 0.0
+    """Seconds of one run in which `clock_stopped` stops its wall clock, in all. When
+    it is reached the clock runs again."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInputError if the names are not names."""
+        if not all(isinstance(name, str) for name in self.names):
+            raise InvalidInputError("the names of what may be called must be text")
 
 
 class Tell(Protocol):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import anyio
 
-from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
+from toolcell.core import CellLostError, SandboxUnavailableError
 
-from .call_server import CallServer
+from .call_server import CallServer, HostCalls
 from .cell.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
@@ -84,35 +84,6 @@ class Program:
 
     streamed: bool = False
     """Whether output is passed on only, not kept for the result."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostCalls:
-    """What a program may call on the host, by `tools.<name>(...)`.
-
-    Who calls is known from whose run it is, never from what the program says.
-    """
-
-    names: tuple[str, ...]
-    handler: Callable[[str, list[Any], dict[str, Any]], Awaitable[dict[str, Any]]]
-    """Called with name, positional and named arguments, all of them the program's
-    word. Returns `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`. What
-    it raises ends the run and is raised there."""
-
-    max_calls: int = 100
-    """Calls of one run. When it is reached further ones are answered by an error."""
-
-    max_concurrency: int = 8
-    """Calls at work at once. When it is reached further ones wait."""
-
-    max_pause_seconds: float = 0.0
-    """Seconds of one run in which `clock_stopped` stops its wall clock, in all. When
-    it is reached the clock runs again."""
-
-    def __post_init__(self) -> None:
-        """Raise InvalidInputError if the names are not names."""
-        if not all(isinstance(name, str) for name in self.names):
-            raise InvalidInputError("the names of what may be called must be text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

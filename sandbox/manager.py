@@ -20,7 +20,8 @@ from pydantic import SecretStr
 from toolcell.core import CallFailedError, InvalidInputError, SandboxUnavailableError
 
 from . import code_policy
-from .cell_client import Backend, Cell, HostCalls, Language, OnOutput, Program
+from .call_server import HostCalls
+from .cell_client import Backend, Cell, Language, OnOutput, Program
 from .config import Limits, Network, SandboxConfig
 from .events import Event, Finished
 from .fair_queue import FairQueue

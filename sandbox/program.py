@@ -12,9 +12,10 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
+from .call_server import HostCalls
 from .cell.frames import FrameError, strict_json
 from .cell.runner import SECRETS
-from .cell_client import HostCalls, Language, Program
+from .cell_client import Language, Program
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
 from .config import Limits
 

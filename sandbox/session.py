@@ -19,7 +19,8 @@ from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
-from .cell_client import Cell, HostCalls, Language, OnOutput, Program
+from .call_server import HostCalls
+from .cell_client import Cell, Language, OnOutput, Program
 from .config import Limits, Network
 from .events import Event, Finished
 from .files import MAX_READ_BYTES, FileInfo, WorkDir
