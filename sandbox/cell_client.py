@@ -45,6 +45,8 @@ _GRACE_SECONDS = 0.1
 # A session is worth more patience: the backstop ends it.
 _SESSION_GRACE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
+# For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the verdict is in by then.
+_COLLECT_SECONDS = 30.0
 _ANSWERS = {"file": "file", "fork": "forked"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/node/bin"
 
@@ -274,6 +276,7 @@ class Cell:
                         pass
         if backstop.cancelled_caught:
             await self.give_up(report)
+        await self.collect(report)
         await self.check(report)
         return report
 
@@ -325,6 +328,24 @@ class Cell:
         report.wall_ms = (time.monotonic() - report.began) * 1000
         report.overdue = True
         await self.kill()
+
+    async def collect(self, report: RunReport) -> None:
+        """Take in the files that the program left; the verdict stands without them.
+
+        A cell that fails over them is killed.
+        """
+        if not report.collecting:
+            return
+        try:
+            with anyio.fail_after(_COLLECT_SECONDS):
+                while report.collecting:
+                    report.collect(await self._channel.receive())
+        except TimeoutError:
+            report.cut_short(f"it took {_COLLECT_SECONDS:g} seconds")
+            await self.kill()
+        except (CellLostError, FrameError, KeyError, TypeError) as error:
+            report.cut_short(str(error))
+            await self.kill()
 
     async def check(self, report: RunReport) -> None:
         """Raise SandboxUnavailableError if the program was never confined."""
@@ -401,7 +422,7 @@ class Cell:
         server: CallServer | None = None,
         egress: Egress | None = None,
     ) -> bool:
-        """Take in the next frame of a run; True when it was the last.
+        """Take in the next frame of a run; True when it was the verdict.
 
         Raises:
             CellLostError: The cell ended or spoke nonsense.
@@ -416,10 +437,6 @@ class Cell:
                 server.serve(payload)
             elif egress is not None and kind.startswith("net_"):
                 egress.serve(header, payload)
-            elif kind == "artifact":
-                report.add_artifact(header, payload)
-            elif kind == "artifacts_left":
-                report.artifacts_left = tuple(str(each) for each in header["names"])
             elif kind == "finished":
                 report.finish(header, payload, self._layers)
                 self._layers = report.layers

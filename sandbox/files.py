@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import CellLostError, InvalidInputError
 
+from .cell.frames import strict_json
 from .cell_client import Cell
 from .result import Artifact
 
@@ -119,20 +120,20 @@ class WorkDir:
                 return b"".join(parts)
 
     async def list(self, path: str = "") -> tuple[FileInfo, ...]:
-        """Return what is below a folder, however deep, 10,000 entries at most.
+        """Return what is below a folder, 10,000 entries at most.
+
+        What no path of this class can name is left out: names that are not UTF-8, and
+        what is below 64 folders or longer than 4,096 bytes.
 
         Raises:
             InvalidInputError: There is no such folder, or it holds more.
             CellLostError: The cell went away.
         """
         name = checked_path(path) if path else ""
-        answer, _ = await self._ask({"op": "list", "path": name})
+        _, entries = await self._ask({"op": "list", "path": name})
         try:
-            return tuple(
-                FileInfo(path=f"{name}/{each}" if name else each, kind=kind, size=size)
-                for each, kind, size in answer["entries"]
-            )
-        except (KeyError, TypeError, ValueError) as error:
+            return tuple(_listed(name, strict_json(entries)))
+        except (IndexError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell listed nonsense: {error}") from None
 
     async def remove(self, path: str) -> None:
@@ -208,6 +209,17 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
     except OSError as error:
         raise InvalidInputError(f"cannot write {place}: {error.strerror}") from None
     return place
+
+
+def _listed(folder: str, entries: Any) -> Iterator[FileInfo]:
+    """Put together paths: each entry names its folder by number, 0 is the first one."""
+    paths = [folder]
+    for number, name, kind, size in entries:
+        path = f"{paths[number]}/{name}" if paths[number] else name
+        if len(path) > _MAX_PATH_BYTES + _MAX_DEPTH:
+            raise ValueError("a path that is too long")
+        paths.append(path)
+        yield FileInfo(path=path, kind=kind, size=size)
 
 
 def _local_files(folder: Path) -> Iterator[str]:

@@ -63,6 +63,8 @@ async def stream_run(
             if scope.cancelled_caught:
                 await cell.give_up(report)
                 done = True
+            # Before the reader can leave: the next run must not find them.
+            await cell.collect(report)
             for piece in pieces.take():
                 yield piece
     except GeneratorExit:
@@ -91,5 +93,6 @@ async def _interrupt(cell: Cell, report: RunReport, egress: Egress | None) -> No
             with contextlib.suppress(CellLostError):
                 while not ended:
                     ended = await cell.step(report, None, None, egress)
+                await cell.collect(report)
     if not ended:
         await cell.kill()

@@ -14,7 +14,14 @@ from pydantic import BaseModel
 
 from toolcell.core import put_together
 
-from .cell.frames import MAX_ARTIFACTS, VERDICT_DEFAULTS, FrameError, strict_json
+from .cell.frames import (
+    MAX_ARTIFACT_BYTES,
+    MAX_ARTIFACTS,
+    VERDICT_DEFAULTS,
+    Frame,
+    FrameError,
+    strict_json,
+)
 from .config import IsolationLevel, Limits
 from .mime import mime_of
 from .result import (
@@ -89,6 +96,9 @@ class RunReport:
     lost: str | None = None
     artifacts: list[Artifact] = field(default_factory=list)
     artifacts_left: tuple[str, ...] = ()
+    collecting: bool = False
+    """Whether files that the program left are yet to come."""
+
     word: dict[str, Any] | None = None
     forged: bool = False
     connections: tuple[Connection, ...] = ()
@@ -96,6 +106,12 @@ class RunReport:
     warnings: tuple[str, ...] = ()
     keep_output: bool = True
     """Whether output is kept for the result; a stream passes it on instead."""
+
+    _coming: str = ""
+    """The artifact whose pieces are these."""
+
+    _pieces: list[bytes] = field(default_factory=list)
+    _room: int = MAX_ARTIFACT_BYTES
 
     def add_output(self, header: dict[str, Any], payload: bytes) -> None:
         """Keep a piece of output. Raises FrameError if it cannot be one."""
@@ -112,18 +128,51 @@ class RunReport:
         if len(stream.data) + len(stream.tail) > self.cap:
             raise FrameError("more output than the cap")
 
-    def add_artifact(self, header: dict[str, Any], payload: bytes) -> None:
-        """Keep a file that the program left. Raises FrameError if it cannot be one."""
-        name = header["name"]
-        if not isinstance(name, str) or len(self.artifacts) >= MAX_ARTIFACTS:
+    def collect(self, frame: Frame) -> None:
+        """Take in a piece of what the program left, or its end.
+
+        Raises:
+            FrameError: It cannot be one.
+        """
+        header, payload = frame.header, frame.payload
+        if header["type"] == "artifact":
+            self._add_piece(header["name"], _whole(header["size"]), payload)
+        elif header["type"] == "collected":
+            self.artifacts_left = tuple(str(each) for each in header["left"])
+            self.collecting = False
+        else:
+            raise FrameError(f"unexpected frame {header['type'][:40]!r}")
+
+    def cut_short(self, why: str) -> None:
+        """Do without what has not come yet: the cell is gone, the verdict stands."""
+        self.collecting = False
+        self.artifacts_left = (f"what was not collected: {why}",)
+        if self.state is not None:
+            self.state = "lost"
+
+    def _add_piece(self, name: object, size: int, payload: bytes) -> None:
+        self._room -= len(payload)
+        if not isinstance(name, str) or self._room < 0:
             raise FrameError("not an artifact")
+        if name != self._coming:
+            # What came before has changed while it was read, and has no end.
+            self._coming, self._pieces = name, []
+        self._pieces.append(payload)
+        if sum(map(len, self._pieces)) < size:
+            return
+        self._add_artifact(name, b"".join(self._pieces))
+        self._coming, self._pieces = "", []
+
+    def _add_artifact(self, name: str, data: bytes) -> None:
+        if len(self.artifacts) >= MAX_ARTIFACTS:
+            raise FrameError("more artifacts than the limit")
         self.artifacts.append(
             Artifact(
                 name=name[:4096],
-                mime=mime_of(name, payload),
-                data=payload,
-                size=len(payload),
-                sha256=hashlib.sha256(payload).hexdigest(),
+                mime=mime_of(name, data),
+                data=data,
+                size=len(data),
+                sha256=hashlib.sha256(data).hexdigest(),
             )
         )
 
@@ -160,6 +209,7 @@ class RunReport:
         self.state = header["state"]
         if header["lost"] is not None:
             self.lost = str(header["lost"])[:200]
+        self.collecting = header["artifacts"] is True
         self.word, self.forged = _program_word(word)
 
 

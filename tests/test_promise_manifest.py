@@ -7,7 +7,15 @@ import re
 
 from .attack_rows import ROOT
 
-SUITE = ("sessions", "live_sessions", "files", "pool", "mounts", "secrets")
+SUITE = (
+    "sessions",
+    "live_sessions",
+    "files",
+    "hostile_files",
+    "pool",
+    "mounts",
+    "secrets",
+)
 """The test files on sessions, files, streams, the pool, mounts and secrets."""
 
 

@@ -27,6 +27,7 @@ from toolcell.sandbox.cell.frames import (
 from toolcell.sandbox.cell.sink import Sink
 from toolcell.sandbox.cell_client import Cell, CellTraits, Program
 from toolcell.sandbox.channel import Channel, StreamSplitter
+from toolcell.sandbox.verdict import RunReport
 
 from .conftest import SUBPROCESS
 
@@ -45,7 +46,9 @@ FINISHED: dict[str, Any] = {
     "lost": None,
     "layers": [],
     "setup_error": None,
+    "artifacts": False,
 }
+LEFT_SOME = {**FINISHED, "artifacts": True}
 PROGRAM = Program(
     code=b"", language="python", inputs=b"", limits=Limits(output_bytes=100)
 )
@@ -137,6 +140,65 @@ async def test_a_malformed_verdict_never_gets_through_as_another_error(
         return
 
     assert isinstance(result, ExecutionResult)
+
+
+def piece(name: str, size: int, data: bytes) -> bytes:
+    return encode({"type": "artifact", "name": name, "size": size}, data)
+
+
+async def test_artifacts_follow_the_verdict_in_pieces() -> None:
+    result = await outcome(
+        READY,
+        encode(LEFT_SOME, WORD),
+        piece("a", 5, b"one"),
+        piece("a", 5, b"22"),
+        piece("shrunk", 5, b"one"),
+        piece("empty", 0, b""),
+        encode({"type": "collected", "left": ["shrunk"]}),
+    )
+
+    assert [(each.name, each.data) for each in result.artifacts] == [
+        ("a", b"one22"),
+        ("empty", b""),
+    ]
+    assert result.warnings == ("artifacts left out: shrunk",)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([piece("a", 3, b"on")], id="half a file"),
+        pytest.param([piece("a", 0, b"")] * 65, id="too many"),
+        pytest.param([encode({"type": "artifact"}, b"x")], id="no name"),
+        pytest.param([encode({"type": "collected"})], id="nothing told"),
+        pytest.param([encode(FINISHED)], id="another verdict"),
+    ],
+)
+async def test_a_cell_that_fails_after_its_verdict_costs_no_result(
+    pieces: list[bytes],
+) -> None:
+    kept = {**LEFT_SOME, "state": "kept", "wait_status": None}
+    word = b'{"outcome":"ok","value":{"json":1},"exit_code":0}\n'
+    cell, theirs = cell_that_says(READY, encode(kept, word), *pieces)
+    async with cell:
+        with theirs:
+            result = cell.result(await cell.run(PROGRAM, None), PROGRAM)
+        killed = not cell.alive()
+
+    assert killed
+    assert (result.status, result.value, result.state) == ("ok", 1, "lost")
+    [warning] = result.warnings
+    assert "what was not collected" in warning
+
+
+def test_more_artifacts_than_the_bytes_are_refused() -> None:
+    report = RunReport(cap=1)
+    [frame] = FrameDecoder().feed(piece("a", 1 << 30, bytes(1 << 20)))
+    for _ in range(16):
+        report.collect(frame)
+    with pytest.raises(FrameError):
+        report.collect(frame)
 
 
 async def test_random_bytes_are_a_lost_cell() -> None:

@@ -31,6 +31,10 @@ MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
 """Files that a program leaves, and their bytes. When one is reached the others are
 named, and left out."""
 
+COLLECT_SECONDS = 5.0
+"""How long the cell looks for them, after the program's end and its verdict. When it is
+reached the others are named, and left out."""
+
 RUN_DEFAULTS: dict[str, Any] = {
     "code_bytes": None,
     "language": "python",
@@ -59,8 +63,10 @@ VERDICT_DEFAULTS: dict[str, Any] = {
     "oom_kills": 0,
     "layers": None,
     "setup_error": None,
+    "artifacts": False,
 }
-"""The same for a verdict; no layers: those that were told before hold."""
+"""The same for a verdict; no layers: those that were told before hold. Where there are
+artifacts they follow it, and after them what was left out."""
 
 # What is larger is not gathered piece by piece.
 _LARGE_BYTES = 128 * 1024

@@ -372,11 +372,12 @@ class Run:
             return {}, report
         return {"error": "the program's process died before it was confined"}, report
 
-    def finish(self, lost: str | None) -> None:
+    def finish(self, lost: str | None, artifacts: bool = False) -> None:
         """Send what is left of the output, and the verdict.
 
         Args:
             lost: Why the state that this run asked for was gone, if it was.
+            artifacts: Whether files that the program left are sent after it.
         """
         kept = self.kept
         for fd in _readable(self._pipes) if kept else self._pipes:
@@ -412,6 +413,7 @@ class Run:
             "oom_kills": self._oom_kills(report),
             "layers": None if known else first.get("layers", []),
             "setup_error": first.get("error"),
+            "artifacts": artifacts,
         }
         frames = [
             frame for sink in self._sinks.values() for frame in sink.last_frames()

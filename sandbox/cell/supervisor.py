@@ -196,14 +196,6 @@ class Supervisor:
         answer, data = files.serve(frame.header, frame.payload, folder, uid)
         self._channel.send(encode({"type": "file", **answer}, data))
 
-    def _send_artifacts(self, folder: str) -> None:
-        """Send what the program left in its `artifacts` folder."""
-        found, left = files.artifacts(folder, self._settings["uid"])
-        for name, data in found:
-            self._channel.send(encode({"type": "artifact", "name": name}, data))
-        if left:
-            self._channel.send(encode({"type": "artifacts_left", "names": left[:100]}))
-
     @property
     def _workdir(self) -> str:
         workdir: str = self._settings["workdir"]
@@ -296,11 +288,16 @@ class Supervisor:
             run.watch()
         finally:
             self._kill_all(child, run)
-        self._send_artifacts(child.folder or self._workdir)
-        run.finish(lost)
+        folder, uid = child.folder or self._workdir, self._settings["uid"]
+        left_some = files.holds(folder, files.ARTIFACTS, uid)
+        run.finish(lost, left_some)
         if branch and run.kept:
             self._branches.keep(branch, child, self._workdir)
         self._kill_strays(self._known())
+        if left_some:
+            from . import artifacts
+
+            artifacts.send(folder, uid, self._channel)
         self._accounts.rest()
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:

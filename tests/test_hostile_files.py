@@ -1,0 +1,243 @@
+"""What a program leaves behind never costs its cell, its state or its result."""
+
+from __future__ import annotations
+
+import os
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import InvalidInputError
+from toolcell.sandbox import Limits, SandboxManager, Stdout
+from toolcell.sandbox.cell.files import serve
+
+from .conftest import BackendRow
+
+pytestmark = pytest.mark.anyio
+
+DEEP = "import os\nfor _ in range(1200):\n    os.mkdir('d')\n    os.chdir('d')"
+# Each file has two names, so none is taken, and each name is 60 steps away.
+DEAR = (
+    "import os, time\nbegan = time.monotonic()\n"
+    "os.makedirs('artifacts/' + 'd/' * 60)\nos.chdir('artifacts/' + 'd/' * 60)\n"
+    "for n in range(2000):\n"
+    "    os.close(os.open(f'{n}', os.O_CREAT))\n    os.link(f'{n}', f'{n}-too')\n"
+)
+
+
+@pytest.mark.promise("P-16")
+async def test_ten_thousand_files_with_long_names_are_listed(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import os\nos.mkdir('é' * 100)\nos.chdir('é' * 100)\n"
+        "for n in range(9_999): os.close(os.open(f'{n:0200}', os.O_CREAT))"
+    )
+    folder = "é" * 100
+    async with sandbox.session() as session:
+        assert (await session.run(code, fresh=True)).ok
+        listed = await session.list_files()
+        below = await session.list_files(folder)
+        await session.write_file(f"{folder}/another", "")
+        with pytest.raises(InvalidInputError, match="more than 10000"):
+            await session.list_files()
+        await session.remove(folder)
+        after = await session.list_files()
+
+    names = [f"{folder}/{n:0200}" for n in range(9_999)]
+    assert [each.path for each in listed] == [folder, *names]
+    assert [each.path for each in below] == names
+    assert after == ()
+
+
+@pytest.mark.attack(96)
+@pytest.mark.promise("P-16")
+async def test_names_that_are_not_utf_8_are_left_out(sandbox: SandboxManager) -> None:
+    code = (
+        "import os\nos.makedirs(b'd/\\xff')\nopen(b'\\xff', 'w').close()\n"
+        "open(b'd/\\xff/in', 'w').close()\nopen('d/good', 'w').close()"
+    )
+    async with sandbox.session() as session:
+        assert (await session.run(code)).ok
+        listed = [each.path for each in await session.list_files()]
+        await session.remove("d")
+        after = await session.run("os.listdir('.') == ['\\udcff']")
+
+    assert listed == ["d", "d/good"]
+    assert (after.value, after.state, after.warnings) == (True, "kept", ())
+
+
+@pytest.mark.attack(96)
+@pytest.mark.promise("P-16")
+async def test_folders_of_any_depth_are_listed_and_removed(
+    sandbox: SandboxManager,
+) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        assert (await session.run(DEEP, fresh=True)).ok
+        listed = await session.list_files()
+        await session.write_file("d/d/beside", "text")
+        await session.remove("d")
+        left = await session.list_files()
+        after = await session.run("x")
+
+    assert [each.path.count("/") for each in listed] == list(range(64))
+    assert left == ()
+    assert (after.value, after.warnings) == (1, ())
+
+
+@pytest.mark.attack(94)
+@pytest.mark.promise("P-17")
+async def test_what_is_removed_is_never_reached_by_a_link(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import os\nos.makedirs('d/e/f')\nos.mkdir('kept')\n"
+        "open('kept/it', 'w').close()\nos.symlink('../../kept', 'd/e/link')\n"
+        "os.symlink('/work/kept/it', 'd/e/f/link')"
+    )
+    async with sandbox.session() as session:
+        assert (await session.run(code)).ok
+        await session.remove("d")
+        left = [each.path for each in await session.list_files()]
+
+    assert left == ["kept", "kept/it"]
+
+
+@pytest.mark.attack(28)
+@pytest.mark.promise("P-17")
+def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, kept, plain = tmp_path / "d/e", tmp_path / "kept", os.open
+
+    def move_and_open(path: str, *args: Any, **options: Any) -> int:
+        if path == "..":
+            inner.rename(kept / "e")
+        return plain(path, *args, **options)
+
+    for folder in (inner, kept):
+        folder.mkdir(parents=True)
+        (folder / "it").touch()
+    monkeypatch.setattr(os, "open", move_and_open)
+    answer, _ = serve({"op": "remove", "path": "d"}, b"", str(tmp_path), None)
+
+    assert answer == {"error": "folders were moved meanwhile"}
+    assert sorted(each.name for each in kept.iterdir()) == ["e", "it"]
+
+
+@pytest.mark.attack(96)
+@pytest.mark.parametrize(
+    ("left", "named"),
+    [
+        pytest.param("open(b'\\xff', 'w').close()", r"\xff", id="not UTF-8"),
+        pytest.param("os.mkdir(b'\\xff')", r"\xff", id="a folder that is not UTF-8"),
+        pytest.param(DEEP, "d/d/d", id="deep"),
+        pytest.param(
+            "for _ in range(14):\n    os.mkdir('x' * 250)\n    os.chdir('x' * 250)\n"
+            "for n in range(200): open(f'{n:0250}', 'w').close()",
+            "xxx",
+            id="long",
+        ),
+        pytest.param(
+            "for n in range(10_001): os.close(os.open(f'n{n}', os.O_CREAT))",
+            "beyond 10000 entries",
+            id="many",
+        ),
+    ],
+)
+@pytest.mark.promise("P-19")
+async def test_odd_artifacts_cost_no_result(
+    sandbox: SandboxManager, left: str, named: str
+) -> None:
+    begin = "import os\nos.mkdir('artifacts')\nos.chdir('artifacts')\n"
+    result = await sandbox.run(f"{begin}open('0', 'w').write('good')\n{left}\n41 + 1")
+
+    assert (result.status, result.value) == ("ok", 42), result.stderr
+    assert {each.size for each in result.artifacts} <= {0, 4}
+    [warning] = result.warnings
+    assert warning.startswith("artifacts left out: ")
+    assert named in warning
+    assert len(warning) < 20_000
+
+
+@pytest.mark.attack(28)
+@pytest.mark.promise("P-19")
+async def test_files_that_come_and_go_cost_no_result(sandbox: SandboxManager) -> None:
+    code = (
+        "import os, threading\nos.makedirs('artifacts/d')\n"
+        "def churn(k):\n    while True:\n"
+        "        for n in range(100):\n"
+        "            with open(f'artifacts/{k}-{n}', 'w') as file:\n"
+        "                file.write('x' * 9000)\n"
+        "        for n in range(100): os.unlink(f'artifacts/{k}-{n}')\n"
+        "        os.rename('artifacts/d', 'artifacts/e')\n"
+        "        os.rename('artifacts/e', 'artifacts/d')\n"
+        "threading.Thread(target=churn, args=(1,), daemon=True).start()\nx = 0"
+    )
+    async with sandbox.session() as session:
+        assert (await session.run(code)).ok
+        for count in range(1, 31):
+            seen = await session.run("x += 1\nx")
+            assert (seen.value, seen.state) == (count, "kept")
+            await session.list_files()
+
+
+@pytest.mark.promise("P-19")
+async def test_a_large_artifact_fits_into_a_small_cell(backend: BackendRow) -> None:
+    code = (
+        "import os\nos.mkdir('artifacts')\nwith open('artifacts/a', 'wb') as file:\n"
+        "    for n in range(15): file.write(bytes([n]) * (1 << 20))"
+    )
+    async with SandboxManager(backend.config(limits=Limits(memory_mb=40))) as sandbox:
+        result = await sandbox.run(code)
+
+    [artifact] = result.artifacts
+    assert (result.status, result.warnings) == ("ok", ())
+    assert artifact.data == b"".join(bytes([n]) * (1 << 20) for n in range(15))
+
+
+@pytest.mark.promise("P-19")
+async def test_a_program_that_ended_in_time_gets_its_verdict(
+    sandbox: SandboxManager,
+) -> None:
+    code = DEAR + "print('in time')\nwhile time.monotonic() - began < 3.6: pass\n42"
+    result = await sandbox.run(code, limits=Limits(wall_seconds=4))
+
+    assert (result.status, result.value) == ("ok", 42)
+    assert result.stdout == "in time\n"
+    assert result.usage.cpu_ms > 0
+    assert any("artifacts left out" in each for each in result.warnings)
+
+
+@pytest.mark.promise("P-19")
+async def test_a_program_past_its_deadline_is_measured(sandbox: SandboxManager) -> None:
+    code = DEAR + "print('here', flush=True)\nwhile True: pass"
+    result = await sandbox.run(code, limits=Limits(wall_seconds=3))
+
+    assert (result.status, result.stdout) == ("timeout", "here\n")
+    assert result.usage.cpu_ms > 0
+    assert 3000 <= result.usage.wall_ms < 4000
+    assert any("artifacts left out" in each for each in result.warnings)
+
+
+@pytest.mark.promise("P-23")
+async def test_a_stream_that_is_left_leaves_no_artifacts_to_the_next_run(
+    sandbox: SandboxManager,
+) -> None:
+    code = (
+        "import os\nos.makedirs('artifacts', exist_ok=True)\n"
+        "open('artifacts/a', 'w').write('x')\nprint('here')"
+    )
+    async with sandbox.session() as session:
+        with anyio.fail_after(20):
+            async with aclosing(session.stream(code)) as events:
+                async for event in events:
+                    assert event == Stdout(b"here\n")
+                    break
+        after = await session.run("41 + 1")
+
+    assert (after.value, [each.name for each in after.artifacts]) == (42, ["a"])
