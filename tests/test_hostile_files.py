@@ -241,3 +241,30 @@ async def test_a_stream_that_is_left_leaves_no_artifacts_to_the_next_run(
         after = await session.run("41 + 1")
 
     assert (after.value, [each.name for each in after.artifacts]) == (42, ["a"])
+
+
+@pytest.mark.attack(94)
+@pytest.mark.promise("P-17")
+async def test_the_folder_of_forks_leads_nowhere_else(sandbox: SandboxManager) -> None:
+    aside = "import os\nos.rename('/tmp/.branches', '/tmp/aside')\n"
+    async with sandbox.session() as session:
+        await session.run("x = 1")
+        fork = await session.fork()
+        await session.run(aside + "os.symlink('/proc', '/tmp/.branches')")
+        with pytest.raises(InvalidInputError):
+            await fork.read_file("cmdline")
+        await session.run(
+            "os.unlink('/tmp/.branches')\nos.makedirs('/tmp/z/1')\n"
+            "os.symlink('/tmp/z', '/tmp/.branches')"
+        )
+        for reach in (fork.write_file("w", "x"), fork.list_files(), fork.remove("w")):
+            with pytest.raises(InvalidInputError):
+                await reach
+        landed = await session.run("os.listdir('/tmp/z/1')")
+        await session.run(
+            "os.unlink('/tmp/.branches')\nos.rename('/tmp/aside', '/tmp/.branches')"
+        )
+        await fork.write_file("w", "text")
+        seen = await fork.run("open('w').read()")
+
+    assert (landed.value, seen.value) == ([], "text")

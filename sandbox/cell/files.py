@@ -15,6 +15,8 @@ import stat
 import time
 from contextlib import contextmanager
 
+from .live import BRANCHES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -227,14 +229,25 @@ def _parts(path: str) -> list[str]:
 
 
 def _open_folder(folder: str, parts: list[str]) -> int:
-    fd = os.open(folder, _DIRECTORY)
+    fd = _open_top(folder)
     for part in parts:
         fd = _step(fd, part)
     return fd
 
 
+def _open_top(folder: str) -> int:
+    """Open a work dir; a branch's by steps, which the program could replace."""
+    if not folder.startswith(BRANCHES + "/"):
+        return os.open(folder, _DIRECTORY)
+    _, root, *steps = folder.split("/")
+    fd = os.open("/" + root, _DIRECTORY)
+    for step in steps:
+        fd = _step(fd, step)
+    return fd
+
+
 def _make_parents(folder: str, path: str) -> None:
-    fd = os.open(folder, _DIRECTORY)
+    fd = _open_top(folder)
     for part in _parts(path)[:-1]:
         try:
             os.mkdir(part, dir_fd=fd)
