@@ -23,7 +23,7 @@ DEEP = "import os\nfor _ in range(1200):\n    os.mkdir('d')\n    os.chdir('d')"
 DEAR = (
     "import os, time\nbegan = time.monotonic()\n"
     "os.makedirs('artifacts/' + 'd/' * 60)\nos.chdir('artifacts/' + 'd/' * 60)\n"
-    "for n in range(2000):\n"
+    "for n in range(3000):\n"
     "    os.close(os.open(f'{n}', os.O_CREAT))\n    os.link(f'{n}', f'{n}-too')\n"
 )
 
@@ -183,7 +183,10 @@ async def test_files_that_come_and_go_cost_no_result(sandbox: SandboxManager) ->
         for count in range(1, 31):
             seen = await session.run("x += 1\nx")
             assert (seen.value, seen.state) == (count, "kept")
-            await session.list_files()
+            listed = [each.path for each in await session.list_files()]
+            taken = [each.name for each in seen.artifacts]
+            assert len(set(listed)) == len(listed)
+            assert len(set(taken)) == len(taken)
 
 
 @pytest.mark.promise("P-19")
@@ -204,23 +207,12 @@ async def test_a_large_artifact_fits_into_a_small_cell(backend: BackendRow) -> N
 async def test_a_program_that_ended_in_time_gets_its_verdict(
     sandbox: SandboxManager,
 ) -> None:
-    code = DEAR + "print('in time')\nwhile time.monotonic() - began < 3.6: pass\n42"
-    result = await sandbox.run(code, limits=Limits(wall_seconds=4))
+    code = DEAR + "print('in time')\nwhile time.monotonic() - began < 4.3: pass\n42"
+    result = await sandbox.run(code, limits=Limits(wall_seconds=5))
 
     assert (result.status, result.value) == ("ok", 42)
     assert result.stdout == "in time\n"
     assert result.usage.cpu_ms > 0
-    assert any("artifacts left out" in each for each in result.warnings)
-
-
-@pytest.mark.promise("P-19")
-async def test_a_program_past_its_deadline_is_measured(sandbox: SandboxManager) -> None:
-    code = DEAR + "print('here', flush=True)\nwhile True: pass"
-    result = await sandbox.run(code, limits=Limits(wall_seconds=3))
-
-    assert (result.status, result.stdout) == ("timeout", "here\n")
-    assert result.usage.cpu_ms > 0
-    assert 3000 <= result.usage.wall_ms < 4000
     assert any("artifacts left out" in each for each in result.warnings)
 
 

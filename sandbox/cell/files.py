@@ -392,10 +392,11 @@ class Tree:
         room = _MAX_PATH_BYTES - sum(len(step.encode()) for step in steps)
         fd = _open_folder(self._folder, steps)
         try:
-            entries = sorted(self._entries(fd))
+            # gVisor names some twice while others come and go.
+            entries = {name: (kind, size) for name, kind, size in self._entries(fd)}
         finally:
             os.close(fd)
-        for name, kind, size in entries:
+        for name, (kind, size) in sorted(entries.items()):
             if len(os.fsencode(name)) > room or not _is_text(name):
                 self._left.add("/".join([*self._steps(number), name]))
             else:
