@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from toolcell.core import StoreUnavailableError
+from toolcell.core import AuditError, StoreUnavailableError
 
 from .clock import Clock
 from .failure import FailureMode
@@ -129,6 +130,14 @@ class Ledger:
                 await self._ask(store.settle(hold_id, actual))
             except StoreUnavailableError:
                 self._pending.append((hold_id, actual))
+            except BaseException as error:
+                # It may be settled already, which once more does not change.
+                self._pending.append((hold_id, actual))
+                if isinstance(error, anyio.get_cancelled_exc_class()):
+                    # asyncio's own cancel heeds no shield, and comes but once.
+                    with suppress(AuditError):
+                        await self._catch_up()
+                raise
 
     async def reset(self, prefix: str) -> int:
         """Forget what was counted under keys with a prefix.
@@ -173,14 +182,25 @@ class Ledger:
         self._away = True
 
     async def _found(self) -> None:
-        was_away, self._away = self._away, False
-        if was_away:
+        # An outage lasts until all is caught up: whoever is cancelled while at it
+        # leaves the rest, and the end of the outage, to the next one.
+        if await self._catch_up() and self._away:
+            self._away = False
             self._local = MemoryStore(clock=self._clock)
-        while late := self._next_late():
-            if not await self._caught_up(*late):
-                return
-        if was_away:
             self._back()
+
+    async def _catch_up(self) -> bool:
+        """Settle what was put off; return whether the store has answered."""
+        while late := self._next_late():
+            try:
+                await self.store.settle(*late)
+            except BaseException as error:
+                self._pending.appendleft(late)
+                if not isinstance(error, StoreUnavailableError):
+                    raise
+                self._lost(error.message)
+                return False
+        return True
 
     def _next_late(self) -> tuple[str, Sequence[int] | None] | None:
         try:
@@ -191,14 +211,3 @@ class Ledger:
     def _back(self) -> None:
         _log.warning("store available again")
         self._tell("store_available", self._mode.word)
-
-    async def _caught_up(self, hold_id: str, actual: Sequence[int] | None) -> bool:
-        try:
-            await self.store.settle(hold_id, actual)
-        except BaseException as error:
-            self._pending.appendleft((hold_id, actual))
-            self._away = True
-            if isinstance(error, StoreUnavailableError):
-                return False
-            raise
-        return True

@@ -159,11 +159,22 @@ class Permit:
         try:
             if self.store is not None:
                 await self._guard.settle(self, None)
-            self._guard.record(self, cost, status, name)
+        except BaseException as stopped:
+            self._record_beside(stopped, cost, status, name)
+            if error is None or not isinstance(stopped, AuditError):
+                raise
+        else:
+            self._record_beside(error, cost, status, name)
+
+    def _record_beside(
+        self, error: BaseException | None, *outcome: Any, settled: bool = False
+    ) -> None:
+        """Record what came of a call; an error or a cancel that ends it goes first."""
+        try:
+            self._guard.record(self, *outcome, settled=settled)
         except AuditError as unrecorded:
             if error is None:
                 raise
-            # The error that ends the call, or its cancellation, must not be lost.
             _log.error("the outcome of a call is not recorded: %s", unrecorded)
 
     async def settle(
@@ -202,6 +213,11 @@ class Permit:
         if isinstance(store, MemoryStore):
             store.settle_soon(self.number, due)
         elif store is not None:
-            await self._guard.settle(self, due)
+            try:
+                await self._guard.settle(self, due)
+            except BaseException as stopped:
+                outcome = measured, status, error_kind, result
+                self._record_beside(stopped, *outcome, settled=True)
+                raise
         self._guard.record(self, measured, status, error_kind, result, settled=True)
         return True

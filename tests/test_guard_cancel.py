@@ -1,0 +1,130 @@
+"""asyncio's own cancel, which heeds no shield: nothing stays held, nothing unsaid."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, SQLiteStore
+from toolcell.guard.store import Outcome, Reservation
+
+from .guards import FREE, call, spend
+
+pytestmark = pytest.mark.anyio
+
+
+class Gated(SQLiteStore):
+    """Lets what it is asked wait while the gate of that is shut."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.shut: set[str] = set()
+        self.asked = 0
+
+    async def reserve(self, request: Reservation) -> Outcome:
+        await self._pass("reserve")
+        return await super().reserve(request)
+
+    async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
+        await self._pass("settle")
+        return await super().settle(hold_id, actual)
+
+    async def _pass(self, gate: str) -> None:
+        self.asked += gate in self.shut
+        while gate in self.shut:
+            await anyio.lowlevel.checkpoint()
+
+    async def stopped_at(self, gate: str, task: asyncio.Task[object]) -> None:
+        """Cancel a task as soon as it comes to a gate."""
+        self.shut, self.asked = {gate}, 0
+        while not (self.asked or task.done()):
+            await anyio.lowlevel.checkpoint()
+        task.cancel()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Gated]:
+    made = Gated(tmp_path / "guard.db")
+    yield made
+    await made.aclose()
+
+
+def guard_on(store: Gated, audit: AuditLog | None = None) -> ActionGuard:
+    policy = AgentPolicy(agent_id="a", allow=["*"], max_concurrency=1)
+    return ActionGuard([policy], store=store, audit=audit)
+
+
+async def ended(task: asyncio.Task[object]) -> BaseException | None:
+    await asyncio.wait([task])
+    return asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def held(store: Gated) -> int:
+    [[number]] = store._db.execute("SELECT SUM(held) FROM accounts").fetchall()
+    return int(number)
+
+
+async def leave(guard: ActionGuard) -> None:
+    async with guard.admit(call(), FREE):
+        pass
+
+
+@pytest.mark.parametrize("settles", [True, False])
+async def test_a_cancel_while_a_call_is_settled_leaks_nothing(
+    store: Gated, tmp_path: Path, settles: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    with AuditLog(path) as audit:
+        guard = guard_on(store, audit)
+        work = spend(guard, call()) if settles else leave(guard)
+        task = asyncio.ensure_future(work)
+        await store.stopped_at("settle", task)
+        store.shut.clear()
+        assert isinstance(await ended(task), asyncio.CancelledError)
+        # Before anybody asks the store again.
+        assert held(store) == 0
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    said = [(event["event"], event.get("status")) for event in events]
+    status = "ok" if settles else "unsettled"
+    assert said == [("decision", None), ("outcome", status)]
+    assert not caplog.records
+
+
+async def test_a_call_that_is_cancelled_twice_is_settled_with_the_next_answer(
+    store: Gated, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = guard_on(store)
+    task = asyncio.ensure_future(spend(guard, call()))
+    await store.stopped_at("settle", task)
+    await store.stopped_at("settle", task)
+    assert isinstance(await ended(task), asyncio.CancelledError)
+    assert held(store) == 1
+    store.shut.clear()
+
+    await guard.decide(call(), FREE)
+    assert held(store) == 0
+    assert not caplog.records
+
+
+async def test_a_cancel_while_others_are_caught_up_is_no_outage(
+    store: Gated, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = guard_on(store)
+    admitted = asyncio.ensure_future(spend(guard, call()))
+    await store.stopped_at("reserve", admitted)
+    await ended(admitted)
+    looking = asyncio.ensure_future(guard.decide(call(), FREE))
+    await store.stopped_at("settle", looking)
+    assert isinstance(await ended(looking), asyncio.CancelledError)
+    store.shut.clear()
+
+    with caplog.at_level(logging.WARNING):
+        assert (await guard.decide(call(), FREE)).allowed
+    assert not caplog.records
+    await spend(guard, call())
