@@ -211,6 +211,7 @@ class ActionGuard:
                     if answer is not None or self._audit is not None:
                         await self._confirm(permit, about, answer)
                     permit.state = "open"
+                    permit.entry.admitted = True
                     return permit
                 decision = permit.concluded()
         except AuditError:
@@ -273,7 +274,7 @@ class ActionGuard:
     ) -> Decision:
         """Say what the limits would answer; take nothing."""
         about = policies.about(call)
-        circle = self._breaker.enter(about.caps, call, facts, count=False)
+        circle = self._breaker.look(about.caps, call, facts)
         if circle is not None:
             return circling(ruling, circle, policies.version)
         now = microseconds(self._clock())
@@ -334,8 +335,7 @@ class ActionGuard:
         Raises:
             _Refused: It does.
         """
-        call, facts = permit.call, permit.facts
-        circle = self._breaker.enter(about.caps, call, facts, count=True)
+        circle = self._breaker.enter(about.caps, permit)
         if circle is not None:
             raise _Refused(circling(permit.ruling, circle, permit.version))
         taken = False
@@ -346,7 +346,7 @@ class ActionGuard:
             permit.watched = about.caps.identical is not None
         finally:
             if not taken:
-                self._breaker.leave(call, facts)
+                self._breaker.leave(permit)
 
     async def _confirm(
         self, permit: Permit, about: About, answer: Answer | None
@@ -369,7 +369,7 @@ class ActionGuard:
                     decision = _by_rules(about, permit.ruling, permit.version)
                 self._audit.decision(call, facts, decision, hold_id=permit.hold_id)
         except BaseException:
-            self._breaker.leave(call, facts)
+            self._breaker.leave(permit)
             await self.settle(permit, [0] * len(permit.levels))
             raise
 

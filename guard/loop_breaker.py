@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from toolcell.core import ToolCall
 
 from .decision import Reason
 from .facts import CallFacts, canonical_json
+
+if TYPE_CHECKING:
+    from .permit import Permit
 
 _RECENT = 32
 MAX_RUNS = 10_000
@@ -31,12 +34,24 @@ class Caps(NamedTuple):
 NO_CAPS = Caps()
 
 
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A call that was counted before it was known whether it may run."""
+
+    tool: str
+    admitted: bool = False
+
+
+UNWATCHED = Entry("")
+"""Stands for the calls that are in no row."""
+
+
 @dataclass(slots=True)
 class _Run:
     tool: str = ""
     in_a_row: int = 0
-    before: tuple[str, int] = ("", 0)
-    """The row before the last call."""
+    since: list[Entry] = field(default_factory=list)
+    """What came after that row: the first of it was undecided at the last look."""
 
     recent: deque[tuple[bytes, int]] = field(
         default_factory=lambda: deque(maxlen=_RECENT)
@@ -50,28 +65,29 @@ class LoopBreaker:
         self._lock = threading.Lock()
         self._runs: OrderedDict[tuple[str | None, str | None], _Run] = OrderedDict()
 
-    def enter(
-        self, caps: Caps, call: ToolCall, facts: CallFacts, *, count: bool
-    ) -> Reason | None:
-        """Return why a call is one too many; else count it if asked to."""
+    def look(self, caps: Caps, call: ToolCall, facts: CallFacts) -> Reason | None:
+        """Return why a call is one too many."""
         with self._lock:
-            run = self._run(call, facts)
-            in_a_row = run.in_a_row if run.tool == call.name else 0
-            if caps.consecutive is not None and in_a_row >= caps.consecutive:
-                return "consecutive"
-            if caps.identical is not None and _most(run, _key(call)) >= caps.identical:
-                return "repeated"
-            if count:
-                run.before = (run.tool, run.in_a_row)
-                run.tool, run.in_a_row = call.name, in_a_row + 1
-            return None
+            return _too_many(self._run(call, facts), caps, call)
 
-    def leave(self, call: ToolCall, facts: CallFacts) -> None:
-        """Take back a call that was counted and then refused."""
+    def enter(self, caps: Caps, permit: Permit) -> Reason | None:
+        """Return why a call is one too many; else count it, unless it leaves."""
+        call = permit.call
         with self._lock:
-            run = self._run(call, facts)
-            if run.tool == call.name:
-                run.tool, run.in_a_row = run.before
+            run = self._run(call, permit.facts)
+            reason = _too_many(run, caps, call)
+            if reason is None:
+                permit.entry = entry = Entry(call.name)
+                run.since.append(entry)
+            return reason
+
+    def leave(self, permit: Permit) -> None:
+        """Take back a call that was counted and then refused."""
+        entry = permit.entry
+        with self._lock:
+            since = self._run(permit.call, permit.facts).since
+            if entry in since:
+                since.remove(entry)
 
     def returned(self, call: ToolCall, facts: CallFacts, result: object) -> None:
         """Remember what a call came to."""
@@ -94,6 +110,34 @@ class LoopBreaker:
         else:
             self._runs.move_to_end(name)
         return run
+
+
+def _too_many(run: _Run, caps: Caps, call: ToolCall) -> Reason | None:
+    in_a_row = _row(run, call.name)
+    if caps.consecutive is not None and in_a_row >= caps.consecutive:
+        return "consecutive"
+    if caps.identical is not None and _most(run, _key(call)) >= caps.identical:
+        return "repeated"
+    return None
+
+
+def _row(run: _Run, tool: str) -> int:
+    """Return how many calls in a row a tool may have had.
+
+    Who is undecided lengthens the row of its tool, and breaks no other yet.
+    """
+    since = run.since
+    while since and since[0].admitted:
+        first = since.pop(0).tool
+        run.in_a_row = run.in_a_row + 1 if run.tool == first else 1
+        run.tool = first
+    count = run.in_a_row if run.tool == tool else 0
+    for entry in since:
+        if entry.tool == tool:
+            count += 1
+        elif entry.admitted:
+            count = 0
+    return count
 
 
 def _key(call: ToolCall) -> bytes:

@@ -20,6 +20,7 @@ from .answers import left, limited, ruled
 from .decision import Decision, Degraded
 from .facts import CallFacts
 from .hold_ids import hold_id
+from .loop_breaker import UNWATCHED
 from .memory_store import MemoryStore
 from .quotas import Lines
 from .rules import Ruling
@@ -61,6 +62,9 @@ class Permit:
     """When it was asked, in microseconds."""
 
     watched = False
+    entry = UNWATCHED
+    """Among the calls of its run, where loops are watched."""
+
     _decision: Decision | None = None
     _due: Sequence[int] = ()
     state: Literal["new", "refused", "open", "settled"] = "new"

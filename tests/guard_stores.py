@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import anyio
 import pytest
 
-from toolcell.guard import Store
+from toolcell.guard import SQLiteStore, Store
+from toolcell.guard.store import Outcome, Reservation
 
 from .guard_worker import Place
 from .guards import FakeClock
@@ -68,3 +70,25 @@ def store_makers(name: str) -> Iterator[StoreMaker]:
 def make_store(request: pytest.FixtureRequest) -> Iterator[StoreMaker]:
     with store_makers(request.param) as make:
         yield make
+
+
+class Gated(SQLiteStore):
+    """Lets what it is asked wait while the gate of that is shut."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.shut: set[str] = set()
+        self.asked = 0
+
+    async def reserve(self, request: Reservation) -> Outcome:
+        await self._pass("reserve")
+        return await super().reserve(request)
+
+    async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
+        await self._pass("settle")
+        return await super().settle(hold_id, actual)
+
+    async def _pass(self, gate: str) -> None:
+        self.asked += gate in self.shut
+        while gate in self.shut:
+            await anyio.lowlevel.checkpoint()

@@ -5,47 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, SQLiteStore
-from toolcell.guard.store import Outcome, Reservation
+from toolcell.guard import ActionGuard, AgentPolicy, AuditLog
 
+from .guard_stores import Gated
 from .guards import FREE, call, spend
 
 pytestmark = pytest.mark.anyio
 
 
-class Gated(SQLiteStore):
-    """Lets what it is asked wait while the gate of that is shut."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.shut: set[str] = set()
-        self.asked = 0
-
-    async def reserve(self, request: Reservation) -> Outcome:
-        await self._pass("reserve")
-        return await super().reserve(request)
-
-    async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
-        await self._pass("settle")
-        return await super().settle(hold_id, actual)
-
-    async def _pass(self, gate: str) -> None:
-        self.asked += gate in self.shut
-        while gate in self.shut:
-            await anyio.lowlevel.checkpoint()
-
-    async def stopped_at(self, gate: str, task: asyncio.Task[object]) -> None:
-        """Cancel a task as soon as it comes to a gate."""
-        self.shut, self.asked = {gate}, 0
-        while not (self.asked or task.done()):
-            await anyio.lowlevel.checkpoint()
-        task.cancel()
+async def stopped_at(store: Gated, gate: str, task: asyncio.Task[object]) -> None:
+    """Cancel a task as soon as it comes to a gate."""
+    store.shut, store.asked = {gate}, 0
+    while not (store.asked or task.done()):
+        await anyio.lowlevel.checkpoint()
+    task.cancel()
 
 
 @pytest.fixture
@@ -84,7 +63,7 @@ async def test_a_cancel_while_a_call_is_settled_leaks_nothing(
         guard = guard_on(store, audit)
         work = spend(guard, call()) if settles else leave(guard)
         task = asyncio.ensure_future(work)
-        await store.stopped_at("settle", task)
+        await stopped_at(store, "settle", task)
         store.shut.clear()
         assert isinstance(await ended(task), asyncio.CancelledError)
         # Before anybody asks the store again.
@@ -101,8 +80,8 @@ async def test_a_call_that_is_cancelled_twice_is_settled_with_the_next_answer(
 ) -> None:
     guard = guard_on(store)
     task = asyncio.ensure_future(spend(guard, call()))
-    await store.stopped_at("settle", task)
-    await store.stopped_at("settle", task)
+    await stopped_at(store, "settle", task)
+    await stopped_at(store, "settle", task)
     assert isinstance(await ended(task), asyncio.CancelledError)
     assert held(store) == 1
     store.shut.clear()
@@ -117,10 +96,10 @@ async def test_a_cancel_while_others_are_caught_up_is_no_outage(
 ) -> None:
     guard = guard_on(store)
     admitted = asyncio.ensure_future(spend(guard, call()))
-    await store.stopped_at("reserve", admitted)
+    await stopped_at(store, "reserve", admitted)
     await ended(admitted)
     looking = asyncio.ensure_future(guard.decide(call(), FREE))
-    await store.stopped_at("settle", looking)
+    await stopped_at(store, "settle", looking)
     assert isinstance(await ended(looking), asyncio.CancelledError)
     store.shut.clear()
 
