@@ -12,12 +12,15 @@ second: an answer may come from any process that has the store.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskGroup
 
 from toolcell.core import ConfigError, StoreUnavailableError, ToolCall
 
@@ -42,6 +45,26 @@ _T = TypeVar("_T")
 _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
+
+
+class _Question:
+    """A request as the handler is asked it, once for all calls that wait for it."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self.asked = False
+        """Whether the handler is at it."""
+
+    def take(self) -> bool:
+        """Return whether it is on the caller to ask: nobody has, or not to the end."""
+        taken = self._turn.acquire(blocking=False)
+        self.asked = self.asked or taken
+        return taken
+
+    def drop(self) -> None:
+        """Leave it to another one, who asks again."""
+        self.asked = False
+        self._turn.release()
 
 
 class Approvals:
@@ -97,7 +120,8 @@ class Approvals:
         self._wait_seconds = wait_seconds
         self._expiry_seconds = expiry_seconds
         self._max_pending = max_pending
-        self._handled: set[str] = set()
+        # Each lives as long as calls wait for its answer.
+        self._questions = WeakValueDictionary[str, _Question]()
 
     @property
     def wait_seconds(self) -> float:
@@ -211,23 +235,15 @@ class Approvals:
     async def _wait(
         self, call: ToolCall, request: ApprovalRequest, seconds: float
     ) -> Answer:
-        """Wait for an answer, and run the handler unless it runs already."""
-        gone = anyio.Event()
-        if self._handler is None or request.id in self._handled:
-            return await self._look(call, request, seconds, gone)
+        """Wait for an answer, and run the handler unless it runs for another call."""
         result: Answer | StoreUnavailableError
-        self._handled.add(request.id)
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._handle, self._handler, request, gone)
-                try:
-                    result = await self._look(call, request, seconds, gone)
-                except StoreUnavailableError as error:
-                    # Raised in here it would come out as an exception group.
-                    result = error
-                tasks.cancel_scope.cancel()
-        finally:
-            self._handled.discard(request.id)
+        async with anyio.create_task_group() as tasks:
+            try:
+                result = await self._look(call, request, seconds, tasks)
+            except StoreUnavailableError as error:
+                # Raised in here it would come out as an exception group.
+                result = error
+            tasks.cancel_scope.cancel()
         if isinstance(result, Answer):
             return result
         raise result
@@ -237,21 +253,26 @@ class Approvals:
         call: ToolCall,
         request: ApprovalRequest,
         seconds: float,
-        gone: anyio.Event,
+        tasks: TaskGroup,
     ) -> Answer:
         """Look at the store until there is an answer, or nobody is left to give one."""
+        question = self._questions.setdefault(request.id, _Question())
+        gone = anyio.Event()
         pause = _FIRST_PAUSE_SECONDS
         with anyio.move_on_after(seconds):
             while True:
-                handled = request.id in self._handled and not gone.is_set()
+                handled = question.asked
                 record = await _in_thread(self._desk.store.get, request.id)
                 if record is None or record.status == "used":
                     return unanswered(call, "the approval of this call is used up")
                 if record.status != "pending":
                     return answered(call, record)
-                if not (handled or self._answered_elsewhere):
-                    break
                 if self._desk.clock() >= request.expires_at:
+                    break
+                handler = self._handler
+                if handler is not None and question.take():
+                    tasks.start_soon(self._handle, handler, request, question, gone)
+                elif not (handled or self._answered_elsewhere):
                     break
                 with anyio.move_on_after(pause):
                     await (anyio.sleep(pause) if gone.is_set() else gone.wait())
@@ -259,7 +280,11 @@ class Approvals:
         return unanswered(call, "nobody has answered the request for approval")
 
     async def _handle(
-        self, handler: ApprovalHandler, request: ApprovalRequest, gone: anyio.Event
+        self,
+        handler: ApprovalHandler,
+        request: ApprovalRequest,
+        question: _Question,
+        gone: anyio.Event,
     ) -> None:
         automatic = isinstance(handler, AutoApprove)
         try:
@@ -271,8 +296,11 @@ class Approvals:
         except Exception as error:  # noqa: BLE001 - whatever it raises, nobody approved
             # Its text may hold arguments of the call.
             _log.error("a handler of approvals failed: %s", type(error).__name__)
-        finally:
-            gone.set()
+        except BaseException:
+            question.drop()
+            raise
+        question.asked = False
+        gone.set()
 
 
 async def _in_thread(

@@ -1,0 +1,93 @@
+"""Equal calls that wait for one answer: who gives up takes it from nobody."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+import anyio
+import pytest
+
+from toolcell.core import ToolCall
+from toolcell.guard import (
+    Answer,
+    ApprovalRequest,
+    Approvals,
+    ApprovalStore,
+    Approve,
+    CallFacts,
+    Decision,
+)
+from toolcell.guard.approval_store import ApprovalRecord
+
+pytestmark = pytest.mark.anyio
+
+ASKED = Decision(verdict="ask", reason="approval_required")
+FACTS = CallFacts(run_id="r")
+CALL = ToolCall(id="c", name="pay", agent_id="a")
+caller = ContextVar("caller", default="")
+
+
+class Watched(ApprovalStore):
+    """Remembers who has looked for an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked: set[str] = set()
+
+    def get(self, request_id: str) -> ApprovalRecord | None:
+        self.looked.add(caller.get())
+        return super().get(request_id)
+
+    async def seen(self, name: str) -> None:
+        while name not in self.looked:
+            await anyio.lowlevel.checkpoint()
+
+
+class Twins:
+    """Calls that wait for one approval; the first question is never answered."""
+
+    def __init__(self, *, answered_elsewhere: bool = False) -> None:
+        self.store = Watched()
+        self.approvals = Approvals(
+            self.store, handler=self._handle, answered_elsewhere=answered_elsewhere
+        )
+        self.asked = 0
+        self.answers: dict[str, Answer] = {}
+        self.scopes = {name: anyio.CancelScope() for name in ("first", "second")}
+
+    async def _handle(self, _: ApprovalRequest) -> Approve:
+        self.asked += 1
+        if self.asked == 1:
+            await anyio.sleep_forever()
+        return Approve(approver="anna")
+
+    async def wait(self, name: str) -> None:
+        caller.set(name)
+        with self.scopes[name]:
+            self.answers[name] = await self.approvals.ask(CALL, FACTS, ASKED)
+
+
+async def test_a_caller_that_gives_up_leaves_the_question_to_the_others() -> None:
+    twins = Twins()
+    async with anyio.create_task_group() as tasks:
+        for name in twins.scopes:
+            tasks.start_soon(twins.wait, name)
+            await twins.store.seen(name)
+        twins.scopes["first"].cancel()
+
+    assert [*twins.answers] == ["second"]
+    assert twins.answers["second"].approved
+    assert twins.asked == 2
+
+
+async def test_what_is_answered_elsewhere_is_not_asked_again() -> None:
+    twins = Twins(answered_elsewhere=True)
+    async with anyio.create_task_group() as tasks:
+        for name in twins.scopes:
+            tasks.start_soon(twins.wait, name)
+            await twins.store.seen(name)
+        [request] = await twins.approvals.pending()
+        await twins.approvals.answer(request.id, Approve(approver="bob"))
+
+    said = [answer.approver for answer in twins.answers.values()]
+    assert (said, twins.asked) == (["bob", "bob"], 1)
