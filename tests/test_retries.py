@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from pydantic import ValidationError
 
@@ -104,3 +106,21 @@ def test_a_late_call_does_not_end_a_probe(
 
     with pytest.raises(ToolExecutionError):
         breaker.enter("t")
+
+
+@pytest.mark.parametrize("outcome", ["ok", "failed"])
+def test_a_call_from_before_a_circuit_opened_says_nothing_rl_12(
+    breaker: CircuitBreaker, clock: Clock, outcome: Literal["ok", "failed"]
+) -> None:
+    late, later = breaker.enter("t"), breaker.enter("t")
+    fail(breaker, 2)
+    clock.now = 5
+    late.end(outcome)
+    assert breaker.state("t") == "open"
+    # Nor does it put the next trial off.
+    clock.now = 10
+    assert breaker.state("t") == "half_open"
+    breaker.enter("t").end("ok")
+    later.end(outcome)
+    fail(breaker, 1)
+    assert breaker.state("t") == "closed"

@@ -20,6 +20,7 @@ Outcome = Literal["ok", "failed", "none"]
 class _Tool:
     failures: int = 0
     opened_at: float | None = None
+    openings: int = 0
     probing: bool = False
 
 
@@ -89,15 +90,20 @@ class CircuitPass:
         self._threshold = threshold
         self._clock = clock
         self._probe = probe
+        self._openings = tool.openings
 
     def end(self, outcome: Outcome) -> None:
         """Say how the call ended."""
         tool = self._tool
         if self._probe:
             tool.probing = False
+        if self._openings != tool.openings:
+            # It began before the circuit opened, and says nothing of the tool since.
+            return
         if outcome == "ok":
             tool.failures, tool.opened_at = 0, None
         elif outcome == "failed":
             tool.failures += 1
             if tool.failures >= self._threshold:
                 tool.opened_at = self._clock()
+                tool.openings += 1
