@@ -25,6 +25,7 @@ from .errors import (
     ToolTimeoutError,
     ToolValidationError,
 )
+from .fork_lock import ForkLock, awaited_lock
 from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
 from .model import FrozenModel, put_together
 from .owner_file import OwnerFile
@@ -52,6 +53,7 @@ __all__ = [
     "ConfigError",
     "DuplicateToolError",
     "ErrorInfo",
+    "ForkLock",
     "FrozenModel",
     "GuardDeniedError",
     "GuardError",
@@ -77,6 +79,7 @@ __all__ = [
     "ToolTimeoutError",
     "ToolValidationError",
     "ToolcellError",
+    "awaited_lock",
     "is_public_address",
     "open_sqlite",
     "put_together",

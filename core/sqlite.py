@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from .fork_lock import ForkLock
+
 OPEN_SECONDS = 5.0
 """Longest wait for others that open or write. When it is over, `sqlite3.Error`."""
 
 _RETRY_SECONDS = 0.005
-_making = threading.Lock()
-
-
-def _forked() -> None:
-    global _making
-    _making = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)
+_making = ForkLock()
 
 
 def open_sqlite(

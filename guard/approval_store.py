@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sqlite3
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +14,13 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import JsonValue, TypeAdapter
 
-from toolcell.core import ConfigError, StoreUnavailableError, open_sqlite
+from toolcell.core import (
+    ConfigError,
+    ForkLock,
+    StoreUnavailableError,
+    awaited_lock,
+    open_sqlite,
+)
 
 from .approval import ApprovalRequest, StandingGrant
 
@@ -51,6 +56,7 @@ CREATE TABLE IF NOT EXISTS approval_grants (
 CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id);
 """
 _RECORD = "SELECT request, status, approver, reason, arguments FROM approvals"
+_taking_over = ForkLock()
 _REQUEST = TypeAdapter(ApprovalRequest)
 _GRANT = TypeAdapter(StandingGrant)
 # A request that nobody answered in time, and an approval that nobody used, are over.
@@ -88,6 +94,7 @@ class ApprovalStore:
         self._path = None if path is None else str(path)
         self._inherited: list[sqlite3.Connection] = []
         self._open()
+        self._own()
 
     def _open(self) -> None:
         try:
@@ -99,7 +106,10 @@ class ApprovalStore:
         if self._path is None:
             # Nobody closes what lives only as long as this object.
             weakref.finalize(self, self._db.close)
-        self._lock = threading.Lock()
+
+    def _own(self) -> None:
+        # A lock that was held during a fork would stay held.
+        self._lock = awaited_lock()
         self._pid = os.getpid()
 
     def _connect(self) -> sqlite3.Connection:
@@ -128,18 +138,21 @@ class ApprovalStore:
             with self._lock:
                 self._db.close()
 
-    def _after_fork(self) -> None:
-        # A connection to a file must not be used, nor closed, by a forked process.
-        if self._path is not None:
-            self._inherited.append(self._db)
-            self._open()
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
+    def _take_over(self) -> None:
+        """Have, after a fork, what is of this process; one thread does it."""
+        with _taking_over:
+            if os.getpid() == self._pid:
+                return
+            # A connection to a file must not be used, nor closed, by a forked process.
+            if self._path is not None:
+                self._inherited.append(self._db)
+                self._open()
+            self._own()
 
     @contextmanager
     def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
         if os.getpid() != self._pid:
-            self._after_fork()
+            self._take_over()
         with self._lock:
             try:
                 self._db.execute(f"BEGIN {kind}")

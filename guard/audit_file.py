@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from toolcell.core import AuditError, ConfigError
+from toolcell.core import AuditError, ConfigError, ForkLock
 
 from .audit_chain import EMPTY, AuditHead, seal, unseal
 
@@ -32,6 +32,7 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+_taking_over = ForkLock()
 
 
 class AuditFile:
@@ -58,6 +59,7 @@ class AuditFile:
         """The last record, as of the last time that the file was held."""
 
         self._open()
+        self._own()
 
     def _open(self) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -68,16 +70,34 @@ class AuditFile:
                 f"the audit log {self._path} cannot be opened: {error.strerror}",
                 hint="give a file in a folder that exists; links are not followed",
             ) from error
-        # Made with the file: one that was held during a fork would stay held.
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            self._fd = -1
+            raise ConfigError(f"the audit log {self._path} is not a file")
+
+    def _own(self) -> None:
+        # A lock that was held during a fork would stay held.
         self._lock = threading.Lock()
         self._process = _forks
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            self.close()
-            raise ConfigError(f"the audit log {self._path} is not a file")
+
+    def _take_over(self, *, reopen: bool = True) -> None:
+        """Have, after a fork, what is of this process; one thread does it."""
+        with _taking_over:
+            if self._process == _forks:
+                return
+            inherited = self._fd
+            if inherited >= 0:
+                # It shares the parent's lock on the file.
+                if reopen:
+                    self._open()
+                else:
+                    self._fd = -1
+                os.close(inherited)
+            self._own()
 
     def close(self) -> None:
         if self._process != _forks:
-            self._lock = threading.Lock()
+            self._take_over(reopen=False)
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -99,10 +119,8 @@ class AuditFile:
         Raises:
             AuditError: It was removed, cut or changed, or others hold it.
         """
-        if self._process != _forks and self._fd >= 0:
-            # A descriptor that was inherited shares the parent's lock on the file.
-            os.close(self._fd)
-            self._open()
+        if self._process != _forks:
+            self._take_over()
         self._lock.acquire()
         fd = self._fd
         try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,8 +25,10 @@ import anyio.to_thread
 
 from toolcell.core import (
     ConfigError,
+    ForkLock,
     OwnerFile,
     StoreUnavailableError,
+    awaited_lock,
     open_sqlite,
 )
 
@@ -36,6 +37,7 @@ from .rates import MICROSECONDS, bucket_room
 from .store import LATE, Hit, Outcome, Reservation, look
 
 _T = TypeVar("_T")
+_taking_over = ForkLock()
 _VERSION = 1
 _SCHEMA = f"""
 PRAGMA user_version = {_VERSION};
@@ -102,7 +104,7 @@ class SQLiteStore:
         self._path = Path(path).absolute()
         self._clock = clock
         self._deadline = deadline
-        self._lock = threading.Lock()
+        self._lock = awaited_lock()
         self._now = 0
         self._swept = 0
         self._reaped = 0
@@ -130,8 +132,13 @@ class SQLiteStore:
 
     async def aclose(self) -> None:
         """Close the file; holds that are open end with the process or their time."""
+        if os.getpid() != self._owner.pid:
+            # All of it is the parent's: a forked process drops its copy.
+            self._owner.close()
+            return
         with self._lock:
-            self._close()
+            self._db.close()
+            self._owner.close()
 
     def _open(self) -> None:
         try:
@@ -155,11 +162,6 @@ class SQLiteStore:
         if version not in (0, _VERSION):
             raise ConfigError(f"{self._path} is of another version of toolcell")
 
-    def _close(self) -> None:
-        if os.getpid() == self._owner.pid:
-            self._db.close()
-        self._owner.close()
-
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         try:
             turn = self._turn.get()
@@ -172,13 +174,11 @@ class SQLiteStore:
         )
 
     def _transact(self, work: Callable[[], _T], asked_at: float) -> _T:
+        if os.getpid() != self._owner.pid:
+            self._take_over()
         if not self._lock.acquire(timeout=self._deadline):
             raise StoreUnavailableError("the store is busy")
         try:
-            if os.getpid() != self._owner.pid:
-                self._inherited.append(self._db)
-                self._owner.close()
-                self._open()
             # Who waited through another's deadline has waited enough.
             if self._failed_at > asked_at:
                 raise StoreUnavailableError("the store is locked")
@@ -188,6 +188,18 @@ class SQLiteStore:
             raise StoreUnavailableError(f"the store: {error}") from error
         finally:
             self._lock.release()
+
+    def _take_over(self) -> None:
+        """Have, after a fork, what is of this process; one thread does it."""
+        with _taking_over:
+            parents = self._owner
+            if os.getpid() == parents.pid:
+                return
+            # It may have been held during the fork, and would stay held.
+            self._lock = awaited_lock()
+            self._inherited.append(self._db)
+            self._open()
+            parents.close()
 
     def _as_one(self, work: Callable[[], _T]) -> _T:
         self._db.execute("BEGIN IMMEDIATE")

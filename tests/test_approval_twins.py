@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import Any
 
 import anyio
 import pytest
@@ -17,7 +18,6 @@ from toolcell.guard import (
     CallFacts,
     Decision,
 )
-from toolcell.guard.approval_store import ApprovalRecord
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ class Watched(ApprovalStore):
         super().__init__()
         self.looked: set[str] = set()
 
-    def get(self, request_id: str) -> ApprovalRecord | None:
+    def get(self, request_id: str) -> Any:
         self.looked.add(caller.get())
         return super().get(request_id)
 
