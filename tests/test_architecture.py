@@ -36,12 +36,12 @@ FACES = {
         CheckpointerCapabilities CheckpointerProtocol ModelChunk ModelProtocol
         ModelResponse ToolProtocol
         CheckpointNotFoundError CheckpointSerializationError ConfigError
-        DuplicateToolError ErrorInfo FrozenModel GuardDeniedError GuardError
+        DuplicateToolError ErrorInfo ForkLock FrozenModel GuardDeniedError GuardError
         InvalidInputError Message OwnerFile PackageError PolicyError Role SandboxError
         SandboxUnavailableError
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
-        ToolValidationError ToolcellError is_public_address open_sqlite
+        ToolValidationError ToolcellError awaited_lock is_public_address open_sqlite
         put_together
     """,
     "sandbox": """
