@@ -335,9 +335,10 @@ class ActionGuard:
         Raises:
             _Refused: It does.
         """
-        circle = self._breaker.enter(about.caps, permit)
-        if circle is not None:
-            raise _Refused(circling(permit.ruling, circle, permit.version))
+        if about.caps is not NO_CAPS:
+            circle = self._breaker.enter(about.caps, permit)
+            if circle is not None:
+                raise _Refused(circling(permit.ruling, circle, permit.version))
         taken = False
         try:
             if permit.lines.limits:
