@@ -141,6 +141,8 @@ class Launcher:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(wake_r, select.POLLIN)
+        # What has ended before this process listened.
+        self._reap()
         while True:
             idle = _IDLE_MS if self._embryo is None else None
             ready = [fd for fd, _ in poller.poll(idle)]
