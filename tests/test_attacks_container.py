@@ -210,7 +210,18 @@ def kernel_files() -> dict[str, str]:
         "/sys/fs/cgroup/memory.max",
         "/proc/self/oom_score_adj",
     ]
-    said = {f"write {p}": attempt(lambda p=p: os.open(p, os.O_WRONLY)) for p in write}  # type: ignore[misc]
+
+    def masked(path: str) -> bool:
+        try:
+            return os.stat(path).st_rdev == os.stat("/dev/null").st_rdev
+        except OSError:
+            return False
+
+    said = {
+        f"write {path}": attempt(lambda path=path: os.open(path, os.O_WRONLY))  # type: ignore[misc]
+        for path in write
+        if not masked(path)
+    }
     # Whoever may open it may still not lower it.
     adjust = "/proc/self/oom_score_adj"
     said[f"write {adjust}"] = attempt(

@@ -123,10 +123,16 @@ async def test_a_stopped_interpreter_costs_its_state_and_not_the_session(
     stop = (
         "import os, signal\nme = os.getpid()\nread, write = os.pipe()\n"
         "if os.fork() == 0:\n    os.read(read, 1)\n    os.kill(me, signal.SIGSTOP)\n"
-        "    os._exit(0)\nos.write(write, b'1')"
+        "    os._exit(0)\nos.write(write, b'1')\nme"
+    )
+    wait = (
+        "def state():\n    with open(f'/proc/{pid}/stat') as file:\n"
+        "        return file.read().rpartition(')')[2].split()[0]\n"
+        "while state() != 'T': pass"
     )
     async with sandbox.session() as session:
-        await session.run(stop)
+        inputs = {"pid": await value(session, stop)}
+        assert (await session.run(wait, inputs=inputs, fresh=True)).status == "ok"
         # More than waits in a socket that nobody reads.
         inputs = {"text": "x" * 900_000}
         result = await session.run("len(text)", inputs=inputs, limits=SHORT)
