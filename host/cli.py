@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import gc
 
+from .streams import settle_streams
+
 _NEW_OBJECTS = 100_000
 """After so many Python looks for garbage, instead of after 700."""
 
@@ -13,6 +15,7 @@ _USUAL = gc.get_threshold()
 
 def main() -> None:
     """Run the command line; typed errors become one line and an exit code."""
+    settle_streams()
     # Nearly all that a short command makes is code, which stays to the end. To look
     # for garbage in it, meanwhile and at exit, takes a fifth of the command's time.
     gc.set_threshold(_NEW_OBJECTS)

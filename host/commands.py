@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Collection
 from importlib import import_module
@@ -21,6 +22,7 @@ from toolcell.core import (
 
 from .exit_codes import EXIT_BAD_INPUT, EXIT_COULD_NOT_RUN
 from .show import tell_error
+from .streams import OutputError, drop_output, flush_streams
 
 _BAD_INPUT = (
     ConfigError,
@@ -56,6 +58,20 @@ def run_command() -> None:
     With `--json` that line is JSON, also of an error in the command line itself.
     """
     as_json = "--json" in sys.argv[1:]
+    try:
+        try:
+            _run(as_json=as_json)
+        finally:
+            flush_streams()
+    except OutputError as error:
+        with contextlib.suppress(OutputError):
+            told = ErrorInfo(kind="output", message=str(error))
+            tell_error(told, as_json=as_json)
+        drop_output()
+        raise SystemExit(error.exit_code) from None
+
+
+def _run(*, as_json: bool) -> None:
     try:
         # To make all commands takes as long as to run one.
         app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS.keys())
