@@ -43,13 +43,27 @@ class AnswerLine(FrozenModel):
 
 
 async def watch_lines(desk: Approvals, by: str) -> None:
-    """Print each request as one line of JSON; read answers, an `AnswerLine` each."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_tell_new, desk)
-        async with aclosing(stdin_lines()) as lines:
-            async for line in lines:
-                if line.strip():
-                    print(json.dumps(await _answered(desk, by, line)), flush=True)
+    """Print each request as one line of JSON; read answers, an `AnswerLine` each.
+
+    Raises:
+        ToolcellError: The requests cannot be read.
+        OSError: The lines cannot be written.
+    """
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_tell_new, desk)
+            await _take_answers(desk, by)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # What ends a command is one error; of two the first says enough.
+        raise group.exceptions[0] from None
+
+
+async def _take_answers(desk: Approvals, by: str) -> None:
+    async with aclosing(stdin_lines()) as lines:
+        async for line in lines:
+            if line.strip():
+                print(json.dumps(await _answered(desk, by, line)), flush=True)
 
 
 async def watch_terminal(desk: Approvals, by: str) -> None:

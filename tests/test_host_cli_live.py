@@ -89,7 +89,7 @@ class Watching:
 def watching(folder: Path) -> Iterator[Watching]:
     watch = Watching(folder)
     yield watch
-    watch.process.terminate()
+    watch.process.kill()
     watch.process.communicate()
 
 
@@ -108,6 +108,26 @@ def test_answers_may_come_as_lines(folder: Path, watching: Watching) -> None:
         assert watching.say(bad)["error"] == "invalid_input"
     assert watching.say({"request": request["id"], "answer": "deny"})
     assert second.outcome()[0] == 3
+
+
+def test_watching_ends_with_its_input(folder: Path) -> None:
+    watch = ("approvals", "watch", "--json", "--by", "anna", "--config")
+    answer = b'{"request": "none", "answer": "deny"}\n'
+    done = toolcell(*watch, str(folder / "toolcell.toml"), stdin=answer)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["error"] == "invalid_input"
+
+
+def test_watching_ends_when_nobody_reads(watching: Watching) -> None:
+    process = watching.process
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdin.write("nonsense\n")
+    process.stdin.flush()
+
+    assert process.wait(60) == 141
 
 
 def test_a_call_says_what_it_waits_for(folder: Path) -> None:
