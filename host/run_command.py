@@ -49,17 +49,16 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     if options.out is not None:
         make_folder(options.out)
     result, notices = run_async(_run, config, options)
-    if options.out is not None:
-        for line in save_artifacts(result, options.out):
-            tell(line, as_json=options.as_json)
+    unsaved = [] if options.out is None else save_artifacts(result, options.out)
+    for line in (*unsaved, *notices):
+        tell(line, as_json=options.as_json)
     if options.as_json:
         print(json.dumps(result.to_json()))
     else:
         for reason in result.reasons:
-            print(f"toolcell: refused: {safe(reason)}", file=sys.stderr)
-        for line in (*notices, *result.warnings, *unreached(result)):
-            print(f"toolcell: {safe(line)}", file=sys.stderr)
-        print(f"toolcell: {summary(result)}", file=sys.stderr)
+            tell(f"refused: {reason}", as_json=False)
+        for line in (*result.warnings, *unreached(result), summary(result)):
+            tell(line, as_json=False)
     return result.status, result.exit_code, result.signal
 
 

@@ -322,7 +322,8 @@ class SandboxConfig(_Model):
     """The image of Docker cells; any with python3 3.8 or newer."""
 
     runtime: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
-    """The engine's runtime (runc, runsc, kata); None takes the engine's default."""
+    """The engine's runtime (runc, runsc, kata); None takes the engine's default. Not
+    with the subprocess backend; where `auto` takes that, a notice says so."""
 
     docker_host: str | None = None
     """The engine's address; None takes DOCKER_HOST or the local socket."""
@@ -409,5 +410,10 @@ class SandboxConfig(_Model):
             raise ValueError(
                 f"the subprocess backend never gives {self.minimum_isolation!r} "
                 "isolation; use backend='docker'"
+            )
+        if self.backend == "subprocess" and self.runtime is not None:
+            raise ValueError(
+                f"the subprocess backend has no runtime {self.runtime!r}; "
+                "use backend='docker'"
             )
         return self

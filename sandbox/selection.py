@@ -26,7 +26,8 @@ async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]
             raise
         why = error.message
     backend, notices = await _open_subprocess(config)
-    return backend, (f"using the subprocess backend: {why}", *notices)
+    without = f", without the runtime {config.runtime!r}" if config.runtime else ""
+    return backend, (f"using the subprocess backend{without}: {why}", *notices)
 
 
 async def _start_docker(config: SandboxConfig) -> Backend:

@@ -143,6 +143,7 @@ def _command_lines() -> str:
         (["run", "-", "--backend", "vm"], "backend"),
         (["run", "-", "--language", "perl", *SUBPROCESS], "unknown language"),
         (["run", "-", "--isolation", "kernel", *SUBPROCESS], "isolation"),
+        (["run", "-", "--runtime", "runsc", *SUBPROCESS], "no runtime 'runsc'"),
         (["images", "build", "nothing"], "there is no image"),
     ],
 )
@@ -178,6 +179,15 @@ def test_without_docker_the_subprocess_backend_is_used_and_said() -> None:
     assert (done.returncode, done.stdout) == (0, b"1\n")
     assert notice.startswith("toolcell: using the subprocess backend: no Docker")
     assert "subprocess backend, namespaces isolation" in summary
+
+
+def test_a_runtime_that_nobody_has_is_said_as_json_too() -> None:
+    env = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "PATH": "/usr/bin:/bin"}
+    done = toolcell("run", "-", "--json", "--runtime", "runsc", env=env, stdin=b"1")
+
+    [(word, notice)] = json.loads(done.stderr).items()
+    assert (done.returncode, word) == (0, "notice")
+    assert "subprocess backend, without the runtime 'runsc'" in notice
 
 
 def test_asking_for_a_container_without_docker_is_refused() -> None:
