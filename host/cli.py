@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import sys
 
-from .streams import settle_streams
+from .interrupts import Ended, end_on_signals
+from .streams import OutputError, settle_streams
 
 _NEW_OBJECTS = 100_000
 """After so many Python looks for garbage, instead of after 700."""
@@ -14,15 +17,21 @@ _USUAL = gc.get_threshold()
 
 
 def main() -> None:
-    """Run the command line; typed errors become one line and an exit code."""
+    """Run the command line; errors and signals become one line and an exit code."""
+    end_on_signals()
     settle_streams()
     # Nearly all that a short command makes is code, which stays to the end. To look
     # for garbage in it, meanwhile and at exit, takes a fifth of the command's time.
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)
-    from .commands import run_command
+    try:
+        from .commands import run_command
 
-    run_command()
+        run_command()
+    except Ended as ended:
+        with contextlib.suppress(OutputError):
+            ended.tell(as_json="--json" in sys.argv[1:])
+        raise
 
 
 def stay() -> None:

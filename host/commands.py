@@ -85,8 +85,6 @@ def _run(*, as_json: bool) -> None:
         usage = ErrorInfo(kind="usage", message=error.format_message())
         tell_error(usage, as_json=True)
         raise SystemExit(EXIT_BAD_INPUT) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
 def make_app(names: Collection[str] = _COMMANDS.keys()) -> typer.Typer:

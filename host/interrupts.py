@@ -1,40 +1,99 @@
-"""Runs the asynchronous part of a command so that Ctrl-C always ends it."""
+"""Ends a command when a signal says so, whenever it comes."""
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
+_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(SystemExit):
+    """A signal ended the command; its code is that of shells.
+
+    No KeyboardInterrupt, which libraries take for their own.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self._number = number
+
+    def tell(self, *, as_json: bool) -> None:
+        """Say so, as one line on standard error.
+
+        It may have come before anything of ours could be imported.
+        """
+        message = f"ended by {signal.Signals(self._number).name}"
+        error: dict[str, Any] = {
+            "kind": "interrupted",
+            "message": message,
+            "hint": None,
+            "retryable": False,
+            "details": {},
+        }
+        line = json.dumps({"error": error}) if as_json else f"toolcell: {message}"
+        print(line, file=sys.stderr, flush=True)
+
+
+def end_on_signals() -> None:
+    """Raise Ended when a signal to end comes, so that what is open is closed."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in _heeded():
+        signal.signal(number, _end)
+
+
+def _heeded() -> list[signal.Signals]:
+    """Return the signals that end a command; under `nohup` SIGHUP is none."""
+    hangup_ends = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    return [each for each in _TO_END if hangup_ends or each != signal.SIGHUP]
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise Ended(number)
 
 
 def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     """Run to the end, as `anyio.run` does.
 
-    There a Ctrl-C that comes right before the event loop goes to sleep is seen only
+    There a signal that comes right before the event loop goes to sleep is seen only
     when something else wakes it. A handler of the loop's own wakes it.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C came.
+        Ended: A signal came.
     """
     import asyncio
 
     import anyio
 
+    came: list[int] = []
+
     async def interruptible() -> T:
         task = asyncio.current_task()
         if task is None or threading.current_thread() is not threading.main_thread():
             return await function(*args)
+
+        def end(number: int) -> None:
+            came.append(number)
+            task.cancel()
+
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, task.cancel)
+        before = {number: signal.getsignal(number) for number in _heeded()}
+        for number in before:
+            loop.add_signal_handler(number, end, number)
         try:
             return await function(*args)
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler or signal.SIG_DFL)
 
     try:
         return anyio.run(interruptible)
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        raise Ended(came[0]) from None

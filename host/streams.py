@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from .exit_codes import EXIT_BROKEN_PIPE, EXIT_COULD_NOT_RUN
 
@@ -46,19 +46,20 @@ def settle_streams() -> None:
             setattr(sys, name, _telling(stream, descriptor))
 
 
-def _null(mode: str) -> TextIO:
+def _null(mode: str) -> IO[Any]:
     descriptor = os.open(os.devnull, os.O_RDWR)
     os.set_inheritable(descriptor, True)
     return open(descriptor, mode, encoding="utf-8", errors="replace", closefd=False)
 
 
 def _telling(stream: TextIO, descriptor: int) -> TextIO:
+    # With PYTHONUNBUFFERED it is no `line_buffering` that says so.
+    at_once = getattr(stream, "write_through", False)
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),
         encoding=stream.encoding,
         errors=stream.errors,
-        # With PYTHONUNBUFFERED it is no `line_buffering` that says so.
-        line_buffering=stream.line_buffering or getattr(stream, "write_through", False),
+        line_buffering=bool(stream.line_buffering or at_once),
     )
 
 

@@ -1,16 +1,25 @@
-"""Ctrl-C ends a command whenever it comes."""
+"""A signal ends a command whenever it comes, and nothing is left behind."""
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from toolcell.sandbox import host_cgroups
+
+from .cli import TOOLCELL
 
 # The signal reaches a thread beside the event loop's, which sleeps: as if it had come
 # right before the loop went to sleep, where nothing interrupts it.
 PROGRAM = """
 import os, signal, threading
 import anyio
-from toolcell.host.interrupts import run_async
+from toolcell.host.interrupts import Ended, run_async
 
 sleeping = threading.Event()
 main = threading.get_native_id()
@@ -31,8 +40,8 @@ async def sleep():
 threading.Thread(target=interrupt).start()
 try:
     run_async(sleep)
-except KeyboardInterrupt:
-    print("interrupted")
+except Ended as ended:
+    print(ended)
 """
 
 
@@ -45,4 +54,61 @@ def test_ctrl_c_wakes_a_loop_that_sleeps() -> None:
         timeout=100,
     )
 
-    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("130\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("option", ["--json", None])
+def test_a_signal_ends_a_run_and_its_cell(
+    tmp_path: Path, number: signal.Signals, option: str | None
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import time; time.sleep(600)")
+    options = ("--backend", "subprocess", *([option] if option else []))
+    arguments = [TOOLCELL, "run", str(program), *options]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+        while not groups(process.pid):
+            assert process.poll() is None
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+
+    assert process.returncode == 128 + number
+    assert f"ended by {number.name}" in told
+    assert told.count("\n") == 1
+    assert option is None or json.loads(told)["error"]["kind"] == "interrupted"
+    assert not groups(process.pid)
+
+
+def groups(pid: int) -> list[Path]:
+    """Return the control groups that a process made."""
+    return [
+        path
+        for place in set(host_cgroups.parents().values())
+        for path in Path(place).glob(f"toolcell-*-{pid}-*")
+    ]
+
+
+EARLY = """
+import os, signal, sys
+from toolcell.host import main
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "toolcell.host.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+main()
+"""
+
+
+def test_ctrl_c_at_the_start_is_told_like_any() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+    assert (done.returncode, done.stderr) == (130, "toolcell: ended by SIGINT\n")
