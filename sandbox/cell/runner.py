@@ -54,6 +54,8 @@ _MAX_TEXT = 64 * 1024
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
 FILE_NAME = "main.py"
+# An exit code beyond it is -1 to Python.
+_C_LONG = 1 << 63
 
 
 class Pipes:
@@ -408,7 +410,8 @@ def _exit_outcome(code: object) -> Outcome:
     if code is None:
         return Outcome(0, {"outcome": "exit"})
     if isinstance(code, int):
-        return Outcome(code & 0xFF, {"outcome": "exit"})
+        fits = -_C_LONG <= code < _C_LONG
+        return Outcome(code & 0xFF if fits else 0xFF, {"outcome": "exit"})
     print(code, file=sys.stderr)
     return Outcome(1, {"outcome": "exit"})
 
