@@ -109,7 +109,7 @@ def _read(path: Path, text: str) -> tuple[Any, Places]:
     if path.suffix == ".toml":
         try:
             return tomllib.loads(text, parse_float=Decimal), toml_places(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise PolicyError(f"{path}: {error}") from None
     if path.suffix in (".yaml", ".yml"):
         return yaml_document(path, text)

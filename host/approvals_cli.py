@@ -161,9 +161,9 @@ def _arguments(request: ApprovalRequest) -> str:
 
 
 def _name(by: str | None) -> str:
-    import getpass
+    from .user_name import user_name
 
-    return getpass.getuser() if by is None else by
+    return user_name() if by is None else by
 
 
 def _object(text: str | None) -> dict[str, Any] | None:

@@ -91,7 +91,8 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # Not of bad TOML alone: Python reads no number of more than 4,300 digits.
         raise ConfigError(f"{path}: {error}") from None
     return Source(
         path=path,
@@ -125,7 +126,7 @@ def _override(
 def _value(text: str) -> Any:
     try:
         read = tomllib.loads(f"value = {text}", parse_float=Decimal)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     # Further lines would be further keys.
     return read["value"] if len(read) == 1 else text

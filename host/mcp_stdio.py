@@ -6,7 +6,6 @@ any length. This one ends when it is told to, and answers what it cannot take.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from .host import Host
 from .mcp_caller import Caller
 from .mcp_server import McpServer
 from .strict_json import is_request, read_json
+from .user_name import user_name
 
 _CHUNK = 65_536
 _ANSWERED = re.compile(
@@ -191,7 +191,7 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
     caller = Caller(
         agent_id=agent_id,
         run_id=f"stdio-{uuid.uuid4().hex}",
-        approver=_user() if settings.elicitation else None,
+        approver=f"user {user_name()}" if settings.elicitation else None,
     )
     server = McpServer(host, lambda ctx: caller)
     wire = Wire(
@@ -235,10 +235,3 @@ def _taken(fd: int, other: int) -> int:
     os.dup2(other, fd)
     os.close(other)
     return mine
-
-
-def _user() -> str:
-    try:
-        return f"user {getpass.getuser()}"
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"

@@ -276,7 +276,7 @@ def _build_system(text: Any) -> _BuildSystem:
     try:
         table = tomllib.loads(text).get("build-system", {})
         return _BuildSystem.model_validate(table)
-    except (tomllib.TOMLDecodeError, ValidationError, TypeError, RecursionError) as why:
+    except (ValueError, TypeError, RecursionError) as why:
         raise PackageError(
             f"the source's pyproject.toml cannot be read: {why}",
             details={"reason": "build_failed"},

@@ -144,6 +144,7 @@ def test_a_mistake_is_told_with_its_line_and_column(
         ("p.toml", ""),
         ("p.toml", "policies = 3"),
         ("p.toml", "polices = []"),
+        pytest.param("p.toml", f"policies = {'9' * 5000}", id="digits"),
         ("p.yaml", ""),
         ("p.yaml", "- a"),
         ("p.yaml", "a: [" * 2000),

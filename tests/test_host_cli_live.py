@@ -39,6 +39,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+NAMELESS = """
+import pwd
+from toolcell.host import main
+
+pwd.getpwuid = {}.__getitem__
+main()
+"""
+"""The command, run by a uid that the machine has no name of."""
+
+
 class Asking:
     """A command that calls a tool and waits for a person."""
 
@@ -128,6 +138,24 @@ def test_watching_ends_when_nobody_reads(watching: Watching) -> None:
     process.stdin.flush()
 
     assert process.wait(60) == 141
+
+
+def test_a_user_without_a_name_answers(folder: Path, tmp_path: Path) -> None:
+    asking = Asking(folder)
+    request = asking.told().split()[-1]
+    config = str(folder / "toolcell.toml")
+    answer = ["approvals", "approve", request, "--json", "--config", config]
+    nobody = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", NAMELESS, *answer],
+        capture_output=True,
+        check=False,
+        env=nobody,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["approver"] == f"uid:{os.getuid()}"
+    assert asking.outcome() == (0, "42\n")
 
 
 def test_a_call_says_what_it_waits_for(folder: Path) -> None:

@@ -94,6 +94,7 @@ def test_every_section_is_read(tmp_path: Path) -> None:
         ("[tools]\nbuiltin = ['database']", "line 1, column 1: tools: the group"),
         ("[state]\non_failure = 'ajar'", "line 2, column 1: state.on_failure:"),
         ("[sandbox]\nbackend = ]", "at line 2, column 11"),
+        (f"[sandbox]\npool = {'9' * 5000}", "4300 digits"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(
@@ -147,6 +148,7 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
         ("TOOLCELL__SANDBOX__BACKND", "docker", "sandbox.backnd"),
         ("TOOLCELL__SANDBX__BACKEND", "docker", "sandbx"),
         ("TOOLCELL__SANDBOX__POOL", "many", "sandbox.pool"),
+        ("TOOLCELL__SANDBOX__POOL", "9" * 5000, "sandbox.pool"),
         ("TOOLCELL__PROFILE__X", "1", "stands for no key"),
         ("TOOLCELL__", "1", "stands for no key"),
         ("TOOLCELL__POLICIES__0__AGENT_ID", "b", "stands for no key"),
