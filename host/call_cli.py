@@ -20,10 +20,12 @@ from .options import (
 )
 from .safe_text import safe
 from .show import tell
+from .streams import prints_aside
 
 if TYPE_CHECKING:
     from toolcell.core import ToolCall, ToolResult
     from toolcell.guard import Approvals
+    from toolcell.tools import RunContext
 
 _EXIT_BY_STATUS = {"ok": 0, "error": 1, "denied": 3, "timeout": 124, "cancelled": 130}
 _LOOK_SECONDS = 0.5
@@ -46,7 +48,8 @@ def call(
 ) -> None:
     """Call a tool as an agent, through the guard. Exit codes are those of `run`."""
     asked = read_call(name, agent, arguments)
-    result = run_async(_call, config, asked, run, wait, out, as_json)
+    with prints_aside():
+        result = run_async(_call, config, asked, run, wait, out, as_json)
     if as_json:
         print(result.model_dump_json())
     elif result.ok:
@@ -83,20 +86,28 @@ async def _call(
     out: Path | None,
     as_json: bool,
 ) -> ToolResult:
-    import anyio
-
     from toolcell.tools import RunContext
 
     from .artifacts import FolderArtifacts
-    from .host import Host
-    from .run_command import make_folder
+    from .run_command import drop_if_empty, new_folder
 
-    sink = None
-    if out is not None:
-        make_folder(out)
-        sink = FolderArtifacts(out)
+    sink = None if out is None else FolderArtifacts(out)
+    run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
+    with new_folder(out):
+        result = await _outcome(path, asked, run, as_json)
+    if out is not None and not result.ok:
+        drop_if_empty(out)
+    return result
+
+
+async def _outcome(
+    path: Path, asked: ToolCall, run: RunContext, as_json: bool
+) -> ToolResult:
+    import anyio
+
+    from .host import Host
+
     async with Host.from_config(path) as host:
-        run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_tell_of_waiting, host.approvals, asked, as_json)
             result = await host.executor.outcome(asked, run=run)

@@ -40,7 +40,7 @@ def repl(
 
     from .repl import Repl
     from .repl_history import default_history, kept_history
-    from .run_command import make_folder
+    from .run_command import new_folder
     from .safe_text import safe
 
     options = {
@@ -54,11 +54,10 @@ def repl(
         **({"image": image} if image else {}),
     }
     config = SandboxConfig.model_validate(options)
-    if out is not None:
-        make_folder(out)
     manager = SandboxManager(config)
     # The loop has a thread of its own: Ctrl-C is this one's, and so is the terminal.
     with (
+        new_folder(out),
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(manager),
         kept_history(history or default_history()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,29 +104,39 @@ def _network(hosts: list[str]) -> dict[str, Any]:
 
 def read_program(file: str) -> str:
     """Return a program's text. Raises InvalidInputError that names the file."""
+    from toolcell.sandbox import Limits
+
+    data = _read(file, Limits().code_bytes, 0 if file == "-" else file)
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return data.decode("utf-8")
-    except FileNotFoundError:
-        raise InvalidInputError(f"there is no file {file}") from None
-    except IsADirectoryError:
-        raise InvalidInputError(f"{file} is a directory, not a program") from None
     except UnicodeDecodeError as error:
         raise InvalidInputError(
             f"{file} is not UTF-8 (byte {error.start})",
             hint="save the program as UTF-8",
         ) from None
-    except OSError as error:
-        raise InvalidInputError(f"cannot read {file}: {error.strerror}") from None
 
 
 def read_file(text: str) -> tuple[str, bytes]:
     """Return the path in the work dir and the bytes of LOCAL[:PATH]."""
+    from toolcell.sandbox import Limits
+
     local, _, path = text.partition(":")
+    return path or Path(local).name, _read(local, Limits().disk_mb << 20, local)
+
+
+def _read(file: str, most: int, source: str | int) -> bytes:
     try:
-        return path or Path(local).name, Path(local).read_bytes()
+        with open(source, "rb", closefd=source != 0) as opened:
+            data = opened.read(most + 1)
+    except FileNotFoundError:
+        raise InvalidInputError(f"there is no file {file}") from None
+    except IsADirectoryError:
+        raise InvalidInputError(f"{file} is a directory") from None
     except OSError as error:
-        raise InvalidInputError(f"cannot read {local}: {error.strerror}") from None
+        raise InvalidInputError(f"cannot read {file}: {error.strerror}") from None
+    if len(data) > most:
+        raise InvalidInputError(f"{file} has more than {most} bytes")
+    return data
 
 
 def parse_input(text: str) -> tuple[str, Any]:
@@ -137,6 +146,8 @@ def parse_input(text: str) -> tuple[str, Any]:
         raise InvalidInputError(f"--input {text!r} is not of the form name=value")
     try:
         return name, json.loads(value)
+    except RecursionError:
+        raise InvalidInputError(f"--input {name} is nested too deeply") from None
     except ValueError:
         return name, value
 
@@ -146,7 +157,13 @@ def exit_code_of(status: str, exit_code: int | None, signal_name: str | None) ->
     if status == "exit":
         return exit_code or 0
     if status == "crashed":
-        import signal
-
-        return 128 + getattr(signal.Signals, signal_name or "SIGABRT", 6)
+        return 128 + _number(signal_name or "SIGABRT")
     return _EXIT_BY_STATUS[status]
+
+
+def _number(signal_name: str) -> int:
+    import signal
+
+    # Real-time signals have numbers alone, but for the first and the last.
+    number = signal_name.removeprefix("SIG")
+    return int(number) if number.isdigit() else signal.Signals[signal_name]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,9 +48,8 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
         ToolcellError: It could not be run.
     """
     config = SandboxConfig(**options.config)
-    if options.out is not None:
-        make_folder(options.out)
-    result, notices = run_async(_run, config, options)
+    with new_folder(options.out):
+        result, notices = run_async(_run, config, options)
     unsaved = [] if options.out is None else save_artifacts(result, options.out)
     for line in (*unsaved, *notices):
         tell(line, as_json=options.as_json)
@@ -84,14 +85,33 @@ async def _run(
     return result, sandbox.notices
 
 
-def make_folder(path: Path) -> None:
-    """Make the folder for artifacts. Raises InvalidInputError."""
+@contextmanager
+def new_folder(path: Path | None) -> Iterator[None]:
+    """Make the folder for artifacts; without any it goes when an error comes.
+
+    Raises:
+        InvalidInputError: It is there, or cannot be made.
+    """
+    if path is None:
+        yield
+        return
     try:
         path.mkdir(mode=0o700)
     except OSError as error:
         raise InvalidInputError(
             f"cannot make the folder {path}: {error.strerror}", hint="name a new one"
         ) from None
+    try:
+        yield
+    except BaseException:
+        drop_if_empty(path)
+        raise
+
+
+def drop_if_empty(path: Path) -> None:
+    """Take a folder away that would be in the way of the next attempt."""
+    with suppress(OSError):
+        path.rmdir()
 
 
 def save_artifacts(result: ExecutionResult, folder: Path) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
 from typing import IO, Any, TextIO
 
 from .exit_codes import EXIT_BROKEN_PIPE, EXIT_COULD_NOT_RUN
@@ -61,6 +63,20 @@ def _telling(stream: TextIO, descriptor: int) -> TextIO:
         errors=stream.errors,
         line_buffering=bool(stream.line_buffering or at_once),
     )
+
+
+@contextlib.contextmanager
+def prints_aside() -> Iterator[None]:
+    """Send what tools print to standard error: standard output has the result alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def flush_streams() -> None:

@@ -33,10 +33,15 @@ def on(backend: BackendRow) -> list[str]:
         ("print(1)", 0, "ok"),
         ("1 / 0", 1, "error"),
         ("raise SystemExit(42)", 42, "exit"),
+        ("raise SystemExit(2**70)", 255, "exit"),
+        ("raise SystemExit(-(2**70))", 255, "exit"),
+        ("raise SystemExit(2**40 + 7)", 7, "exit"),
         ("while True: pass", 124, "timeout"),
         ("x = b'1' * (600 << 20)", 137, "out_of_memory"),
         ("import os; os.kill(os.getpid(), 9)", 137, "killed"),
         ("import os; os.kill(os.getpid(), 11)", 139, "crashed, SIGSEGV"),
+        ("import os; os.kill(os.getpid(), 34)", 162, "crashed, SIGRTMIN"),
+        ("import os; os.kill(os.getpid(), 40)", 168, "crashed, SIG40"),
     ],
 )
 def test_exit_codes_and_summary(code: str, exit_code: int, status: str) -> None:
@@ -135,8 +140,11 @@ def _command_lines() -> str:
     [
         (["run", "no-such-file.py"], "there is no file no-such-file.py"),
         (["run", "."], ". is a directory"),
+        (["run", "/dev/zero"], "has more than 1048576 bytes"),
+        (["run", "-", "--file", "/dev/zero:x"], "has more than 67108864 bytes"),
         (["run", "-", "--input", "novalue"], "not of the form name=value"),
         (["run", "-", "--input", "a-b=1"], "cannot be a variable"),
+        (["run", "-", "--input", "x=" + "[" * 50_000], "x is nested too deeply"),
         (["run", "-", "--timeout", "-1"], "wall_seconds"),
         (["run", "-", "--timeout", "nan"], "wall_seconds"),
         (["run", "-", "--memory", "1"], "memory_mb"),
@@ -273,4 +281,22 @@ def test_a_missing_file_for_the_work_dir_is_bad_input(tmp_path: Path) -> None:
     done = toolcell("run", "-", "--file", str(tmp_path / "none"), stdin=b"1")
 
     assert done.returncode == 2
-    assert b"cannot read" in done.stderr
+    assert b"there is no file" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "exit_code"),
+    [
+        (("--backend", "docker"), 4),
+        (("--input", "a-b=1", *SUBPROCESS), 2),
+    ],
+)
+def test_a_folder_is_not_left_behind_when_nothing_ran(
+    tmp_path: Path, options: tuple[str, ...], exit_code: int
+) -> None:
+    out = tmp_path / "out"
+    env = {"DOCKER_HOST": "unix:///nowhere/docker.sock", "PATH": "/usr/bin:/bin"}
+    done = toolcell("run", "-", "--out", str(out), *options, env=env, stdin=b"1")
+
+    assert done.returncode == exit_code
+    assert not out.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -292,3 +293,52 @@ def test_every_command_says_what_it_does(command: Command, group: str) -> None:
 
     assert done.code == 0
     assert "--help" in done.out
+
+
+OWN = """
+import os
+from toolcell.tools import tool
+
+@tool
+def chatty() -> int:
+    "Prints in three ways."
+    print("printed")
+    os.write(1, b"written")
+    os.system("echo echoed")
+    return 42
+"""
+
+
+def test_what_a_tool_prints_is_no_result(tmp_path: Path) -> None:
+    (tmp_path / "own_tools.py").write_text(OWN)
+    config = tmp_path / "toolcell.toml"
+    config.write_text(
+        "[tools]\npython = ['own_tools:chatty']\n"
+        "[[policies]]\nagent_id = 'a'\nallow = ['chatty']"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    options = ("--agent", "a", "--json", "--config", str(config))
+    done = toolcell("call", "chatty", *options, env=environ)
+
+    assert json.loads(done.stdout)["content"] == 42
+    assert all(said in done.stderr for said in (b"printed", b"written", b"echoed"))
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "inf"])
+def test_nobody_waits_for_such_a_time(host: Command, seconds: str) -> None:
+    as_agent = ("--agent", "assistant", "--args", SUM)
+    done = host("call", "calculate", *as_agent, f"--wait={seconds}", "--out", "out")
+
+    assert (done.code, done.out) == (2, "")
+    assert "cannot wait" in done.err
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(("name", "exit_code"), [("none", 2), ("run_shell", 3)])
+def test_a_call_that_did_not_run_leaves_no_folder(
+    host: Command, name: str, exit_code: int
+) -> None:
+    as_agent = ("--agent", "assistant", "--args", LIST_FILES, "--wait", "0")
+
+    assert host("call", name, *as_agent, "--out", "out").code == exit_code
+    assert not Path("out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from toolcell.core import Message, ToolCall, ToolcellError, ToolResult
+from toolcell.core import (
+    InvalidInputError,
+    Message,
+    ToolCall,
+    ToolcellError,
+    ToolResult,
+)
 from toolcell.guard import ActionGuard, CallFacts, Redactor
 
 from .circuit_breaker import CircuitBreaker
@@ -51,6 +58,14 @@ class RunContext:
     """Called as tools report; from a worker thread where they run in one."""
 
     artifacts: ArtifactSink | None = None
+
+    def __post_init__(self) -> None:
+        seconds = self.approval_seconds
+        if seconds is not None and not 0 <= seconds < math.inf:
+            raise InvalidInputError(
+                f"a call cannot wait {seconds} seconds for a person",
+                hint="name a finite number, 0 or more",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
