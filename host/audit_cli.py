@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toolcell.core import ConfigError
+from toolcell.core import AuditError, ConfigError
 
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .show import print_table
@@ -36,7 +36,10 @@ def verify(
 
     path, key = (file, None) if file is not None else _log(config)
     anchors = [AuditHead.parse(text) for text in anchor or []]
-    report = verify_audit(path, anchors=anchors, key=key)
+    try:
+        report = verify_audit(path, anchors=anchors, key=key)
+    except AuditError as error:
+        raise ConfigError(error.message) from None
     if as_json:
         problems = [
             {"kind": each.kind, "line": each.line, "detail": each.detail}
