@@ -148,7 +148,9 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
         ("TOOLCELL__SANDBOX__BACKND", "docker", "sandbox.backnd"),
         ("TOOLCELL__SANDBX__BACKEND", "docker", "sandbx"),
         ("TOOLCELL__SANDBOX__POOL", "many", "sandbox.pool"),
-        ("TOOLCELL__SANDBOX__POOL", "9" * 5000, "sandbox.pool"),
+        pytest.param(
+            *("TOOLCELL__SANDBOX__POOL", "9" * 5000, "sandbox.pool"), id="digits"
+        ),
         ("TOOLCELL__PROFILE__X", "1", "stands for no key"),
         ("TOOLCELL__", "1", "stands for no key"),
         ("TOOLCELL__POLICIES__0__AGENT_ID", "b", "stands for no key"),
