@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,12 +42,15 @@ class FileInfo(BaseModel):
     """Bytes."""
 
 
-def checked_path(path: str) -> str:
+def checked_path(where: str | PathLike[str]) -> str:
     """Return a path inside the work dir, `a/b` for `./a//b`.
 
     Raises:
-        InvalidInputError: It is empty, absolute, leads out, or is too long.
+        InvalidInputError: It is no text, empty, absolute, leads out, or is too long.
     """
+    path = os.fspath(where) if isinstance(where, PathLike) else where
+    if not isinstance(path, str):
+        raise InvalidInputError(f"a path must be text, not {type(path).__name__}")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     why = ""
     if not parts or path.startswith("/"):
@@ -69,6 +73,13 @@ def checked_path(path: str) -> str:
     return "/".join(parts)
 
 
+def _bytes_of(data: bytes | str) -> memoryview:
+    try:
+        return memoryview(data.encode() if isinstance(data, str) else data)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise InvalidInputError(f"this cannot be written to a file: {error}") from None
+
+
 class WorkDir:
     """The files of one cell, or of one branch of it.
 
@@ -81,7 +92,7 @@ class WorkDir:
         self._cell = cell
         self._branch = branch
 
-    async def write(self, path: str, data: bytes | str) -> None:
+    async def write(self, path: str | PathLike[str], data: bytes | str) -> None:
         """Write a file, its folders included; one that is there is replaced.
 
         Raises:
@@ -89,8 +100,7 @@ class WorkDir:
                 or the disk is full.
             CellLostError: The cell went away.
         """
-        whole = memoryview(data.encode() if isinstance(data, str) else data)
-        name, offset = checked_path(path), 0
+        whole, name, offset = _bytes_of(data), checked_path(path), 0
         while True:
             part = whole[offset : offset + _CHUNK_BYTES]
             await self._ask({"op": "write", "path": name, "offset": offset}, part)
@@ -98,7 +108,9 @@ class WorkDir:
             if offset >= len(whole):
                 return
 
-    async def read(self, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
+    async def read(
+        self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES
+    ) -> bytes:
         """Return a file's bytes; links are not followed.
 
         Raises:
@@ -136,7 +148,7 @@ class WorkDir:
         except (IndexError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell listed nonsense: {error}") from None
 
-    async def remove(self, path: str) -> None:
+    async def remove(self, path: str | PathLike[str]) -> None:
         """Remove a file, a link, or a folder with all that is in it.
 
         Raises:

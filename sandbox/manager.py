@@ -28,7 +28,7 @@ from .fair_queue import FairQueue
 from .files import WorkDir
 from .function_source import call_program
 from .pool import Pool, PoolStats
-from .program import make_program
+from .program import check_kinds, make_program
 from .result import Described, ExecutionResult, Usage
 from .selection import check_strength, open_backend
 from .session import Session
@@ -42,6 +42,7 @@ _STOP_SECONDS = 2.0
 
 
 async def _put_files(cell: Cell, files: Mapping[str, bytes | str] | None) -> None:
+    check_kinds(files=(files, Mapping))
     for path, data in (files or {}).items():
         await WorkDir(cell).write(path, data)
 
@@ -237,6 +238,12 @@ class SandboxManager:
         secrets: Mapping[str, SecretStr] | None = None,
         calls: HostCalls | None = None,
     ) -> Program:
+        check_kinds(
+            inputs=(inputs, Mapping),
+            limits=(limits, Limits),
+            secrets=(secrets, Mapping),
+            calls=(calls, HostCalls),
+        )
         own = self.config.limits
         restricted = self._open_backend.traits.level == "process"
         return make_program(

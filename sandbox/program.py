@@ -25,6 +25,15 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MAX_SECRET_BYTES = 65_536
 
 
+def check_kinds(**given: tuple[object, type]) -> None:
+    """Raise InvalidInputError if an argument is neither None nor of its kind."""
+    for name, (value, kind) in given.items():
+        if value is not None and not isinstance(value, kind):
+            raise InvalidInputError(
+                f"{name} must be a {kind.__name__}, not {type(value).__name__}"
+            )
+
+
 def make_program(
     code: str,
     language: Language,

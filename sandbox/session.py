@@ -11,6 +11,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,6 +261,8 @@ class Session:
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: uv is not installed, or there is no cell.
         """
+        if isinstance(packages, str):
+            raise InvalidInputError("packages must be a list, not one text")
         async with self._installing:
             wanted = (*self._packages, *packages)
             await self._manager.install(wanted, on_step=on_step)
@@ -404,12 +407,14 @@ class Session:
             async with self._trunk as cell:
                 await self._cut(cell, self._branch)
 
-    async def write_file(self, path: str, data: bytes | str) -> None:
+    async def write_file(self, path: str | PathLike[str], data: bytes | str) -> None:
         """Write a file of the work dir, with its folders; as `WorkDir.write`."""
         async with self._trunk as cell:
             await WorkDir(cell, self._line).write(path, data)
 
-    async def read_file(self, path: str, max_bytes: int = MAX_READ_BYTES) -> bytes:
+    async def read_file(
+        self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES
+    ) -> bytes:
         """Return the bytes of a file of the work dir; as `WorkDir.read`."""
         async with self._trunk as cell:
             return await WorkDir(cell, self._line).read(path, max_bytes)
@@ -419,7 +424,7 @@ class Session:
         async with self._trunk as cell:
             return await WorkDir(cell, self._line).list(path)
 
-    async def remove(self, path: str) -> None:
+    async def remove(self, path: str | PathLike[str]) -> None:
         """Remove a file or a folder of the work dir; as `WorkDir.remove`."""
         async with self._trunk as cell:
             await WorkDir(cell, self._line).remove(path)

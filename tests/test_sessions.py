@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+from typing import Any
+
 import anyio
 import pytest
 
-from toolcell.core import CellLostError
+from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager
 
 pytestmark = pytest.mark.anyio
@@ -110,3 +113,27 @@ async def test_bash_and_python_share_the_work_dir(sandbox: SandboxManager) -> No
         result = await session.run("open('note').read()", fresh=True)
 
     assert result.value == "from-bash\n"
+
+
+@pytest.mark.promise("P-01")
+async def test_a_wrong_argument_costs_no_state(sandbox: SandboxManager) -> None:
+    odd: Any = 5
+    async with sandbox.session() as session:
+        await session.run("x = 41")
+        for wrong in (
+            lambda: session.write_file("a.txt", odd),
+            lambda: session.write_file(odd, "text"),
+            lambda: session.write_file("a.txt", "\ud800"),
+            lambda: session.read_file(odd),
+            lambda: session.run("1", calls=odd),
+            lambda: session.run("1", inputs=odd),
+            lambda: session.run("1", limits=odd),
+            lambda: session.run("1", secrets=odd),
+            lambda: session.install("numpy"),
+        ):
+            with pytest.raises(InvalidInputError):
+                await wrong()
+        await session.write_file(PurePosixPath("a.txt"), "text")
+        result = await session.run("x + len(open('a.txt').read())")
+
+    assert (result.value, result.state) == (45, "kept")
