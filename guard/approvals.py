@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal, ParamSpec, TypeVar
-from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -52,6 +52,9 @@ class _Question:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
+        self.waiting = 0
+        """How many calls wait for the answer."""
+
         self.asked = False
         """Whether the handler is at it."""
 
@@ -120,8 +123,8 @@ class Approvals:
         self._wait_seconds = wait_seconds
         self._expiry_seconds = expiry_seconds
         self._max_pending = max_pending
-        # Each lives as long as calls wait for its answer.
-        self._questions = WeakValueDictionary[str, _Question]()
+        self._questions: dict[str, _Question] = {}
+        self._counting = threading.Lock()
 
     @property
     def wait_seconds(self) -> float:
@@ -237,26 +240,42 @@ class Approvals:
     ) -> Answer:
         """Wait for an answer, and run the handler unless it runs for another call."""
         result: Answer | StoreUnavailableError
-        async with anyio.create_task_group() as tasks:
-            try:
-                result = await self._look(call, request, seconds, tasks)
-            except StoreUnavailableError as error:
-                # Raised in here it would come out as an exception group.
-                result = error
-            tasks.cancel_scope.cancel()
+        with self._question(request.id) as question:
+            async with anyio.create_task_group() as tasks:
+                try:
+                    result = await self._look(call, request, seconds, question, tasks)
+                except StoreUnavailableError as error:
+                    # Raised in here it would come out as an exception group.
+                    result = error
+                tasks.cancel_scope.cancel()
         if isinstance(result, Answer):
             return result
         raise result
+
+    @contextmanager
+    def _question(self, request_id: str) -> Iterator[_Question]:
+        """Hold the question that all who wait for this answer share."""
+        with self._counting:
+            question = self._questions.setdefault(request_id, _Question())
+            question.waiting += 1
+        try:
+            yield question
+        finally:
+            with self._counting:
+                question.waiting -= 1
+                if not question.waiting:
+                    # Who comes later asks anew.
+                    del self._questions[request_id]
 
     async def _look(
         self,
         call: ToolCall,
         request: ApprovalRequest,
         seconds: float,
+        question: _Question,
         tasks: TaskGroup,
     ) -> Answer:
         """Look at the store until there is an answer, or nobody is left to give one."""
-        question = self._questions.setdefault(request.id, _Question())
         gone = anyio.Event()
         pause = _FIRST_PAUSE_SECONDS
         with anyio.move_on_after(seconds):

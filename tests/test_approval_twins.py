@@ -91,3 +91,19 @@ async def test_what_is_answered_elsewhere_is_not_asked_again() -> None:
 
     said = [answer.approver for answer in twins.answers.values()]
     assert (said, twins.asked) == (["bob", "bob"], 1)
+
+
+async def test_who_comes_later_asks_anew() -> None:
+    asked: list[object] = []
+
+    async def nobody(_: ApprovalRequest) -> None:
+        # As a traceback would, it keeps alive what the first call waited for.
+        asked.append([*approvals._questions.values()])
+
+    approvals = Approvals(ApprovalStore(), handler=nobody)
+    for _ in range(2):
+        answer = await approvals.ask(CALL, FACTS, ASKED)
+        assert not answer.approved
+
+    assert len(asked) == 2
+    assert approvals._questions == {}

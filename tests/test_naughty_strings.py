@@ -344,7 +344,8 @@ async def written_to_the_result_pipe(cell: Session, data: bytes) -> ExecutionRes
 
 def strictly_read(word: bytes) -> tuple[str, Any]:
     """Return the status and value that a program's word must lead to."""
-    if word.count(b"\n") > 1:
+    # Deeper than what a cell's own runner reports.
+    if word.count(b"\n") > 1 or b"[" * 120 in word:
         return "exit", None
     try:
         return "ok", strict_json(word)["value"]["json"]
