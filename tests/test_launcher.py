@@ -57,16 +57,23 @@ def collected(pidfd: int) -> bool:
 async def cancel_at_its_launch(
     manager: SandboxManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Begin a run, and cancel it when the launcher has been asked for its cell."""
+    """Begin a run and cancel it at its launch; the launcher answers all the same."""
+    send = socket.send_fds
+    asked: list[tuple[Any, Any, list[int]]] = []
+
+    def send_later(control: Any, message: Any, fds: list[int]) -> int:
+        # Asked for now, it might be answered before the run is cancelled.
+        asked.append((control, message, [os.dup(fd) for fd in fds]))
+        scope.cancel()
+        return 1
+
     with anyio.CancelScope() as scope, monkeypatch.context() as patch:
-        send = socket.send_fds
-
-        def send_and_cancel(*arguments: Any) -> int:
-            scope.cancel()
-            return send(*arguments)
-
-        patch.setattr(socket, "send_fds", send_and_cancel)
+        patch.setattr(socket, "send_fds", send_later)
         await manager.run("1", limits=Limits(pids=40))
+    [(control, message, fds)] = asked
+    send(control, message, fds)
+    for fd in fds:
+        os.close(fd)
     assert scope.cancelled_caught
 
 
