@@ -52,12 +52,14 @@ class Twins:
             self.store, handler=self._handle, answered_elsewhere=answered_elsewhere
         )
         self.asked = 0
+        self.begun = anyio.Event()
         self.answers: dict[str, Answer] = {}
         self.scopes = {name: anyio.CancelScope() for name in ("first", "second")}
 
     async def _handle(self, _: ApprovalRequest) -> Approve:
         self.asked += 1
         if self.asked == 1:
+            self.begun.set()
             await anyio.sleep_forever()
         return Approve(approver="anna")
 
@@ -73,6 +75,7 @@ async def test_a_caller_that_gives_up_leaves_the_question_to_the_others() -> Non
         for name in twins.scopes:
             tasks.start_soon(twins.wait, name)
             await twins.store.seen(name)
+            await twins.begun.wait()
         twins.scopes["first"].cancel()
 
     assert [*twins.answers] == ["second"]
