@@ -19,6 +19,7 @@ from functools import partial
 from typing import Literal, ParamSpec, TypeVar
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
@@ -289,6 +290,8 @@ class Approvals:
                 if self._desk.clock() >= request.expires_at:
                     break
                 handler = self._handler
+                # Who was cancelled while the store was looked at asks nobody.
+                await anyio.lowlevel.checkpoint_if_cancelled()
                 if handler is not None and question.take():
                     tasks.start_soon(self._handle, handler, request, question, gone)
                 elif not (handled or self._answered_elsewhere):
