@@ -387,7 +387,7 @@ class Cell:
         await self._channel.send(encode_head(header, len(payload)), payload)
 
     def _request(self, program: Program) -> bytes:
-        limits = program.limits
+        limits, calls = program.limits, program.calls
         held = self.traits.enforced_by.get("memory_mb") == "cgroup"
         watch = not held and not program.unwatched
         header: dict[str, Any] = {
@@ -404,8 +404,10 @@ class Cell:
             "final": program.final,
             "branch": program.branch,
             "streamed": program.streamed,
-            "tools": list(program.calls.names) if program.calls else [],
-            "calls_at_once": program.calls.max_concurrency if program.calls else 8,
+            "tools": list(calls.names) if calls else [],
+            "calls_at_once": (
+                calls.max_concurrency if calls else RUN_DEFAULTS["calls_at_once"]
+            ),
             "packages": program.packages,
             "network": program.egress.request if program.egress else None,
         }
@@ -445,10 +447,9 @@ class Cell:
                 raise FrameError(f"unexpected frame {kind[:40]!r}")
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
-        if kind == "output" or kind == "tail":
+        if on_output is not None and kind in ("output", "tail"):
             # Outside: what it raises is no word of the cell's.
-            if on_output is not None:
-                on_output(header["stream"], payload)
+            on_output(header["stream"], payload)
         return False
 
     def result(self, report: RunReport, program: Program) -> ExecutionResult:

@@ -70,9 +70,11 @@ class Accounts:
         # What each fork starts out with, for kernels that know no shares.
         watched = request["watch_memory_bytes"]
         self._baseline = _resident_bytes("self") if watched else 0
-        counted = request["cpu_seconds"] or self._counts_alone(request)
+        alone = self._counts_alone(request)
+        if alone:
+            self._own_before = time.process_time()
+        counted = alone or request["cpu_seconds"]
         self._cpu_before = self._read_cpu_seconds() if counted else 0.0
-        self._own_before = time.process_time()
 
     def rest(self) -> None:
         """Count what is yet to come to the next run."""
