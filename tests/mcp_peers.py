@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import anyio
 
 from toolcell.tools import MCPCommand, MCPPins, MCPToolset
 
 from .process_tree import alive
+from .waiting import until
 
 SERVER = Path(__file__).with_name("mcp_test_server.py")
-SECONDS = 60.0
-"""How long a test waits for what another process does; one of them may be starting."""
-
 OPEN = {"type": "object"}
 
 
@@ -65,12 +60,6 @@ class Scripted:
     def pids(self) -> list[int]:
         """The servers that were started."""
         return [int(line.split()[0]) for line in self.log("started")]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(SECONDS):
-        while not condition():
-            await anyio.sleep(0.01)
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -23,16 +22,11 @@ from toolcell.sandbox import (
 from toolcell.sandbox.cell_client import Cell
 
 from .conftest import SUBPROCESS, BackendRow
+from .waiting import until
 
 pytestmark = pytest.mark.anyio
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(30):
-        while not condition():
-            await anyio.sleep(0.005)
 
 
 async def test_runs_that_end_while_others_are_stopped_do_no_harm(

@@ -45,14 +45,18 @@ except Ended as ended:
 """
 
 
-def test_ctrl_c_wakes_a_loop_that_sleeps() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+def ran(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
         capture_output=True,
         text=True,
         check=False,
         timeout=100,
     )
+
+
+def test_ctrl_c_wakes_a_loop_that_sleeps() -> None:
+    done = ran(PROGRAM)
 
     assert (done.stdout, done.returncode) == ("130\n", 0), done.stderr
 
@@ -103,12 +107,6 @@ main()
 
 
 def test_ctrl_c_at_the_start_is_told_like_any() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EARLY],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    done = ran(EARLY)
 
     assert (done.returncode, done.stderr) == (130, "toolcell: ended by SIGINT\n")

@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,9 @@ from toolcell.sandbox import pool as pool_module
 
 from .conftest import SUBPROCESS
 from .process_tree import alive, children
+from .waiting import until
 
 pytestmark = pytest.mark.anyio
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(30):
-        while not condition():
-            await anyio.sleep(0.005)
 
 
 def launcher_of(manager: SandboxManager) -> Any:

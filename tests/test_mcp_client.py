@@ -34,8 +34,9 @@ from toolcell.tools import (
 )
 
 from .executor_tools import call, executor
-from .mcp_peers import Scripted, definition, processes_of, until
+from .mcp_peers import Scripted, definition, processes_of
 from .process_tree import alive
+from .waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from toolcell.core import ConfigError, ToolExecutionError, ToolResult
 from toolcell.tools import MCPEndpoint, MCPToolset
 
 from .executor_tools import call, executor
-from .mcp_peers import definition, until
+from .mcp_peers import definition
+from .waiting import until
 
 pytestmark = pytest.mark.anyio
 

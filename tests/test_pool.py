@@ -20,6 +20,7 @@ from toolcell.sandbox.fair_queue import FairQueue
 from toolcell.sandbox.pool import FillRate, Pool
 
 from .conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
+from .waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -261,12 +262,6 @@ async def test_who_waits_hears_that_the_manager_closes() -> None:
         await session.__aexit__(None, None, None)
 
     assert said == ["told"]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(30):
-        while not condition():
-            await anyio.sleep(0.005)
 
 
 def full(manager: SandboxManager) -> bool:
