@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import marshal
+from collections.abc import Iterator
 from importlib import resources
+from importlib.resources.abc import Traversable
 from types import CodeType
 from typing import Any
 
 _PACKAGE = "toolcell_cell"
+_SOURCE = "toolcell.sandbox.cell"
 # The marshal format that every Python 3 reads; code objects need the same Python.
 _MARSHAL_VERSION = 2
 
@@ -30,10 +33,11 @@ def read(size):
     return data
 class Bundle:
     modules = marshal.loads(read(int(read(8), 16)))
+    packages = {{name.rpartition(".")[0] for name in modules}}
     compiled = {{}}
     def find_spec(self, name, path=None, target=None):
         if name in self.modules:
-            package = name == "{_PACKAGE}"
+            package = name in self.packages
             return ModuleSpec(name, self, origin=name, is_package=package)
     def create_module(self, spec):
         return None
@@ -52,25 +56,25 @@ sys.modules["{_PACKAGE}." + sys.argv[1]].main(*[int(word) for word in sys.argv[2
 @functools.cache
 def bundle() -> bytes:
     """Return the sources of a cell, for any python3, behind their length."""
-    folder = resources.files("toolcell.sandbox").joinpath("cell")
-    modules: dict[str, str] = {_PACKAGE: ""}
-    for name in _module_names():
-        text = folder.joinpath(f"{name}.py").read_text(encoding="utf-8")
-        modules[f"{_PACKAGE}.{name}"] = text
-    return _pack(modules)
+    return _pack(
+        {
+            name: path.read_text(encoding="utf-8")
+            for name, path in module_files().items()
+        }
+    )
 
 
 @functools.cache
 def compiled_bundle() -> bytes:
     """Return the compiled modules of a cell, for this very interpreter."""
-    modules: dict[str, CodeType | str] = {_PACKAGE: ""}
-    for name in _module_names():
-        spec = importlib.util.find_spec(f"toolcell.sandbox.cell.{name}")
+    modules: dict[str, CodeType] = {}
+    for name in module_files():
+        spec = importlib.util.find_spec(name.replace(_PACKAGE, _SOURCE, 1))
         assert spec is not None
         assert spec.loader is not None
         # Comes from the byte code cache where that is fresh.
         code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
-        modules[f"{_PACKAGE}.{name}"] = _renamed(code, f"<{_PACKAGE}.{name}>")
+        modules[name] = _renamed(code, f"<{name}>")
     return _pack(modules)
 
 
@@ -83,14 +87,20 @@ def _renamed(code: CodeType, name: str) -> CodeType:
     return code.replace(co_filename=name, co_consts=constants)
 
 
-def _module_names() -> list[str]:
-    folder = resources.files("toolcell.sandbox").joinpath("cell")
-    names = sorted(entry.name for entry in folder.iterdir())
-    return [
-        name.removesuffix(".py")
-        for name in names
-        if name.endswith(".py") and name != "__init__.py"
-    ]
+def module_files() -> dict[str, Traversable]:
+    """Return each module of the cell and of its packages, by its name in a cell."""
+    return dict(_below(_PACKAGE, resources.files(_SOURCE)))
+
+
+def _below(package: str, folder: Traversable) -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        name, dot, ending = entry.name.partition(".")
+        if (name, ending) == ("__init__", "py"):
+            yield package, entry
+        elif ending == "py":
+            yield f"{package}.{name}", entry
+        elif not dot and name != "__pycache__":
+            yield from _below(f"{package}.{name}", entry)
 
 
 def _pack(modules: Any) -> bytes:

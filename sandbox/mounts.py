@@ -249,4 +249,5 @@ def _mount_points() -> Iterator[str]:
 def _own_programs() -> Iterator[str]:
     """Yield the folders that this very process runs from."""
     yield from (sys.prefix, sys.base_prefix)
-    yield str(Path(__file__).resolve().parent.parent)
+    # The folder that holds all rooms of toolcell, however deep this module lies.
+    yield str(Path(__file__).resolve().parents[__name__.count(".") - 1])

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import toolcell.guard
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Mount, SandboxConfig, SandboxManager, subprocess_backend
 
@@ -312,6 +313,19 @@ def test_programs_of_the_host_are_never_writable(source: str) -> None:
     assert "read-only" in why or "to programs" in why
     if source == "/usr":
         assert Mount(source=source, target="/data").read_only
+
+
+@pytest.mark.attack(23)
+@pytest.mark.parametrize(
+    "folder", ["", "core", "guard", "host", "sandbox", "sandbox/cell", "tools"]
+)
+@pytest.mark.promise("P-30")
+def test_the_folders_of_toolcell_are_never_writable(folder: str) -> None:
+    # Of the package that runs, be it this checkout or an installed one.
+    rooms = os.path.dirname(os.path.dirname(os.path.realpath(toolcell.guard.__file__)))
+    why = refused(source=os.path.join(rooms, folder), read_only=False)
+
+    assert "read-only" in why or "to programs" in why
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from toolcell.core import ConfigError, DuplicateToolError, ToolError, ToolNotFoundError
 from toolcell.tools import (
@@ -65,6 +66,19 @@ def test_functions_become_tools_when_they_are_registered() -> None:
     assert made.parameters["properties"]["b"] == {"default": 1, "type": "integer"}
     assert sync.parameters["properties"] == {}
     assert registry.list_tools() == ["plus", "one"]
+
+
+def test_annotations_may_name_what_the_registering_function_defines() -> None:
+    class Point(BaseModel):
+        x: int
+
+    def double(point: Point) -> int:
+        """Return twice x."""
+        return 2 * point.x
+
+    schema = ToolRegistry().register(double).parameters
+
+    assert "Point" in str(schema)
 
 
 def test_the_decorator_of_a_registry_registers_gr_03_x_08() -> None:

@@ -165,7 +165,8 @@ def local_names(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_ours(scope: Mapping[str, Any]) -> bool:
-    return scope.get("__name__") == "abc" or scope.get("__package__") == __package__
+    name = str(scope.get("__name__"))
+    return name == "abc" or f"{name}.".startswith("toolcell.tools.")
 
 
 def unresolved(function: str, missing: str | None) -> ConfigError:

@@ -1,0 +1,54 @@
+"""The bundle carries every module of a cell, in packages of any depth."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolcell.sandbox import bundle
+
+from .attack_rows import ROOT
+
+
+def test_the_bundle_names_every_module_of_a_cell() -> None:
+    folder = ROOT / "sandbox" / "cell"
+    parts = [
+        path.relative_to(folder).with_suffix("").parts for path in folder.rglob("*.py")
+    ]
+    names = {
+        ".".join(("toolcell_cell", *(each for each in part if each != "__init__")))
+        for part in parts
+    }
+
+    assert bundle.module_files().keys() == names
+    assert len(names) > 25
+
+
+def test_a_module_of_a_package_of_the_bundle_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "__init__": "",
+        "inner/__init__": "",
+        "inner/deep/__init__": "",
+        "inner/deep/leaf": "from ...values import ANSWER\nfrom .. import sibling",
+        "inner/sibling": "",
+        "values": "ANSWER = 42",
+        "start": "from .inner.deep import leaf\ndef main(): print(leaf.ANSWER)",
+    }.items():
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
+    done = subprocess.run(
+        bundle.command(sys.executable, "start"),
+        input=bundle.bundle.__wrapped__(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == (b"42\n", b"")
