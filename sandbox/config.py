@@ -309,8 +309,8 @@ class SandboxConfig(_Model):
     """How and where a `SandboxManager` runs programs."""
 
     backend: Backend = "auto"
-    """`auto` takes Docker where its daemon answers, else the subprocess backend
-    if `minimum_isolation` allows that."""
+    """`auto` takes Docker where its engine answers, else the subprocess backend if
+    `minimum_isolation` allows that and neither `runtime` nor `image` is named."""
 
     minimum_isolation: IsolationLevel = "namespaces"
     """The weakest wall that is accepted. Nothing weaker is ever used."""
@@ -319,11 +319,13 @@ class SandboxConfig(_Model):
     """The weakest holder of a limit that is accepted (`Usage.enforced_by`)."""
 
     image: Annotated[str, Field(min_length=1, max_length=255)] = "python:3.12-slim"
-    """The image of Docker cells; any with python3 3.8 or newer."""
+    """The image of Docker cells; any with python3 3.8 or newer. Whoever names one asks
+    for Docker: without the engine or the image nothing runs."""
 
     runtime: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
-    """The engine's runtime (runc, runsc, kata); None takes the engine's default. Not
-    with the subprocess backend; where `auto` takes that, a notice says so."""
+    """The engine's runtime (runc, runsc, kata); None takes the engine's default.
+    Whoever names one asks for Docker: without the engine or the runtime nothing
+    runs."""
 
     docker_host: str | None = None
     """The engine's address; None takes DOCKER_HOST or the local socket."""
@@ -411,9 +413,14 @@ class SandboxConfig(_Model):
                 f"the subprocess backend never gives {self.minimum_isolation!r} "
                 "isolation; use backend='docker'"
             )
-        if self.backend == "subprocess" and self.runtime is not None:
+        if self.backend == "subprocess" and self.names_docker:
+            named = f"runtime {self.runtime!r}" if self.runtime else "image"
             raise ValueError(
-                f"the subprocess backend has no runtime {self.runtime!r}; "
-                "use backend='docker'"
+                f"the subprocess backend has no {named}; use backend='docker'"
             )
         return self
+
+    @property
+    def names_docker(self) -> bool:
+        """Whether a runtime or an image is named: what Docker alone can give."""
+        return self.runtime is not None or "image" in self.model_fields_set

@@ -377,8 +377,18 @@ def _nobody_answers(
     error: Exception | str, config: SandboxConfig
 ) -> SandboxUnavailableError:
     place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
+    details = {"error": str(error)}
+    if isinstance(error, PermissionError):
+        return SandboxUnavailableError(
+            f"this user may not speak to the Docker engine at {place}",
+            hint="join the group of its socket, mostly `docker`, and log in again",
+            details=details,
+        )
+    other = "use backend='subprocess'"
+    if config.names_docker:
+        other = "leave `runtime` and `image` out"
     return SandboxUnavailableError(
         f"no Docker engine answers at {place}",
-        hint="start it, set DOCKER_HOST, or use backend='subprocess'",
-        details={"error": str(error)},
+        hint=f"start it, set DOCKER_HOST, or {other}",
+        details=details,
     )

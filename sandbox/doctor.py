@@ -92,7 +92,7 @@ async def examine(config: SandboxConfig | None = None) -> Report:
     backend, level = None, None
     if docker_level is not None:
         backend, level = "docker", docker_level
-    elif subprocess_works:
+    elif subprocess_works and not config.names_docker:
         backend, level = "subprocess", "namespaces"
     checks = (*namespaces, *subprocess_checks, *docker_checks)
     return Report(backend=backend, level=level, checks=checks)

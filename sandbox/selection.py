@@ -15,7 +15,7 @@ async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]
     Raises:
         SandboxUnavailableError: Nothing here gives what is asked for.
     """
-    if config.backend == "docker":
+    if config.backend == "docker" or config.names_docker:
         return await _start_docker(config), ()
     if config.backend == "subprocess":
         return await _open_subprocess(config)
@@ -26,8 +26,7 @@ async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]
             raise
         why = error.message
     backend, notices = await _open_subprocess(config)
-    without = f", without the runtime {config.runtime!r}" if config.runtime else ""
-    return backend, (f"using the subprocess backend{without}: {why}", *notices)
+    return backend, (f"using the subprocess backend: {why}", *notices)
 
 
 async def _start_docker(config: SandboxConfig) -> Backend:

@@ -126,7 +126,7 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
     environ = {
         "TOOLCELL__SANDBOX__BACKEND": "subprocess",
         "TOOLCELL__SANDBOX__LIMITS__WALL_SECONDS": "2.5",
-        "TOOLCELL__SANDBOX__IMAGE": "python:3.12",
+        "TOOLCELL__SANDBOX__DOCKER_HOST": "tcp://127.0.0.1:9",
         "TOOLCELL__SANDBOX__ENV": "{ LANG = 'C' }",
         "TOOLCELL__TOOLS__BUILTIN": '["code"]',
         "TOOLCELL__AUDIT__PATH": "log.jsonl",
@@ -136,7 +136,7 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
 
     assert (config.sandbox.backend, config.sandbox.pool) == ("subprocess", 1)
     assert config.sandbox.limits.wall_seconds == 2.5
-    assert config.sandbox.image == "python:3.12"
+    assert config.sandbox.docker_host == "tcp://127.0.0.1:9"
     assert config.sandbox.env == {"LANG": "C"}
     assert config.tools.builtin == ("code",)
     assert config.audit.path == tmp_path / "log.jsonl"
