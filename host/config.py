@@ -130,8 +130,10 @@ class ToolsConfig(Model):
 
     max_sessions: Annotated[int, Field(ge=1, le=4095)] = 8
     """Sessions of code and files open at once, of all agents. When it is reached the
-    agent that has most loses the one that has been idle longest; if all are at work, a
-    new one is refused. Idle ones end after `sandbox.session_idle_seconds`."""
+    agent that has most loses the one that has been idle longest; if all of those are at
+    work, an agent that has none or two fewer waits for the next, up to
+    `sandbox.limits.wall_seconds`, and others are refused. Idle ones end after
+    `sandbox.session_idle_seconds`."""
 
     @property
     def groups(self) -> dict[Group, set[str]]:

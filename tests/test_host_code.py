@@ -10,11 +10,14 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.host import Host, HostConfig
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import CodeSessions, Progress, RunContext
+
+from .waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -288,16 +291,65 @@ async def test_a_session_that_is_at_work_is_never_taken_away() -> None:
     async with opened(max_sessions=2) as desk:
         sessions = desk.host.sessions
         assert sessions is not None
-        async with sessions.use("a", "1"), sessions.use("a", "2"):
-            refused = await desk("run_python", session="3", code="1")
+        async with sessions.use("a", "1"), sessions.use("b", "1"):
             with pytest.raises(SandboxUnavailableError) as caught:
-                async with sessions.use("b", "1"):
+                async with sessions.use("b", "2"):
                     pass
+            refused = await desk("run_python", session="3", code="1")
         assert await desk.value("1", session="3") == 1
 
     assert refused.startswith("error: 2 sessions of code are at work")
     assert caught.value.details["reason"] == "sessions_full"
     assert caught.value.retryable
+
+
+@pytest.mark.finding("A25")
+async def test_an_agent_at_work_in_all_sessions_leaves_one_to_another() -> None:
+    async with opened(max_sessions=2) as desk:
+        sessions = desk.host.sessions
+        assert sessions is not None
+        ends = {key: anyio.Event() for key in ("1", "2")}
+
+        async def greedy(key: str, *, task_status: TaskStatus[None]) -> None:
+            async with sessions.use("a", key):
+                task_status.started()
+                await ends[key].wait()
+
+        async def other(agent: str, told: list[Any]) -> None:
+            told.append(await desk.value("x = 1\nx", agent=agent))
+            told.append(await desk.value("x", agent=agent))
+
+        told: list[Any] = []
+        async with anyio.create_task_group() as tasks:
+            for key in ends:
+                await tasks.start(greedy, key)
+            tasks.start_soon(other, "b", told)
+            # Its oldest is asked back: who is at work there goes on, nobody new begins.
+            while not isinstance(again := await desk("run_python", "1", code="1"), str):
+                pass
+            assert told == []
+            ends["1"].set()
+            await until(lambda: len(told) == 2)
+            ends["2"].set()
+
+    assert again.startswith("error: 2 sessions of code are at work")
+    assert told == [1, 1]
+
+
+@pytest.mark.finding("A25")
+async def test_who_waits_for_a_session_waits_no_longer_than_a_program_may_run() -> None:
+    async with opened(max_sessions=1, limits={"wall_seconds": 1}) as desk:
+        sessions = desk.host.sessions
+        assert sessions is not None
+        async with sessions.use("a", "1"):
+            with pytest.raises(SandboxUnavailableError) as caught:
+                async with sessions.use("b", "1"):
+                    pass
+        # The one that was asked back has ended all the same.
+        async with sessions.use("b", "1"):
+            assert len(sessions) == 1
+
+    assert caught.value.details["reason"] == "sessions_full"
 
 
 async def test_idle_sessions_end_and_leave_their_cells() -> None:

@@ -24,6 +24,12 @@ class CodeSession:
     error: ToolcellError | None = None
     users: int = 0
     used: float = field(default_factory=anyio.current_time)
+    leaving: bool = False
+    """Whether it ends when nobody is at work in it any more."""
+
+    turn: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """In which it waits for a place."""
+
     ready: anyio.Event = field(default_factory=anyio.Event)
     over: anyio.Event = field(default_factory=anyio.Event)
     closed: anyio.Event = field(default_factory=anyio.Event)
@@ -45,14 +51,17 @@ class CodeSessions:
     Args:
         sandbox: Where the cells are; open, and closed by its owner after this.
         max_sessions: Sessions open at once. When it is reached the agent that has
-            most of them loses the one that has been idle longest; if all of them are
-            at work, a new one is refused.
+            most of them loses the one that has been idle longest; if all of those are
+            at work, it loses one as soon as nobody is at work in it, to an agent that
+            has none or two fewer. Who waits so waits for the sandbox's `wall_seconds`
+            at most, and is refused then. Others are refused at once.
 
     Raises:
         ConfigError: The sandbox would have no cell left for anything else.
     """
 
     _tasks: anyio.abc.TaskGroup
+    _places: anyio.CapacityLimiter
 
     def __init__(self, sandbox: SandboxManager, *, max_sessions: int = 8) -> None:
         if not 1 <= max_sessions < sandbox.config.max_concurrency:
@@ -61,10 +70,12 @@ class CodeSessions:
             )
         self._sandbox = sandbox
         self._max_sessions = max_sessions
+        self._wait_seconds = sandbox.config.limits.wall_seconds
         self._idle_seconds = sandbox.config.session_idle_seconds
         self._open: dict[tuple[str | None, str], CodeSession] = {}
 
     async def __aenter__(self) -> CodeSessions:
+        self._places = anyio.CapacityLimiter(self._max_sessions)
         self._tasks = await anyio.create_task_group().__aenter__()
         return self
 
@@ -85,7 +96,8 @@ class CodeSessions:
 
         Raises:
             SandboxUnavailableError: There is no cell to be had, or all sessions that
-                there may be are at work (`details["reason"]` is "sessions_full").
+                there may be are at work, and none of them is to be had in time
+                (`details["reason"]` is "sessions_full").
         """
         found = self._open.get((agent_id, key))
         if found is None or _is_gone(found):
@@ -99,6 +111,8 @@ class CodeSessions:
         finally:
             found.users -= 1
             found.used = anyio.current_time()
+            if found.leaving and not found.users:
+                found.over.set()
 
     async def close(self, agent_id: str | None, key: str) -> None:
         """Close a session, if it is open; its variables and files are gone."""
@@ -116,22 +130,57 @@ class CodeSessions:
         if before is not None:
             self._forget(before)
         while len(self._open) >= self._max_sessions:
-            self._forget(self._least_needed())
+            self._ask_back(self._least_needed(agent_id))
         made = CodeSession(agent_id=agent_id, key=key)
         self._open[agent_id, key] = made
         self._tasks.start_soon(self._keep, made)
         return made
 
-    def _least_needed(self) -> CodeSession:
-        idle = [each for each in self._open.values() if not each.users]
-        if not idle:
-            raise SandboxUnavailableError(
-                f"{len(self._open)} sessions of code are at work already",
-                hint="try again later, or raise max_sessions",
-                details={"reason": "sessions_full", "retry_after": 1.0},
-            )
-        owned = Counter(agent_id for agent_id, _ in self._open)
-        return max(idle, key=lambda each: (owned[each.agent_id], -each.used))
+    def _least_needed(self, agent_id: str | None) -> CodeSession:
+        """Return the session that gives way to a new one of an agent."""
+        owned = Counter(owner for owner, _ in self._open)
+        mine, most = owned[agent_id], max(owned.values())
+        if most >= (mine + 2 if mine else 1):
+            # Of the greediest: an idle one, or one at work when it has become idle.
+            able = [
+                each for each in self._open.values() if owned[each.agent_id] == most
+            ]
+        else:
+            able = [each for each in self._open.values() if not each.users]
+        if not able:
+            raise self._full()
+        return min(
+            able, key=lambda each: (each.users > 0, -owned[each.agent_id], each.used)
+        )
+
+    def _full(self) -> SandboxUnavailableError:
+        return SandboxUnavailableError(
+            f"{self._max_sessions} sessions of code are at work already",
+            hint="try again later, or raise max_sessions",
+            details={"reason": "sessions_full", "retry_after": 1.0},
+        )
+
+    def _ask_back(self, kept: CodeSession) -> None:
+        """Let a session end when nobody is at work in it, and nobody new be."""
+        del self._open[kept.agent_id, kept.key]
+        kept.leaving = True
+        if not kept.users:
+            kept.over.set()
+        # If it still waits for its own place, it waits no longer.
+        kept.turn.cancel()
+
+    @asynccontextmanager
+    async def _place(self, kept: CodeSession) -> AsyncIterator[None]:
+        """Hold one of the places for open sessions, when it is this one's turn."""
+        with kept.turn:
+            kept.turn.deadline = anyio.current_time() + self._wait_seconds
+            await self._places.acquire_on_behalf_of(kept)
+        if kept.turn.cancelled_caught:
+            raise self._full()
+        try:
+            yield
+        finally:
+            self._places.release_on_behalf_of(kept)
 
     def _forget(self, gone: CodeSession) -> None:
         gone.over.set()
@@ -141,7 +190,10 @@ class CodeSessions:
     async def _keep(self, kept: CodeSession) -> None:
         """Own the cell of a session from its first use to its end."""
         try:
-            async with self._sandbox.session(agent_id=kept.agent_id) as session:
+            async with (
+                self._place(kept),
+                self._sandbox.session(agent_id=kept.agent_id) as session,
+            ):
                 kept.session = session
                 kept.ready.set()
                 await self._until_idle(kept)
