@@ -6,12 +6,11 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from .conftest import missing
+from .paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 TABLE = ROOT.parent / "shared" / "spec" / "escape_classes.md"
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .attack_rows import ROOT
 from .conftest import missing
+from .paths import ROOT
 
 CORPORA = ROOT.parent / "shared" / "corpora"
 _IN_ALL_EVENTS = 0xFFF

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import re
 
-from .attack_rows import ROOT
 from .conftest import missing
+from .paths import ROOT, files_of_tests
 
 INVENTORY = ROOT.parent / "shared" / "spec" / "reference_systems.md"
 SYSTEMS = ("LT", "LC", "GA", "GR", "OR", "RG", "RL", "RA", "RO", "A", "X")
@@ -55,7 +55,7 @@ def named_in(name: str, text: str) -> set[str]:
 def named() -> dict[str, set[str]]:
     """Return each row that a test names, with those tests."""
     found: dict[str, set[str]] = {}
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
+    for path in files_of_tests():
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

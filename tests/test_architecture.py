@@ -18,7 +18,8 @@ import pytest
 
 from toolcell.sandbox import SandboxConfig, SandboxManager
 
-ROOT = Path(__file__).resolve().parent.parent
+from .paths import ROOT, TESTS
+
 ROOMS: dict[str, set[str]] = {
     "core": set(),
     "sandbox": {"core"},
@@ -323,7 +324,7 @@ def test_the_public_face_is_small_and_known_lc_01(room: str) -> None:
 def test_no_public_name_is_a_dead_declaration_rl_22() -> None:
     """A test names it, or code beyond its definition, whose tests then need it."""
     own = Path(__file__)
-    tests = [path for path in own.parent.glob("*.py") if path != own]
+    tests = [path for path in TESTS.rglob("*.py") if path != own]
     modules = [path for path in modules_of(*ROOMS) if path.name != "__init__.py"]
     tested, spoken = (
         Counter(word for path in paths for word in re.findall(r"\w+", path.read_text()))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-from .attack_rows import ROOT, known_rows, required_rows
+from .attack_rows import known_rows, required_rows
+from .paths import ROOT, files_of_tests
 
 HEADING = "Attack rows that are out of scope"
 DOCUMENT = ROOT / "docs" / "security.md"
@@ -17,7 +17,7 @@ DOCUMENT = ROOT / "docs" / "security.md"
 def claimed_rows() -> dict[int, list[str]]:
     """Return the tests that claim each row by their marks."""
     found: dict[int, list[str]] = {}
-    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+    for path in files_of_tests():
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

@@ -15,8 +15,9 @@ import pytest
 
 from toolcell.sandbox import SandboxManager, Session
 
-from .attack_rows import ROOT, attempt, program
+from .attack_rows import attempt, program
 from .conftest import BackendRow
+from .paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

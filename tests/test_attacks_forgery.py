@@ -17,8 +17,8 @@ from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
 from toolcell.sandbox.cell.frames import FrameDecoder, FrameError, encode
 from toolcell.sandbox.channel import Channel
 
-from .attack_rows import ROOT
 from .conftest import BackendRow
+from .paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

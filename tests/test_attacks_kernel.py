@@ -14,8 +14,9 @@ from toolcell.sandbox import SandboxManager, Session
 from toolcell.sandbox.cell.seccomp import allowed_calls
 from toolcell.sandbox.docker_profile import seccomp_profile
 
-from .attack_rows import ROOT, attempt, program, system_call
+from .attack_rows import attempt, program, system_call
 from .conftest import BackendRow, missing
+from .paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from .conftest import missing
+from .paths import ROOT
 
-FOLDER = Path(__file__).parent.parent / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 ROWS = {
     "subprocess-on-demand": "fresh cell on demand",
     "subprocess-prepared": "fresh prepared cell",

@@ -10,7 +10,7 @@ import pytest
 
 from toolcell.sandbox import bundle
 
-from .attack_rows import ROOT
+from .paths import ROOT
 
 
 def test_the_bundle_names_every_module_of_a_cell() -> None:

@@ -7,15 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from .cli import TOOLCELL
 from .conftest import missing
+from .paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 SNIPPET = EXAMPLES / "claude_desktop_config.json"
 

@@ -25,7 +25,7 @@ from toolcell.tools import (
     tool,
 )
 
-from .attack_rows import ROOT
+from .paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+
+from .paths import ROOT
 
 
 def test_the_example_of_a_plain_loop_runs() -> None:
-    example = Path(__file__).parents[1] / "examples" / "guarded_loop.py"
+    example = ROOT / "examples" / "guarded_loop.py"
     done = subprocess.run(
         [sys.executable, example], capture_output=True, text=True, check=True
     )

@@ -14,9 +14,9 @@ from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.tools import MCPDefinition, MCPPins
 
-from .attack_rows import ROOT
 from .cli import toolcell
 from .mcp_peers import SERVER, Scripted, definition, processes_of
+from .paths import ROOT
 
 pytestmark = pytest.mark.anyio
 SECRET = "correct-horse-battery"

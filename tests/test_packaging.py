@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from .conftest import missing
+from .paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
 ROOMS = {folder.partition("/")[0] for folder in PACKAGES.values()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from .attack_rows import ROOT
+from .paths import ROOT, files_of_tests
 
 SUITE = (
     "sessions",
@@ -28,8 +28,9 @@ def promises() -> dict[str, str]:
 def kept() -> dict[str, list[str]]:
     """Return the promises that each test of the suite names."""
     found = {}
+    by_name = {path.stem: path for path in files_of_tests()}
     for part in SUITE:
-        path = ROOT / "tests" / f"test_{part}.py"
+        path = by_name[f"test_{part}"]
         for node in ast.parse(path.read_text()).body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

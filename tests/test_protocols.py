@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,8 +39,9 @@ from toolcell.tools import (
     tool,
 )
 
+from .paths import ROOT
+
 pytestmark = pytest.mark.anyio
-ROOT = Path(__file__).parents[1]
 CONTEXT = ToolContext(call_id="c", tool_name="t")
 
 

@@ -24,8 +24,8 @@ import pytest
 
 from .conftest import missing
 from .node_cells import node
+from .paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 FIRST_SCREEN_LINES = 25
 CONTRIBUTING_LINES = 80

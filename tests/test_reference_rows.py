@@ -32,8 +32,8 @@ from toolcell.sandbox import (
     SandboxManager,
 )
 
-from .attack_rows import ROOT
 from .conftest import IMAGE, BackendRow
+from .paths import ROOT
 
 pytestmark = pytest.mark.anyio
 
