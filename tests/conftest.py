@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+
+from . import uml
 
 T = TypeVar("T")
 IN_CI = bool(os.environ.get("CI"))
@@ -152,6 +156,14 @@ async def sandbox(backend: BackendRow) -> AsyncIterator[SandboxManager]:
     limits = Limits(wall_seconds=20)
     async with SandboxManager(backend.config(limits=limits)) as manager:
         yield manager
+
+
+@pytest.fixture(scope="session")
+def throw_away_kernel() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command on a kernel of its own; for what may hurt one."""
+    if shutil.which(uml.KERNEL) is None:
+        missing("Debian's package user-mode-linux is not installed")
+    return uml.run
 
 
 @pytest.fixture(scope="session")
