@@ -26,6 +26,7 @@ from .errors import (
     ToolValidationError,
 )
 from .fork_lock import ForkLock, awaited_lock
+from .json_size import count_values
 from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
 from .model import FrozenModel, put_together
 from .owner_file import OwnerFile
@@ -80,6 +81,7 @@ __all__ = [
     "ToolValidationError",
     "ToolcellError",
     "awaited_lock",
+    "count_values",
     "is_public_address",
     "open_sqlite",
     "put_together",

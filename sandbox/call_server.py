@@ -14,12 +14,19 @@ from typing import Any, Protocol
 import anyio
 import anyio.abc
 
-from toolcell.core import CellLostError, InvalidInputError
+from toolcell.core import CellLostError, InvalidInputError, count_values
 
 from .cell.frames import CALLS_AHEAD, FrameError, strict_json
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of one answer. When it is reached the program gets an error instead."""
+
+MAX_CALL_VALUES = 10_000
+"""Values in one call's arguments: texts, numbers, lists, objects. When it is reached
+the call is answered by an error, unread."""
+
+_AVERAGE_VALUES = 1_000
+_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +43,8 @@ class HostCalls:
     it raises ends the run and is raised there."""
 
     max_calls: int = 100
-    """Calls of one run. When it is reached further ones are answered by an error."""
+    """Calls of one run, and 1,000 values a call on average. When it is reached further
+    ones are answered by an error; in the cell, without the host."""
 
     max_concurrency: int = 8
     """Calls at work at once. When it is reached further ones wait."""
@@ -79,7 +87,8 @@ class CallServer:
         # Fast: a turn of the event loop costs more than what they guard.
         self._room = anyio.Semaphore(calls.max_concurrency, fast_acquire=True)
         self._sending = anyio.Lock(fast_acquire=True)
-        self._count = 0
+        self._left = calls.max_calls
+        self._values_left = max(MAX_CALL_VALUES, calls.max_calls * _AVERAGE_VALUES)
         self._open = 0
         self._tasks: anyio.abc.TaskGroup
 
@@ -109,28 +118,22 @@ class CallServer:
         Raises:
             FrameError: The supervisor passed on more calls than it may.
         """
-        if self._open == CALLS_AHEAD * self._calls.max_concurrency:
-            raise FrameError("too many calls at once")
+        if self._open == CALLS_AHEAD * self._calls.max_concurrency or not self._left:
+            raise FrameError("more calls than may be")
         self._open += 1
-        self._count += 1
-        self._tasks.start_soon(self._answer, payload, self._count)
+        self._left -= 1
+        number = int(payload[:_NUMBER_BYTES], 16)
+        self._tasks.start_soon(self._answer, number, payload[_NUMBER_BYTES:])
 
-    async def _answer(self, payload: bytes, count: int) -> None:
-        try:
-            wish = strict_json(payload)
-            number, name = int(wish["id"]), str(wish["name"])
-            arguments, options = list(wish["args"]), dict(wish["kwargs"])
-        except (FrameError, KeyError, TypeError, ValueError):
-            # The program bypassed its own side of the bridge; nobody can answer it.
-            return
+    async def _answer(self, number: int, text: bytes) -> None:
         _answering.set(self)
         async with self._room:
-            answer = await self._outcome(count, name, arguments, options)
-        text = self._encoded({"id": number, **answer})
+            answer = await self._outcome(text)
+        encoded = self._encoded({"id": number, **answer})
         async with self._sending:
             self._open -= 1
             try:
-                await self._tell({"type": "answer"}, text)
+                await self._tell({"type": "answer"}, encoded)
             except CellLostError:
                 return
 
@@ -161,12 +164,19 @@ class CallServer:
             with contextlib.suppress(CellLostError):
                 await self._tell({"type": "extend", "seconds": seconds})
 
-    async def _outcome(
-        self, count: int, name: str, arguments: list[Any], options: dict[str, Any]
-    ) -> dict[str, Any]:
-        if count > self._calls.max_calls:
-            limit = self._calls.max_calls
-            return _error("too_many", f"this run has made its {limit} calls")
+    async def _outcome(self, text: bytes) -> dict[str, Any]:
+        # Judged by size before it is read: the work of reading is the program's choice.
+        most = min(MAX_CALL_VALUES, self._values_left)
+        values = count_values(text, most)
+        if values > most:
+            return _error("too_large", "the arguments hold too many values")
+        self._values_left -= values
+        try:
+            wish = strict_json(text)
+            name = str(wish["name"])
+            arguments, options = list(wish["args"]), dict(wish["kwargs"])
+        except (FrameError, KeyError, TypeError, ValueError):
+            return _error("invalid", "this is no call")
         if name not in self._calls.names:
             return _error("not_found", f"there is no tool {name[:100]!r}")
         return await self._calls.handler(name, arguments, options)

@@ -408,6 +408,7 @@ class Cell:
             "calls_at_once": (
                 calls.max_concurrency if calls else RUN_DEFAULTS["calls_at_once"]
             ),
+            "max_calls": calls.max_calls if calls else RUN_DEFAULTS["max_calls"],
             "packages": program.packages,
             "network": program.egress.request if program.egress else None,
         }

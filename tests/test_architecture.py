@@ -42,8 +42,8 @@ FACES = {
         SandboxUnavailableError
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
-        ToolValidationError ToolcellError awaited_lock is_public_address open_sqlite
-        put_together
+        ToolValidationError ToolcellError awaited_lock count_values
+        is_public_address open_sqlite put_together
     """,
     "sandbox": """
         Artifact ArtifactMade CallProgram Check CodePolicy Connected Connection

@@ -259,8 +259,8 @@ def gone(tool):
 RAW_CALL = """
 import json, os, select
 def call(name, *arguments):
-    text = json.dumps({"id": 1, "name": name, "args": arguments, "kwargs": {}}).encode()
-    os.write(4, b"%08x" % len(text) + text)
+    text = json.dumps({"name": name, "args": arguments, "kwargs": {}}).encode()
+    os.write(4, b"%08x%08x%s" % (len(text), 1, text))
 """
 
 

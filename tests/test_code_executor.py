@@ -44,9 +44,9 @@ RAW = (
 import json, os
 bridge = tools.who._bridge
 def raw(number, name, options="{}", more=""):
-    text = '{"id": %d, "name": %s, "args": [], "kwargs": %s%s}'
-    data = (text % (number, json.dumps(name), options, more)).encode()
-    os.write(bridge._fd, b"%08x" % len(data) + data)
+    text = '{"name": %s, "args": [], "kwargs": %s%s}'
+    data = (text % (json.dumps(name), options, more)).encode()
+    os.write(bridge._fd, b"%08x%08x%s" % (len(data), number, data))
     return attempt(bridge._result, number)
 """
 )
@@ -395,8 +395,8 @@ said = [
     attempt(tools.look, "/data/x", path="/etc/passwd"),
     attempt(tools.look, path=["/data/x", "/etc/passwd"]),
 ]
-data = ('{{"id": 1, "name": "look", "args": [], "kwargs": %s}}' % {twice!r}).encode()
-os.write(bridge._fd, b"%08x" % len(data) + data)
+data = ('{{"name": "look", "args": [], "kwargs": %s}}' % {twice!r}).encode()
+os.write(bridge._fd, b"%08x%08x%s" % (len(data), 1, data))
 said + [tools.who()[0]]
 """
     result = await code.execute(program, agent_id="a")

@@ -63,18 +63,18 @@ class Bridge:
     def call(self, name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
         """Call a tool and wait. Raises ToolError."""
         wish = {"name": name, "args": arguments, "kwargs": options}
+        text = json.dumps(wish, allow_nan=False).encode()
+        if b"\\ud" in text:
+            # Half a surrogate pair is no text: the host would not answer it.
+            json.dumps(wish, ensure_ascii=False).encode()
+        if len(text) > MAX_CALL_BYTES:
+            raise ToolError("the arguments are too large", "too_large")
         with self._writing:
             if self._over:
                 raise ToolError("the run of these tools is over", "gone")
             self._sent += 1
             number = self._sent
-            text = json.dumps({**wish, "id": number}, allow_nan=False).encode()
-            if b"\\ud" in text:
-                # Half a surrogate pair is no text: the host would not answer it.
-                json.dumps(wish, ensure_ascii=False).encode()
-            if len(text) > MAX_CALL_BYTES:
-                raise ToolError("the arguments are too large", "too_large")
-            _write_all(self._fd, b"%08x" % len(text) + text)
+            _write_all(self._fd, b"%08x%08x%s" % (len(text), number, text))
         return self._result(number)
 
     def close(self) -> None:

@@ -48,6 +48,7 @@ RUN_DEFAULTS: dict[str, Any] = {
     "streamed": False,
     "tools": [],
     "calls_at_once": 8,
+    "max_calls": 100,
     "packages": "",
     "network": None,
     "variables": {},

@@ -136,8 +136,7 @@ class Run:
         self._watched = False
         self._relay: CallRelay | None = None
         if request["tools"]:
-            at_once = request["calls_at_once"]
-            self._relay = CallRelay(child.request, child.outbox, channel, at_once)
+            self._relay = CallRelay(child.request, child.outbox, channel, request)
         self._started = time.monotonic()
         self._ended = self._started
         self._deadline = self._started
@@ -224,8 +223,10 @@ class Run:
 
     def _serve_request(self, poller: select.poll, events: int) -> None:
         self._child.outbox.push()
-        if self._relay is not None and events & ~select.POLLOUT:
-            self._relay.take_in()
+        if self._relay is not None:
+            if events & ~select.POLLOUT:
+                self._relay.take_in()
+            self._relay.pass_on()
         self._watch_request(poller)
 
     def _watch_request(self, poller: select.poll) -> None:

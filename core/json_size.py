@@ -1,0 +1,32 @@
+"""How much a JSON text would become, told without reading it."""
+
+from __future__ import annotations
+
+_STRUCTURE = (b",", b"[", b"{")
+
+
+def count_values(text: bytes, most: int) -> int:
+    """Return how many values a JSON text holds, or any number above `most`.
+
+    Reading a text, and all that is done with what was read, costs as much as it holds
+    values: seconds for one megabyte of `[],[],[]`. Counting costs milliseconds. An
+    empty list or object counts as two values.
+
+    Args:
+        text: In UTF-8. What is no JSON counts as far as it would be read.
+        most: From where on the number need not be right.
+    """
+    found = 1 + _signs(text)
+    if found <= most:
+        return found
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    quotes = text.count(b'"')
+    # A value has four at most, with its key's. Those in texts are gone by now.
+    if quotes > 4 * most:
+        return most + 1
+    return 1 + _signs(b"".join(text.split(b'"')[::2]))
+
+
+def _signs(text: bytes) -> int:
+    return sum(map(text.count, _STRUCTURE))
