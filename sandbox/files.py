@@ -12,10 +12,11 @@ from typing import Any, Literal
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict
 
-from toolcell.core import CellLostError, InvalidInputError
+from toolcell.core import CellLostError
 
 from .cell.frames import strict_json
 from .cell_client import Cell
+from .file_errors import file_error, host_error, known
 from .result import Artifact
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -50,7 +51,9 @@ def checked_path(where: str | PathLike[str]) -> str:
     """
     path = os.fspath(where) if isinstance(where, PathLike) else where
     if not isinstance(path, str):
-        raise InvalidInputError(f"a path must be text, not {type(path).__name__}")
+        raise file_error(
+            f"a path must be text, not {type(path).__name__}", "invalid_path"
+        )
     parts = [part for part in path.split("/") if part not in ("", ".")]
     why = ""
     if not parts or path.startswith("/"):
@@ -65,11 +68,12 @@ def checked_path(where: str | PathLike[str]) -> str:
         try:
             sizes = [len(part.encode()) for part in parts]
         except UnicodeEncodeError:
-            raise InvalidInputError(f"the path {path!r} is not valid Unicode") from None
+            why = "is not valid Unicode"
+            raise file_error(f"the path {path!r} {why}", "invalid_path") from None
         if max(sizes) > _MAX_NAME_BYTES or sum(sizes) > _MAX_PATH_BYTES:
             why = f"is longer than {_MAX_NAME_BYTES} bytes a name"
     if why:
-        raise InvalidInputError(f"the path {path[:200]!r} {why}")
+        raise file_error(f"the path {path[:200]!r} {why}", "invalid_path")
     return "/".join(parts)
 
 
@@ -77,7 +81,8 @@ def _bytes_of(data: bytes | str) -> memoryview:
     try:
         return memoryview(data.encode() if isinstance(data, str) else data)
     except (TypeError, UnicodeEncodeError) as error:
-        raise InvalidInputError(f"this cannot be written to a file: {error}") from None
+        why = f"this cannot be written to a file: {error}"
+        raise file_error(why, "invalid_data") from None
 
 
 class WorkDir:
@@ -100,10 +105,14 @@ class WorkDir:
                 or the disk is full.
             CellLostError: The cell went away.
         """
-        whole, name, offset = _bytes_of(data), checked_path(path), 0
+        await self._write(checked_path(path), _bytes_of(data), {})
+
+    async def _write(self, name: str, whole: memoryview, mode: dict[str, bool]) -> None:
+        offset = 0
         while True:
             part = whole[offset : offset + _CHUNK_BYTES]
-            await self._ask({"op": "write", "path": name, "offset": offset}, part)
+            wish = {"op": "write", "path": name, "offset": offset, **mode}
+            await self._ask(wish, part)
             offset += len(part)
             if offset >= len(whole):
                 return
@@ -117,19 +126,22 @@ class WorkDir:
             InvalidInputError: There is no such file, or it is larger.
             CellLostError: The cell went away.
         """
-        name, parts, offset = checked_path(path), [], 0
+        data, _ = await self._read(checked_path(path), max_bytes)
+        return data
+
+    async def _read(self, name: str, max_bytes: int) -> tuple[bytes, bool]:
+        """Return a file's bytes, and whether it is executable."""
+        parts, offset = [], 0
         while True:
             wish = {"op": "read", "path": name, "offset": offset, "size": _CHUNK_BYTES}
             answer, data = await self._ask(wish)
             if answer["total"] > max_bytes:
-                raise InvalidInputError(
-                    f"{path} has {answer['total']} bytes, the limit is {max_bytes}",
-                    hint="raise max_bytes",
-                )
+                size = f"{name} has {answer['total']} bytes"
+                raise file_error(f"{size}, the limit is {max_bytes}", "too_large")
             parts.append(data)
             offset += len(data)
             if not data or offset >= answer["total"]:
-                return b"".join(parts)
+                return b"".join(parts), answer["executable"] is True
 
     async def list(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder, 10,000 entries at most.
@@ -160,39 +172,57 @@ class WorkDir:
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's regular files into the work dir; return how many.
 
+        Empty folders are made, too. A file that its owner may execute has mode 0755
+        in the cell, any other 0644.
+
         Raises:
-            InvalidInputError: It is no folder, or holds more than 10,000 files.
+            InvalidInputError: It is no folder, holds more than 10,000 entries, or
+                cannot be read.
             CellLostError: The cell went away.
         """
         inside = f"{checked_path(path)}/" if path else ""
-        found = await anyio.to_thread.run_sync(lambda: list(_local_files(Path(source))))
-        for name in found:
-            data = await anyio.to_thread.run_sync(_read_local, Path(source, name))
-            await self.write(inside + name, data)
-        return len(found)
+        found = await anyio.to_thread.run_sync(
+            lambda: list(_local_entries(Path(source)))
+        )
+        files = 0
+        for name, is_file in found:
+            target = checked_path(inside + name)
+            if not is_file:
+                await self._ask({"op": "mkdir", "path": target})
+                continue
+            local = Path(source, name)
+            data, executable = await anyio.to_thread.run_sync(_read_local, local)
+            await self._write(target, memoryview(data), {"executable": executable})
+            files += 1
+        return files
 
     async def download(self, target: str | Path, path: str = "") -> int:
         """Write the work dir's regular files into a new folder; return how many.
 
-        Names come from the program: what would lead out of `target` is refused,
+        Its folders are made, too. All is its owner's alone: folders and files that
+        were executable have mode 0700, other files 0600. Names come from the
+        program: what would lead out of `target` is refused,
         and nothing that is there is followed or replaced.
 
         Raises:
             InvalidInputError: `target` exists, or a name cannot be used.
             CellLostError: The cell went away.
         """
-        files = [each for each in await self.list(path) if each.kind == "file"]
+        entries = await self.list(path)
         try:
             await anyio.Path(target).mkdir(mode=0o700)
         except OSError as error:
-            raise InvalidInputError(
-                f"cannot make the folder {target}: {error.strerror}"
-            ) from None
-        for each in files:
+            raise host_error(f"cannot make the folder {target}", error) from None
+        files = 0
+        for each in entries:
             place = Path(target, checked_path(each.path))
-            data = await self.read(each.path)
-            await anyio.to_thread.run_sync(_write_local, place, data)
-        return len(files)
+            if each.kind == "folder":
+                await anyio.to_thread.run_sync(_make_local, place)
+            elif each.kind == "file":
+                data, executable = await self._read(each.path, MAX_READ_BYTES)
+                await anyio.to_thread.run_sync(_write_local, place, data, executable)
+                files += 1
+        return files
 
     async def _ask(
         self, wish: dict[str, Any], payload: bytes | memoryview = b""
@@ -200,7 +230,8 @@ class WorkDir:
         header = {"type": "file", "branch": self._branch, **wish}
         answer, data = await self._cell.ask(header, payload)
         if "error" in answer:
-            raise InvalidInputError(f"{wish['path'] or '.'}: {answer['error']}")
+            what = f"{wish['path'] or '.'}: {str(answer['error'])[:1000]}"
+            raise file_error(what, known(answer.get("reason")))
         return answer, data
 
 
@@ -216,10 +247,7 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
             file that stands there is not replaced.
     """
     place = Path(folder, checked_path(artifact.name))
-    try:
-        _write_local(place, artifact.data)
-    except OSError as error:
-        raise InvalidInputError(f"cannot write {place}: {error.strerror}") from None
+    _write_local(place, artifact.data)
     return place
 
 
@@ -234,29 +262,49 @@ def _listed(folder: str, entries: Any) -> Iterator[FileInfo]:
         yield FileInfo(path=path, kind=kind, size=size)
 
 
-def _local_files(folder: Path) -> Iterator[str]:
+def _local_entries(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Yield regular files and folders without any; whether each is a file."""
     if not folder.is_dir():
-        raise InvalidInputError(f"{folder} is not a folder")
+        raise file_error(f"{folder} is not a folder", "not_folder")
     count = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place, name)
-            if not stat.S_ISREG(path.lstat().st_mode):
-                continue
-            count += 1
-            if count > _MAX_FILES:
-                raise InvalidInputError(f"{folder} holds more than {_MAX_FILES} files")
-            yield str(path.relative_to(folder))
+    for place, inner, names in os.walk(folder):
+        here = Path(place)
+        files = [each for each in names if stat.S_ISREG((here / each).lstat().st_mode)]
+        is_leaf = all((here / each).is_symlink() for each in inner)
+        entries = [here / each for each in files]
+        if not entries and is_leaf and here != folder:
+            entries = [here]
+        count += len(entries)
+        if count > _MAX_FILES:
+            raise file_error(f"{folder} holds more than {_MAX_FILES} files", "too_many")
+        for path in entries:
+            yield str(path.relative_to(folder)), path != here
 
 
-def _read_local(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        return file.read()
+def _read_local(path: Path) -> tuple[bytes, bool]:
+    """Return a file's bytes, and whether it is executable."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            executable = bool(os.fstat(fd).st_mode & stat.S_IXUSR)
+            return file.read(), executable
+    except OSError as error:
+        raise host_error(f"cannot read {path}", error) from None
 
 
-def _write_local(path: Path, data: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _make_local(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise host_error(f"cannot make the folder {path}", error) from None
+
+
+def _write_local(path: Path, data: bytes, executable: bool = False) -> None:
+    _make_local(path.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with open(os.open(path, flags, 0o600), "wb") as file:
-        file.write(data)
+    mode = 0o700 if executable else 0o600
+    try:
+        with open(os.open(path, flags, mode), "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise host_error(f"cannot write {path}", error) from None

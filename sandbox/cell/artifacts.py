@@ -4,40 +4,89 @@ from __future__ import annotations
 
 import os
 import time
+from binascii import crc32
 
-from .files import (
-    ARTIFACTS,
-    MAX_LISTED,
-    FileProblem,
-    LeftOut,
-    Tree,
-    acting_as,
-    open_file,
-)
+from .files import ARTIFACTS
 from .frames import COLLECT_SECONDS, MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, encode
+from .steps import FileProblem, acting_as, open_file
+from .tree import MAX_LISTED, LeftOut, Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from typing import Tuple
 
     from .host_channel import Channel
 
+    State = Tuple[int, int, int, int]
+
 
 _PIECE_BYTES = 256 * 1024
+_TICK_NS = 50_000_000
 
 
-def send(folder: str, uid: int | None, channel: Channel) -> None:
-    """Send the files, and the names of those that were left out.
+class _Known:
+    """A file as it was when it was looked at."""
+
+    __slots__ = ("checksum", "settled", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        # A change within the same tick of the file system's clock would not show.
+        self.settled = time.time_ns() - state[-1] > _TICK_NS
+        self.checksum: int | None = None
+
+
+class Seen:
+    """The artifacts that earlier runs of one cell have left, by work dir."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, _Known]] = {}
+
+    def copy(self, folder: str, origin: str, uid: int | None) -> None:
+        """Take the files of a new branch for those of its origin."""
+        now = _look(folder, uid, time.monotonic() + COLLECT_SECONDS, LeftOut())
+        before = self._known.get(origin, {})
+        for name, known in now.items():
+            if name in before:
+                known.checksum = before[name].checksum
+        self._known[folder] = now
+
+    def forget(self, folder: str) -> None:
+        """Forget a work dir that is gone."""
+        self._known.pop(folder, None)
+
+    def news(
+        self, folder: str, uid: int | None, until: float, left: LeftOut
+    ) -> dict[str, _Known]:
+        """Return the files that are new or changed, or may be; all are seen now."""
+        now = _look(folder, uid, until, left)
+        before = self._known.get(folder, {})
+        self._known[folder] = now
+        news = {}
+        for name, known in now.items():
+            old = before.get(name)
+            if old is None or old.state != known.state:
+                news[name] = known
+                continue
+            known.checksum = old.checksum
+            if not old.settled:
+                news[name] = known
+        return news
+
+
+def send(folder: str, uid: int | None, channel: Channel, seen: Seen) -> None:
+    """Send the files that are new, and the names of those that were left out.
 
     Args:
         folder: The program's work dir.
         uid: The program's user; None is the own one.
         channel: Leads to the host.
+        seen: What earlier runs have left.
     """
     until = time.monotonic() + COLLECT_SECONDS
     left = LeftOut()
     sent, room = 0, MAX_ARTIFACT_BYTES
-    for name in _names(folder, uid, until, left):
+    for name, known in seen.news(folder, uid, until, left).items():
         fd, size = None, 0
         if sent < MAX_ARTIFACTS and time.monotonic() < until:
             fd, size = _open(folder, name, uid, room)
@@ -45,26 +94,47 @@ def send(folder: str, uid: int | None, channel: Channel) -> None:
             left.add(name)
             continue
         began = time.monotonic()
-        if not _carry(fd, name, size, channel):
-            left.add(name)
+        before, known.checksum = known.checksum, _checksum(fd, size)
+        if known.checksum != before:
+            if not _carry(fd, name, size, channel):
+                left.add(name)
+            sent, room = sent + 1, room - size
         os.close(fd)
-        sent, room = sent + 1, room - size
         # How long the host takes to read is not the program's time.
         until += time.monotonic() - began
     channel.send(encode({"type": "collected", "left": left.names}))
 
 
-def _names(folder: str, uid: int | None, until: float, left: LeftOut) -> Iterator[str]:
+def _look(
+    folder: str, uid: int | None, until: float, left: LeftOut
+) -> dict[str, _Known]:
     try:
         with acting_as(uid):
-            tree = Tree(folder, [ARTIFACTS], until, left, sizes=False)
+            tree = Tree(folder, [ARTIFACTS], until, left, _state)
     except (OSError, FileProblem):
-        return
+        return {}
     if not tree.whole:
         left.add(f"what is beyond {MAX_LISTED} entries or {COLLECT_SECONDS:g} seconds")
-    for number, (_, _, kind, _) in enumerate(tree.found, 1):
-        if kind == "file":
-            yield tree.path(number)
+    return {
+        tree.path(number): _Known(state)
+        for number, (_, _, kind, state) in enumerate(tree.found, 1)
+        if kind == "file"
+    }
+
+
+def _state(found: os.stat_result) -> State:
+    """Return what a change of a file changes; its program cannot set the last part."""
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _checksum(fd: int, size: int) -> int:
+    checksum = 0
+    for offset in range(0, size, _PIECE_BYTES):
+        try:
+            checksum = crc32(os.pread(fd, _PIECE_BYTES, offset), checksum)
+        except OSError:
+            break
+    return checksum
 
 
 def _open(folder: str, name: str, uid: int | None, room: int) -> tuple[int | None, int]:

@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from . import files, runner
+from . import artifacts, files, runner
 from .accounts import Accounts
 from .branches import Branches, open_pipes
 from .frames import (
@@ -129,6 +129,7 @@ class Supervisor:
         self._strays_end = False
         self._accounts = Accounts(cgroup)
         self._egress: EgressRelay | None = None
+        self._artifacts = artifacts.Seen()
 
     def prepare(self, settings: dict[str, Any]) -> None:
         """Protect this process and fork the first program's, before any host is heard.
@@ -181,11 +182,20 @@ class Supervisor:
         elif kind == "fork":
             taken = self._known()
             answer = self._branches.fork(frame.header, self._accounts, taken)
+            origin, branch = (
+                self._branches.folder(frame.header[end]) for end in ("branch", "to")
+            )
+            uid = self._settings["uid"]
+            if branch and files.holds(branch, files.ARTIFACTS, uid):
+                self._artifacts.copy(branch, origin, uid)
             self._channel.send(encode({"type": "forked", **answer}))
             self._kill_strays(self._known())
         elif kind == "file":
             self._serve_files(frame)
         elif kind == "drop":
+            folder = self._branches.folder(frame.header["branch"])
+            if folder != self._workdir:
+                self._artifacts.forget(folder)
             self._branches.drop(frame.header["branch"])
             # Large ones take long to end; only a run must not meet them.
             self._strays_end = not self._kill_once(self._known())
@@ -295,9 +305,7 @@ class Supervisor:
             self._branches.keep(branch, child, self._workdir)
         self._kill_strays(self._known())
         if left_some:
-            from . import artifacts
-
-            artifacts.send(folder, uid, self._channel)
+            artifacts.send(folder, uid, self._channel, self._artifacts)
         self._accounts.rest()
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:

@@ -1,0 +1,187 @@
+"""Ways to a file of the work dir: step by step, never through a link, never out.
+
+The supervisor opens files as the program's user, so it can do no more with them than
+the program could. Each step of a path is opened on its own, without following links;
+what is no regular file is never read or written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+
+from .live import BRANCHES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+MAX_DEPTH = 64
+# Of the errors of system calls, for programs of the host; else `failed`.
+_REASONS = {
+    errno.ENOENT: "missing",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.EROFS: "denied",
+    errno.EISDIR: "is_folder",
+    errno.ENOTDIR: "not_folder",
+    errno.ELOOP: "link",
+    errno.ENXIO: "not_regular",
+    errno.EFBIG: "too_large",
+    errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
+    errno.EEXIST: "exists",
+    errno.ENAMETOOLONG: "invalid_path",
+    errno.EINVAL: "invalid_path",
+}
+
+
+class FileProblem(Exception):
+    """A request that cannot be met; the text is for the caller.
+
+    Args:
+        message: What is wrong.
+        reason: The same in one word, for the host.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a system call failed, in one word."""
+    return _REASONS.get(error.errno or 0, "failed")
+
+
+@contextmanager
+def acting_as(uid: int | None) -> Iterator[None]:
+    """Use files as another user; None, or the own one, changes nothing."""
+    if uid is None or uid == os.getuid():
+        yield
+        return
+    ties = _ties()
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        _tie(ties)
+
+
+def _ties() -> int | None:
+    """Return what a change of user undoes: the signal of the launcher's death."""
+    try:
+        from . import linux
+
+        return linux.parent_death_signal()
+    except (ImportError, OSError):
+        return None
+
+
+def _tie(ties: int | None) -> None:
+    if ties is None:
+        return
+    from . import linux
+
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.prctl(linux.PR_SET_PDEATHSIG, ties)
+
+
+def steps_of(path: str) -> list[str]:
+    parts = path.split("/")
+    if len(parts) > MAX_DEPTH or any(each in ("", ".", "..") for each in parts):
+        raise FileProblem("not a path inside the work dir", "invalid_path")
+    return parts
+
+
+def open_folder(folder: str, parts: list[str]) -> int:
+    fd = _open_top(folder)
+    for part in parts:
+        fd = _step(fd, part)
+    return fd
+
+
+def _open_top(folder: str) -> int:
+    """Open a work dir; a branch's by steps, which the program could replace."""
+    if not folder.startswith(BRANCHES + "/"):
+        return os.open(folder, DIRECTORY)
+    _, root, *steps = folder.split("/")
+    fd = os.open("/" + root, DIRECTORY)
+    for step in steps:
+        fd = _step(fd, step)
+    return fd
+
+
+def make_folders(folder: str, parts: list[str]) -> int:
+    """Open a folder, made with those above it where they are missing."""
+    fd = _open_top(folder)
+    for part in parts:
+        try:
+            os.mkdir(part, dir_fd=fd)
+        except FileExistsError:
+            pass
+        except OSError:
+            os.close(fd)
+            raise
+        fd = _step(fd, part)
+    return fd
+
+
+def _step(fd: int, part: str) -> int:
+    """Go from an open folder, which is closed, into one that is in it."""
+    try:
+        return inside(fd, part)
+    finally:
+        os.close(fd)
+
+
+def inside(fd: int, part: str) -> int:
+    """Open a folder that is in an open one."""
+    inner = os.open(part, DIRECTORY, dir_fd=fd)
+    try:
+        # gVisor follows links here, O_NOFOLLOW or not.
+        named = os.stat(part, dir_fd=fd, follow_symlinks=False)
+        if not os.path.samestat(named, os.fstat(inner)):
+            raise FileProblem("there is a link on the way", "link")
+    except BaseException:
+        os.close(inner)
+        raise
+    return inner
+
+
+@contextmanager
+def opened(folder: str, path: str, flags: int) -> Iterator[int]:
+    fd = open_file(folder, path, flags)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_file(folder: str, path: str, flags: int) -> int:
+    """Open a regular file below a work dir.
+
+    Raises:
+        OSError: It cannot be opened.
+        FileProblem: It is no regular file, or there is a link on the way.
+    """
+    *parents, name = steps_of(path)
+    parent = open_folder(folder, parents)
+    try:
+        fd = os.open(name, flags | _PLAIN, 0o644, dir_fd=parent)
+    finally:
+        os.close(parent)
+    kind = os.fstat(fd).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(fd)
+        reason = "is_folder" if stat.S_ISDIR(kind) else "not_regular"
+        raise FileProblem("not a regular file", reason)
+    return fd
