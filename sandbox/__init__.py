@@ -4,7 +4,6 @@ from .call_server import HostCalls, clock_stopped
 from .config import CodePolicy, Limits, Mount, Network, PackageRules, SandboxConfig
 from .doctor import Check, Report, examine
 from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
-from .file_errors import FileReason
 from .files import FileInfo, save_artifact
 from .function_source import CallProgram, call_program
 from .images import (
@@ -46,7 +45,6 @@ __all__ = [
     "ExceptionInfo",
     "ExecutionResult",
     "FileInfo",
-    "FileReason",
     "Finished",
     "HostCalls",
     "ImageInfo",

@@ -125,7 +125,7 @@ def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
     monkeypatch.setattr(os, "open", move_and_open)
     answer, _ = serve({"op": "remove", "path": "d"}, b"", str(tmp_path), None)
 
-    assert answer == {"error": "folders were moved meanwhile"}
+    assert answer == {"error": "folders were moved meanwhile", "reason": "busy"}
     assert sorted(each.name for each in kept.iterdir()) == ["e", "it"]
 
 
