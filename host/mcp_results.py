@@ -20,6 +20,11 @@ from .mcp_artifacts import SavedArtifact, to_block
 CALL_META = "toolcell/call"
 """Where a result says of which call of which tool it is data."""
 
+ERROR_META = "toolcell/error"
+"""Where a failed call says why, as data. Not in `structuredContent`: some clients check
+that against the tool's output schema in errors, too, and throw what does not fit away.
+"""
+
 _HINTS = {
     "read_only_hint": "read_only",
     "destructive_hint": "destructive",
@@ -110,9 +115,8 @@ def failure(
     text = json.dumps(envelope, ensure_ascii=False)
     return types.CallToolResult(
         content=[types.TextContent(text=text)],
-        structured_content=dict(envelope),
         is_error=True,
-        _meta=None if result is None else _label(result),
+        _meta={ERROR_META: dict(envelope)} | ({} if result is None else _label(result)),
     )
 
 

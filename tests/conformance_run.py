@@ -130,13 +130,16 @@ def look(programs: Programs, count: Count, **where: str) -> None:
     code, told = programs.inspect("--method", "tools/list", **where)
     names = {each["name"] for each in told.get("tools", [])}
     count.check(f"{name} tools/list", holds=code == 0 and "test_simple_text" in names)
+    # A tool of an output schema that refuses its arguments is an error like others.
+    refused = ("test_simple_text", "--tool-arg", "none=such")
     for tool, wanted, kinds in (
-        ("test_simple_text", 0, ["text"]),
-        ("test_image_content", 0, ["image"]),
-        ("test_error_handling", _IS_ERROR, ["text"]),
+        (("test_simple_text",), 0, ["text"]),
+        (("test_image_content",), 0, ["image"]),
+        (("test_error_handling",), _IS_ERROR, ["text"]),
+        (refused, _IS_ERROR, ["text"]),
     ):
         code, told = programs.inspect(
-            *("--method", "tools/call", "--tool-name", tool), **where
+            *("--method", "tools/call", "--tool-name", *tool), **where
         )
         found = [each["type"] for each in told.get("content", [])]
         holds = (code, found) == (wanted, kinds)

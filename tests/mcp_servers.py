@@ -14,7 +14,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.memory import create_client_server_memory_streams
-from mcp_types import CallToolResult, ElicitResult
+from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_caller import Caller
@@ -159,9 +159,17 @@ async def http_client(
 
 
 def said(result: Any) -> Any:
-    """Return the structured content of a result."""
+    """Return the structured content of a result, or why the call failed."""
     assert isinstance(result, CallToolResult)
-    return result.structured_content
+    if not result.is_error:
+        return result.structured_content
+    # Some clients check it against the tool's schema in errors, too.
+    assert result.structured_content is None
+    told = (result.meta or {})["toolcell/error"]
+    [text] = result.content
+    assert isinstance(text, TextContent)
+    assert json.loads(text.text) == told
+    return told
 
 
 def answering(action: Any, **content: Any) -> Any:

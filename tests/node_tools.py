@@ -14,6 +14,8 @@ PACKAGES = (
     "@modelcontextprotocol/conformance@0.1.16",
     "@modelcontextprotocol/inspector@2.12.0",
     "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/sdk@1.32.2",
+    "@modelcontextprotocol/client@2.4.0",
 )
 _SECONDS = 300
 

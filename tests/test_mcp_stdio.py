@@ -235,7 +235,8 @@ def test_a_server_ends_with_its_client(tmp_path: Path, gone: str) -> None:
             process.send_signal(signal.SIGINT)
         if gone != "reader":
             answer = receive(process)
-            assert answer["result"]["structuredContent"]["code"] == "server.busy"
+            told = answer["result"]["_meta"]["toolcell/error"]
+            assert told["code"] == "server.busy"
         assert process.wait(60) == 0
 
 
