@@ -33,8 +33,6 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 
 OnConnection = Callable[[Connection], None]
 _CONNECT_SECONDS = 10.0
-# Look-ups take threads that all of this process share.
-_LOOK_UPS_AT_ONCE = 4
 _MAX_HOST = 300
 _MAX_REASON = 300
 
@@ -45,12 +43,6 @@ class Spawn(Protocol):
     def __call__(
         self, function: Callable[[_Attempt], Coroutine[Any, Any, None]], /, *args: Any
     ) -> Any: ...
-
-
-async def look_up(host: str, port: int) -> list[str]:
-    """Return the addresses of a name, as this machine finds them. Raises OSError."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +111,6 @@ class Egress:
         self._max_connections = limits.connections
         self._bytes_left = limits.network_bytes
         self._resolve = resolve
-        self._looking_up = anyio.Semaphore(_LOOK_UPS_AT_ONCE)
         self._spawn = spawn
         self._on_connection = on_connection
         self._tell: Tell | None = None
@@ -311,8 +302,7 @@ class Egress:
         if ":" in host or host.rpartition(".")[2].isdigit():
             return [host]
         try:
-            async with self._looking_up:
-                found = await self._resolve(host, port)
+            found = await self._resolve(host, port)
         except (OSError, UnicodeError):
             found = []
         if not found:

@@ -19,7 +19,6 @@ from pydantic import SecretStr
 
 from toolcell.core import CallFailedError, InvalidInputError, SandboxUnavailableError
 
-from . import code_policy
 from .call_server import HostCalls
 from .cell_client import Backend, Cell, Language, OnOutput, Program
 from .config import Limits, Network, SandboxConfig
@@ -27,9 +26,10 @@ from .events import Event, Finished
 from .fair_queue import FairQueue
 from .files import WorkDir
 from .function_source import call_program
+from .look_ups import LookUps
 from .pool import Pool, PoolStats
-from .program import check_kinds, make_program
-from .result import Described, ExecutionResult, Usage
+from .program import check_kinds, make_program, refused
+from .result import Described, ExecutionResult
 from .selection import check_strength, open_backend
 from .session import Session
 from .streaming import Pieces, stream_run
@@ -73,6 +73,7 @@ class SandboxManager:
     ) -> None:
         self.config = config or SandboxConfig()
         self._resolver = resolver
+        self._look_ups = LookUps()
         self._stack = AsyncExitStack()
         self._backend: Backend | None = None
         self._pool: Pool | None = None
@@ -183,8 +184,8 @@ class SandboxManager:
         )
         rules = self.narrowed(network)
         if rules.mode == "allow":
-            program = self.reaching_out(program, rules, on_connection)
-        refusal = self.refusal(program)
+            program = self.reaching_out(program, rules, on_connection, agent_id)
+        refusal = refused(program, self.config.code_policy)
         if refusal is not None:
             return refusal
         program = await self.equip(program, packages)
@@ -318,8 +319,9 @@ class SandboxManager:
         pieces = Pieces()
         rules = self.narrowed(network)
         if rules.mode == "allow":
-            program = self.reaching_out(program, rules, pieces.add_connection)
-        refusal = self.refusal(program)
+            told = pieces.add_connection
+            program = self.reaching_out(program, rules, told, agent_id)
+        refusal = refused(program, self.config.code_policy)
         if refusal is not None:
             yield Finished(refusal)
             return
@@ -344,29 +346,23 @@ class SandboxManager:
         return own.narrowed_by(network)
 
     def reaching_out(
-        self, program: Program, network: Network, on_connection: OnConnection | None
+        self,
+        program: Program,
+        network: Network,
+        on_connection: OnConnection | None,
+        agent_id: str | None,
     ) -> Program:
         """Return the program with a way out of its cell."""
-        from .egress import Egress, look_up
+        from .egress import Egress
 
         egress = Egress(
             network,
             program.limits,
-            resolve=self._resolver or look_up,
+            resolve=self._resolver or self._look_ups.of_run(agent_id),
             spawn=self._tasks.start_soon,
             on_connection=on_connection,
         )
         return replace(program, egress=egress)
-
-    def refusal(self, program: Program) -> ExecutionResult | None:
-        """Return the `refused` result of a program that the code policy stops."""
-        reasons = program.refused
-        policy = self.config.code_policy
-        if not reasons and policy is not None and program.language == "python":
-            reasons = code_policy.check(program.source, policy)
-        if not reasons:
-            return None
-        return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
 
     async def call(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any

@@ -12,12 +12,14 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
+from . import code_policy
 from .call_server import HostCalls
 from .cell.frames import FrameError, strict_json
 from .cell.runner import SECRETS
 from .cell_client import Language, Program
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
-from .config import Limits
+from .config import CodePolicy, Limits
+from .result import ExecutionResult, Usage
 
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 _LANGUAGES = get_args(Language)
@@ -32,6 +34,16 @@ def check_kinds(**given: tuple[object, type]) -> None:
             raise InvalidInputError(
                 f"{name} must be a {kind.__name__}, not {type(value).__name__}"
             )
+
+
+def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | None:
+    """Return the `refused` result of a program that the code policy stops."""
+    reasons = program.refused
+    if not reasons and policy is not None and program.language == "python":
+        reasons = code_policy.check(program.source, policy)
+    if not reasons:
+        return None
+    return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
 
 
 def make_program(

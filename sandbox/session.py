@@ -25,6 +25,7 @@ from .cell_client import Cell, Language, OnOutput, Program
 from .config import Limits, Network
 from .events import Event, Finished
 from .files import MAX_READ_BYTES, FileInfo, WorkDir
+from .program import refused
 from .result import ExecutionResult
 from .selection import check_network
 from .streaming import Pieces, stream_run
@@ -163,7 +164,7 @@ class Session:
             CellLostError: The cell went away; the session cannot be used again.
         """
         program = self._program(code, fresh, language, inputs, limits, secrets, calls)
-        refusal = self._manager.refusal(program)
+        refusal = refused(program, self._manager.config.code_policy)
         if refusal is not None:
             return refusal
         program = await self._manager.equip(program, self._packages)
@@ -187,7 +188,7 @@ class Session:
         Arguments and errors are those of `run`; see `SandboxManager.stream`.
         """
         program = self._program(code, fresh, language, inputs, limits, streamed=True)
-        refusal = self._manager.refusal(program)
+        refusal = refused(program, self._manager.config.code_policy)
         if refusal is not None:
             yield Finished(refusal)
             return
@@ -277,7 +278,9 @@ class Session:
             return program
         # What has learnt of the proxy and is kept hears a refusal from it later.
         trunk.was_out = True
-        program = self._manager.reaching_out(program, trunk.network, on_connection)
+        program = self._manager.reaching_out(
+            program, trunk.network, on_connection, self.agent_id
+        )
         trunk.egress = program.egress
         return program
 

@@ -1,0 +1,99 @@
+"""Looks names up in threads of its own, of which nobody holds all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+Find = Callable[[str, int], Sequence[str]]
+"""Returns the addresses of a name and port. May block; raises OSError."""
+
+MAX_LOOK_UPS = 64
+"""Look-ups at once. When it is reached further ones wait, and so do those of an agent
+that holds half of what the others leave."""
+
+_OF_A_RUN = 4
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """Return the addresses of a name, as this machine finds them."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class LookUps:
+    """The look-ups of one event loop.
+
+    A look-up that nobody waits for any more holds its place until the name server has
+    answered, for its thread cannot be stopped.
+
+    Args:
+        find: Looks one name up.
+    """
+
+    def __init__(self, find: Find = _addresses) -> None:
+        self._find = find
+        self._of_agents: Counter[str | None] = Counter()
+        self._of_runs: Counter[object] = Counter()
+        self._changed = anyio.Event()
+
+    def of_run(
+        self, agent_id: str | None
+    ) -> Callable[[str, int], Awaitable[Sequence[str]]]:
+        """Return what looks names up for one run of an agent."""
+        run = object()
+
+        async def look_up(host: str, port: int) -> Sequence[str]:
+            while not self._has_room(agent_id, run):
+                await self._changed.wait()
+            return await self._look_up(agent_id, run, host, port)
+
+        return look_up
+
+    def _has_room(self, agent_id: str | None, run: object) -> bool:
+        left = MAX_LOOK_UPS - self._of_agents.total()
+        share = max(left // 2, min(left, 1))
+        return self._of_agents[agent_id] < share and self._of_runs[run] < _OF_A_RUN
+
+    async def _look_up(
+        self, agent_id: str | None, run: object, host: str, port: int
+    ) -> Sequence[str]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[str]] = loop.create_future()
+
+        def end(found: Sequence[str] | Exception) -> None:
+            for counts, who in ((self._of_agents, agent_id), (self._of_runs, run)):
+                counts[who] -= 1
+                if not counts[who]:
+                    del counts[who]
+            self._changed.set()
+            self._changed = anyio.Event()
+            if answer.done():
+                return
+            if isinstance(found, Exception):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        def work() -> None:
+            found: Sequence[str] | Exception
+            try:
+                found = self._find(host, port)
+            except Exception as error:  # noqa: BLE001 - raised to who waits
+                found = error
+            with contextlib.suppress(RuntimeError):
+                # The loop may have ended meanwhile.
+                loop.call_soon_threadsafe(end, found)
+
+        # Not a pool's: at the end of the process nobody waits for a name server.
+        thread = threading.Thread(target=work, name="toolcell look-up", daemon=True)
+        thread.start()
+        self._of_agents[agent_id] += 1
+        self._of_runs[run] += 1
+        return await answer
