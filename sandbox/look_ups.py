@@ -7,7 +7,8 @@ import contextlib
 import socket
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import anyio
 
@@ -45,7 +46,7 @@ class LookUps:
 
     def of_run(
         self, agent_id: str | None
-    ) -> Callable[[str, int], Awaitable[Sequence[str]]]:
+    ) -> Callable[[str, int], Coroutine[Any, Any, Sequence[str]]]:
         """Return what looks names up for one run of an agent."""
         run = object()
 
@@ -68,10 +69,8 @@ class LookUps:
         answer: asyncio.Future[Sequence[str]] = loop.create_future()
 
         def end(found: Sequence[str] | Exception) -> None:
-            for counts, who in ((self._of_agents, agent_id), (self._of_runs, run)):
-                counts[who] -= 1
-                if not counts[who]:
-                    del counts[who]
+            self._of_agents -= Counter([agent_id])
+            self._of_runs -= Counter([run])
             self._changed.set()
             self._changed = anyio.Event()
             if answer.done():

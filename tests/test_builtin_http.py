@@ -7,8 +7,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from toolcell.core import ConfigError, ToolCall, ToolResult, is_public_address
@@ -299,3 +301,68 @@ async def test_a_name_that_changes_its_address_is_looked_up_once_rl_26(
 def test_bad_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         http_get_tool(["*"], **wrong)
+
+
+@pytest.mark.finding("A15")
+async def test_many_addresses_that_swallow_connections_share_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    waits: list[float] = []
+
+    def connect(address: Any, timeout: float) -> Any:
+        nonlocal now
+        now += timeout
+        waits.append(timeout)
+        raise TimeoutError("nobody answers")
+
+    def look_up(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
+        many = (f"8.8.{number % 3}.{number % 256}" for number in range(300))
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in many
+        ]
+
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("toolcell.tools.builtin.http.time", clock, raising=False)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    made = http_get_tool(["many.test"], timeout_seconds=20)
+    result = await get(made, "http://many.test/")
+
+    assert "did not answer" in told(result)
+    assert len(waits) == 8
+    assert sum(waits) <= 20
+    assert min(waits) > 1
+
+
+@pytest.mark.finding("A15")
+async def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
+    """Each byte comes in time; the handshake never ends."""
+    over = threading.Event()
+    ended = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(b"\x16\x03\x03\x40\x00")
+            try:
+                while not over.wait(0.02):
+                    peer.sendall(b"\0")
+            except OSError:
+                ended.set()
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    port = listener.getsockname()[1]
+    made = http_get_tool(
+        ["127.0.0.1"], ports=[port], networks=LOCAL, timeout_seconds=0.5
+    )
+    try:
+        result = await get(made, f"https://127.0.0.1:{port}/")
+        assert result.status == "timeout"
+        assert await anyio.to_thread.run_sync(ended.wait, 5)
+    finally:
+        over.set()
+        thread.join()
+        listener.close()

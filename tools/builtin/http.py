@@ -12,6 +12,7 @@ import ipaddress
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Collection
 from contextlib import closing
 from ipaddress import IPv4Address, IPv6Address
@@ -27,6 +28,10 @@ from ..tool import Tool, tool
 
 MAX_REDIRECTS = 5
 """Redirects that are followed. When it is reached the call fails."""
+
+MAX_ADDRESSES = 8
+"""Addresses of a host that are tried, each for its share of the time that is left.
+When it is reached the others are not."""
 
 _Address = IPv4Address | IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -141,13 +146,13 @@ def _addresses(target: _Target, inner: tuple[_Network, ...]) -> list[str]:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise ToolError(f"the host {target.host} has no address") from None
-    addresses = [str(entry[4][0]) for entry in found]
+    addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     for text in addresses:
         address = ipaddress.ip_address(text.partition("%")[0])
         known = any(_within(address, network) for network in inner)
         if not known and not is_public_address(address):
             raise ToolError(f"the host {target.host} is not on the public internet")
-    return addresses
+    return addresses[:MAX_ADDRESSES]
 
 
 def _fetch(
@@ -158,15 +163,19 @@ def _fetch(
 ) -> dict[str, JsonValue] | str:
     """Return the answer, or where it redirects to."""
     addresses = _addresses(target, inner)
-    left = _left(context)
+    deadline = time.monotonic() + _left(context)
     connection = http.client.HTTPConnection(target.host, target.port)
     try:
-        sock = connection.sock = _connect(target, addresses, left)
+        sock = connection.sock = _connect(target, addresses, deadline)
+        left = max(deadline - time.monotonic(), 0.001)
+        sock.settimeout(left)
         # A server that drips keeps every single read short: this ends them all.
         end = threading.Timer(left, socket.socket.shutdown, (sock, socket.SHUT_RDWR))
         end.daemon = True
         end.start()
         try:
+            if isinstance(sock, ssl.SSLSocket):
+                sock.do_handshake()
             answer = _exchange(target, connection, max_bytes)
         finally:
             end.cancel()
@@ -189,23 +198,26 @@ _HEADERS = {
 }
 
 
-def _connect(target: _Target, addresses: list[str], seconds: float) -> socket.socket:
-    """Return a connection to the first checked address that answers."""
+def _connect(target: _Target, addresses: list[str], deadline: float) -> socket.socket:
+    """Return a connection to the first checked address that answers.
+
+    With TLS its handshake is still to be made. Raises OSError.
+    """
     problem = OSError("no address")
-    for address in addresses:
+    for tried, address in enumerate(addresses):
+        left = max(deadline - time.monotonic(), 0.001)
+        share = left / (len(addresses) - tried)
         try:
-            plain = socket.create_connection((address, target.port), seconds)
+            plain = socket.create_connection((address, target.port), share)
         except OSError as error:
             problem = error
             continue
         if not target.secure:
             return plain
-        try:
-            tls = ssl.create_default_context()
-            return tls.wrap_socket(plain, server_hostname=target.host)
-        except OSError:
-            plain.close()
-            raise
+        tls = ssl.create_default_context()
+        return tls.wrap_socket(
+            plain, server_hostname=target.host, do_handshake_on_connect=False
+        )
     raise problem
 
 
