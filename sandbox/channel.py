@@ -12,6 +12,7 @@ import anyio
 from toolcell.core import CellLostError
 
 from .cell.frames import Frame, FrameDecoder, FrameError
+from .leases import end, lease
 
 _READ_BYTES = 262_144
 _VIEWS_AT_ONCE = 16
@@ -31,7 +32,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket, *, multiplexed: bool = False) -> None:
         sock.setblocking(False)
-        self._sock = sock
+        self._sock = lease(sock)
         self._decoder = FrameDecoder(_MAX_FROM_CELL)
         self._frames: list[Frame] = []
         self._unsent: deque[memoryview] = deque()
@@ -136,7 +137,7 @@ class Channel:
         """Close the socket; closing twice is harmless."""
         if self._sock.fileno() != -1:
             anyio.notify_closing(self._sock)
-            self._sock.close()
+            end(self._sock)
 
 
 class StreamSplitter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from toolcell.core import CellLostError
 from .cell.frames import strict_json
 from .cell_client import Cell
 from .file_errors import file_error, host_error, known
+from .program import check_kinds
 from .result import Artifact
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -116,6 +117,12 @@ class WorkDir:
             offset += len(part)
             if offset >= len(whole):
                 return
+
+    async def write_all(self, files: Mapping[str, bytes | str] | None) -> None:
+        """Write files by their paths; None is none. Raises as `write`."""
+        check_kinds(files=(files, Mapping))
+        for path, data in (files or {}).items():
+            await self.write(path, data)
 
     async def read(
         self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES

@@ -12,9 +12,10 @@ import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from toolcell.core import InvalidInputError
+from toolcell.core import CallFailedError, InvalidInputError
 
 from .function_values import Captured, global_names
+from .result import Described, ExecutionResult
 
 _HINT = "pass a function that is written in Python and not async"
 
@@ -67,6 +68,17 @@ def call_program(
         source = "\n".join(parts.values())
         code = f"{source}\n{name}(*call_args, **call_kwargs)\n"
     return CallProgram(code, inputs | passed, tuple(captured.values))
+
+
+def returned(function: Callable[..., Any], result: ExecutionResult) -> Any:
+    """Return what a function's program came to. Raises CallFailedError."""
+    name = getattr(function, "__name__", type(function).__name__)
+    if result.status != "ok":
+        why = result.exception.message if result.exception else result.status
+        raise CallFailedError(f"{name} failed: {why}", result=result)
+    if isinstance(result.value, Described):
+        raise CallFailedError(f"{name} returned what is not JSON", result=result)
+    return result.value
 
 
 class _NeedsPickleError(Exception):

@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from . import owner
@@ -17,8 +18,10 @@ _MOVES = 10
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 _numbers = itertools.count()
-# A killed process leaves its group when it has freed what it held.
-_EMPTY_SECONDS = 5.0
+EMPTY_SECONDS = 5.0
+"""How long to wait for killed processes: each leaves when it has freed what it held."""
+
+_SHORT_SECONDS, _LONG_SECONDS = 0.001, 0.05
 
 
 def name_of(process: str) -> str:
@@ -132,48 +135,82 @@ def create() -> dict[str, str]:
     return made
 
 
-def remove(paths: dict[str, str]) -> None:
+def remove(paths: dict[str, str]) -> list[str]:
     """Remove groups with everything in them; what is gone already is fine.
 
-    Blocks until what was killed has left them, for at most five seconds.
+    Blocks until what was killed has left them, for at most five seconds in all.
+
+    Returns:
+        What could not be removed.
     """
-    for path in paths.values():
+    return _remove_all(paths.values(), EMPTY_SECONDS)
+
+
+def _remove_all(groups: Iterable[str], seconds: float) -> list[str]:
+    """Kill and remove, once and then again until the time is over; return the rest."""
+    end, rest = time.monotonic() + seconds, _SHORT_SECONDS
+    while True:
+        groups = [path for path in groups if not _removed(path)]
+        if not groups or time.monotonic() >= end:
+            return groups
+        time.sleep(rest)
+        rest = min(2 * rest, _LONG_SECONDS)
+
+
+def _removed(group: str) -> bool:
+    """Kill what is in a group and those below it, remove what is empty."""
+    for path, _, _ in os.walk(group, topdown=False):
         with contextlib.suppress(OSError):
-            _remove_tree(Path(path), time.monotonic() + _EMPTY_SECONDS)
-
-
-def _remove_tree(path: Path, end: float) -> None:
-    for child in path.iterdir():
-        if child.is_dir():
-            _remove_tree(child, end)
-    members = path / "cgroup.procs"
-    while pids := members.read_text().split():
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        if time.monotonic() >= end:
-            break
-        time.sleep(0.001)
-    path.rmdir()
+            for pid in Path(path, "cgroup.procs").read_text().split():
+                # What this PID namespace does not show has the number 0.
+                if int(pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+            os.rmdir(path)
+    return not os.path.exists(group)
 
 
 def sweep() -> list[str]:
-    """Remove the groups of owners that are dead, as far as can be seen from here.
+    """Kill and remove, once, the groups of dead owners beside those of this process.
 
     Returns:
-        What was removed.
+        What is gone; it waits for nothing.
     """
     try:
         places = set(parents().values())
     except OSError:
         return []
-    removed = []
+    found = [path for place in places for path in _orphans_in(place)]
+    left = _remove_all(found, 0)
+    return [path for path in found if path not in left]
+
+
+def sweep_everywhere() -> tuple[list[str], list[str]]:
+    """Remove the groups of owners that are dead, wherever this user may.
+
+    A host that was started in another unit or login made its groups there. Blocks
+    for at most five seconds.
+
+    Returns:
+        What was removed, and what could not be.
+    """
+    mounts = _mounts()
+    roots = {mounts[name] for name in (*_V1_CONTROLLERS, "unified") if name in mounts}
+    found = [
+        orphan
+        for root in roots
+        for place, _, _ in os.walk(root)
+        if os.access(place, os.W_OK)
+        for orphan in _orphans_in(place)
+    ]
+    left = _remove_all(found, EMPTY_SECONDS)
+    return [path for path in found if path not in left], left
+
+
+def _orphans_in(place: str) -> Iterator[str]:
     mark = name_of("")
-    for place in places:
-        with contextlib.suppress(OSError):
-            for name in os.listdir(place):
-                process = name.removeprefix(mark).rpartition("-")[0]
-                if name.startswith(mark) and not owner.lives(process):
-                    remove({"": f"{place}/{name}"})
-                    removed.append(f"{place}/{name}")
-    return removed
+    with contextlib.suppress(OSError):
+        for name in os.listdir(place):
+            process = name.removeprefix(mark).rpartition("-")[0]
+            if name.startswith(mark) and not owner.lives(process):
+                yield f"{place}/{name}"

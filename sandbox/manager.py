@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 from pydantic import SecretStr
 
-from toolcell.core import CallFailedError, InvalidInputError, SandboxUnavailableError
+from toolcell.core import InvalidInputError, SandboxUnavailableError
 
 from .call_server import HostCalls
 from .cell_client import Backend, Cell, Language, OnOutput, Program
@@ -25,11 +25,11 @@ from .config import Limits, Network, SandboxConfig
 from .events import Event, Finished
 from .fair_queue import FairQueue
 from .files import WorkDir
-from .function_source import call_program
+from .function_source import call_program, returned
 from .look_ups import LookUps
 from .pool import Pool, PoolStats
 from .program import check_kinds, make_program, refused
-from .result import Described, ExecutionResult
+from .result import ExecutionResult
 from .selection import check_strength, open_backend
 from .session import Session
 from .streaming import Pieces, stream_run
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from .packages import Packages
 
 _STOP_SECONDS = 2.0
-
-
-async def _put_files(cell: Cell, files: Mapping[str, bytes | str] | None) -> None:
-    check_kinds(files=(files, Mapping))
-    for path, data in (files or {}).items():
-        await WorkDir(cell).write(path, data)
 
 
 async def _stop(cell: Cell) -> None:
@@ -80,10 +74,22 @@ class SandboxManager:
         self._packages: Packages | None = None
         self._active: set[Cell] = set()
         self._watches: set[anyio.CancelScope] = set()
+        self._entered = False
         self.notices: tuple[str, ...] = ()
         """What choosing the backend was worth saying, one line each."""
 
     async def __aenter__(self) -> SandboxManager:
+        if self._entered:
+            raise InvalidInputError("the manager is open already")
+        self._entered = True
+        try:
+            await self._open()
+        except BaseException:
+            self._entered = False
+            raise
+        return self
+
+    async def _open(self) -> None:
         backend, self.notices = await open_backend(self.config)
         try:
             check_strength(self.config, backend.traits)
@@ -102,7 +108,6 @@ class SandboxManager:
             except BaseException:
                 await self.__aexit__()
                 raise
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         backend, pool = self._backend, self._pool
@@ -122,6 +127,7 @@ class SandboxManager:
         with anyio.CancelScope(shield=True):
             if backend is not None:
                 await backend.close()
+        self._entered = False
 
     async def _stop_active(self) -> None:
         """End runs as `cancelled`; idle sessions lose their cells."""
@@ -129,8 +135,9 @@ class SandboxManager:
             async with anyio.create_task_group() as stops:
                 for cell in self._active:
                     stops.start_soon(_stop, cell)
-        for cell in list(self._active):
-            await cell.kill()
+        async with anyio.create_task_group() as ends:
+            for cell in self._active:
+                ends.start_soon(cell.kill)
 
     async def run(
         self,
@@ -190,7 +197,7 @@ class SandboxManager:
             return refusal
         program = await self.equip(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
-            await _put_files(cell, files)
+            await WorkDir(cell).write_all(files)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
 
@@ -327,7 +334,7 @@ class SandboxManager:
             return
         program = await self.equip(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
-            await _put_files(cell, files)
+            await WorkDir(cell).write_all(files)
             async with aclosing(stream_run(cell, program, pieces)) as events:
                 async for event in events:
                     yield event
@@ -381,13 +388,7 @@ class SandboxManager:
         """
         program = call_program(function, args, kwargs)
         result = await self.run(program.code, inputs=program.inputs)
-        name = getattr(function, "__name__", type(function).__name__)
-        if result.status != "ok":
-            why = result.exception.message if result.exception else result.status
-            raise CallFailedError(f"{name} failed: {why}", result=result)
-        if isinstance(result.value, Described):
-            raise CallFailedError(f"{name} returned what is not JSON", result=result)
-        return result.value
+        return returned(function, result)
 
     @asynccontextmanager
     async def session(

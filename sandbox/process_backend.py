@@ -7,6 +7,7 @@ RestrictedPython has compiled, with few builtins and imports.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from .bundle import bundle, command
 from .cell_client import Cell, CellTraits, cell_environment
 from .channel import Channel
 from .config import Limits, SandboxConfig
-from .subprocess_backend import interpreter
+from .launcher import interpreter
 
 _KILL_SECONDS = 2.0
 
@@ -125,5 +126,6 @@ class PlainProcess:
             self._process.wait(_KILL_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_KILL_SECONDS)
         shutil.rmtree(self._workdir, ignore_errors=True)

@@ -4,19 +4,15 @@ Theory of operation. One launcher process (`cell/launcher.py`) per backend makes
 the cells. The host gives it a socket for each new cell and gets back a pidfd of
 the cell's first process. Killing that process makes the kernel kill the whole
 PID namespace, and the pidfd becomes readable only when nothing of it is left.
-The launcher, and with it every cell, ends when the host's end of its control
-socket closes, however that happens.
+The launcher, and with it every cell, ends when the host does or the host's end of
+its control socket closes, however that happens.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
+import logging
 import os
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 from typing import Any
 
@@ -26,7 +22,6 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from . import host_cgroups, layers, mounts
-from .bundle import ENVIRONMENT, bundle, command, compiled_bundle
 from .cell_client import (
     CELL_UID,
     WORKDIR,
@@ -36,6 +31,7 @@ from .cell_client import (
 )
 from .channel import Channel
 from .config import Enforcer, Limits, SandboxConfig
+from .launcher import Launcher, NamespaceProcess, interpreter
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
 _REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
@@ -68,8 +64,7 @@ _SHOWN = (
     "/etc/mime.types",
 )
 _NODE = "/node/bin/node"
-_START_SECONDS = 20.0
-_END_SECONDS = 5.0
+_log = logging.getLogger(__name__)
 
 
 class SubprocessBackend:
@@ -109,7 +104,10 @@ class SubprocessBackend:
         return self._why_no_cgroups
 
     async def start(self) -> None:
-        """Sweep orphans, start the launcher and make one cell to see that it works."""
+        """Sweep orphans, start the launcher and make one cell to see that it works.
+
+        Orphans that do not go at once stay for `clean`.
+        """
         if sys.platform != "linux":
             raise SandboxUnavailableError(
                 f"there are no namespaces on {sys.platform}",
@@ -151,7 +149,8 @@ class SubprocessBackend:
 
     async def check(self) -> None:
         async with self._lock:
-            await self._living_launcher()
+            launcher = await self._living_launcher()
+            await launcher.check()
 
     async def _living_launcher(self) -> Launcher:
         """Return the launcher; one that was killed took only its own cells with it."""
@@ -166,7 +165,7 @@ class SubprocessBackend:
     async def _renew_cgroups(self) -> None:
         if not self._cgroups:
             return
-        await anyio.to_thread.run_sync(host_cgroups.remove, self._cgroups)
+        await self._remove_cgroups()
         try:
             self._cgroups = host_cgroups.create()
         except OSError as error:
@@ -206,201 +205,14 @@ class SubprocessBackend:
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
             await launcher.close()
-        cgroups, self._cgroups = self._cgroups, {}
+        await self._remove_cgroups()
+        self._cgroups = {}
+
+    async def _remove_cgroups(self) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(host_cgroups.remove, cgroups)
-
-
-class Launcher:
-    """The host's end of one launcher process."""
-
-    def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, code: bytes
-    ) -> None:
-        self._process = process
-        self._control = control
-        self._code = code
-        self._next_id = 0
-
-    @classmethod
-    def spawn(cls, python: str) -> Launcher:
-        """Start a launcher process.
-
-        Raises:
-            SandboxUnavailableError: The interpreter cannot be started.
-        """
-        try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError as error:
-            raise SandboxUnavailableError(
-                f"no socket for the launcher: {error}"
-            ) from None
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                command(python, "launcher", theirs.fileno(), site=False),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise SandboxUnavailableError(
-                f"cannot start the interpreter {python}: {error.strerror}",
-                hint="set `python` to an interpreter that this user may run",
-            ) from None
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        code = compiled_bundle() if python == interpreter() else bundle()
-        return cls(process, ours, code)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the process is gone."""
-        return self._process.poll() is not None
-
-    async def set_up(self, setup: dict[str, Any]) -> None:
-        """Have the root built.
-
-        Raises:
-            SandboxUnavailableError: The kernel refused, a mount is not what was
-                checked, or nothing answered.
-        """
-        with anyio.move_on_after(_START_SECONDS):
-            await self._send_code()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self._control.send(json.dumps(setup).encode())
-            answer, _ = await self._receive()
-            if "refused" in answer:
-                raise SandboxUnavailableError(answer["refused"])
-            if "error" not in answer:
-                return
-            raise SandboxUnavailableError(
-                f"this machine gives no namespaces: {answer['error']}",
-                hint="`toolcell doctor` lists what is missing and how to get it; or "
-                "use Docker, or ask for minimum_isolation='process' by name",
-            )
-        raise SandboxUnavailableError("the launcher did not start in time")
-
-    async def _send_code(self) -> None:
-        """Give the interpreter its code; it may read late, or never."""
-        view = memoryview(self._code)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            os.set_blocking(pipe.fileno(), False)
-            while view:
-                try:
-                    view = view[os.write(pipe.fileno(), view) :]
-                except BlockingIOError:
-                    await anyio.wait_writable(pipe)
-
-    async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int]:
-        """Make a cell; return its channel and a pidfd of its first process.
-
-        Raises:
-            SandboxUnavailableError: The cell could not be made.
-        """
-        self._next_id += 1
-        message = json.dumps({"id": self._next_id, "cell": kind}).encode()
-        try:
-            ours, theirs = socket.socketpair()
-        except OSError as error:
-            raise SandboxUnavailableError(f"no socket for a cell: {error}") from None
-        try:
-            with theirs:
-                self._request(message, theirs)
-            answer, fds = await self._answer()
-            if "error" in answer:
-                raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
-            if not fds:
-                raise SandboxUnavailableError(
-                    "this process has no descriptor left for a new cell",
-                    hint="raise its limit on open files: `ulimit -n`",
-                )
-        except BaseException:
-            # A cell that nobody watches ends with its channel.
-            ours.close()
-            raise
-        return ours, fds[0]
-
-    def _request(self, message: bytes, channel: socket.socket) -> None:
-        try:
-            socket.send_fds(self._control, [message], [channel.fileno()])
-        except OSError as error:
-            raise SandboxUnavailableError(f"the launcher is gone: {error}") from None
-
-    async def _answer(self) -> tuple[dict[str, Any], list[int]]:
-        while True:
-            answer, fds = await self._receive()
-            if answer.get("id") == self._next_id:
-                return answer, fds
-            # The answer to a request whose caller was cancelled.
-            for fd in fds:
-                _kill(fd)
-                os.close(fd)
-
-    async def _receive(self) -> tuple[dict[str, Any], list[int]]:
-        while True:
-            try:
-                data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
-                break
-            except BlockingIOError:
-                await self._wait_for_word()
-            except ConnectionResetError:
-                data, fds = b"", []
-                break
-        if not data:
-            return {"error": "the launcher ended", "id": self._next_id}, []
-        answer: dict[str, Any] = json.loads(data)
-        return answer, fds
-
-    async def _wait_for_word(self) -> None:
-        try:
-            await anyio.wait_readable(self._control)
-        except anyio.ClosedResourceError:
-            raise SandboxUnavailableError("the backend was closed") from None
-
-    async def close(self) -> None:
-        """End the launcher and with it its cells; return when all are gone."""
-        with anyio.CancelScope(shield=True):
-            if self._control.fileno() != -1:
-                anyio.notify_closing(self._control)
-                self._control.close()
-            await anyio.to_thread.run_sync(self._wait)
-
-    def _wait(self) -> None:
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-class NamespaceProcess:
-    """The first process of a PID namespace. Owns the pidfd."""
-
-    def __init__(self, pidfd: int) -> None:
-        self._pidfd = pidfd
-
-    async def kill(self) -> None:
-        _kill(self._pidfd)
-        await anyio.wait_readable(self._pidfd)
-        os.close(self._pidfd)
-
-
-def _kill(pidfd: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-
-
-def interpreter() -> str:
-    """Return the interpreter below any virtual environment of this process."""
-    base: str = getattr(sys, "_base_executable", sys.executable)
-    return os.path.realpath(base)
+            left = await anyio.to_thread.run_sync(host_cgroups.remove, self._cgroups)
+        if left:
+            _log.warning("cgroups are left for the next sweep: %s", ", ".join(left))
 
 
 def node_binds(node: str | None) -> list[mounts.Bind]:

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxManager, subprocess_backend
+from toolcell.sandbox import Limits, SandboxManager, launcher
 from toolcell.sandbox import pool as pool_module
 
 from .conftest import SUBPROCESS
@@ -158,8 +158,8 @@ async def test_the_pool_outlives_a_want_of_descriptors(
 async def test_an_interpreter_that_reads_nothing_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(subprocess_backend, "_START_SECONDS", 0.1)
-    monkeypatch.setattr(subprocess_backend, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(launcher, "_START_SECONDS", 0.1)
+    monkeypatch.setattr(launcher, "_END_SECONDS", 0.1)
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 600\n")
     python.chmod(0o755)
@@ -173,8 +173,8 @@ async def test_a_cell_that_died_before_it_was_asked_for_is_made_anew(
     limits: Limits | None,
 ) -> None:
     async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
-        launcher = launcher_of(manager)._process.pid
-        [ahead] = children(launcher)
+        parent = launcher_of(manager)._process.pid
+        [ahead] = children(parent)
         os.kill(ahead, signal.SIGKILL)
         await until(lambda: not alive(ahead))
         result = await manager.run("6 * 7", limits=limits)

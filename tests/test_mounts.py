@@ -17,7 +17,13 @@ import pytest
 
 import toolcell.guard
 from toolcell.core import ConfigError, SandboxUnavailableError
-from toolcell.sandbox import Mount, SandboxConfig, SandboxManager, subprocess_backend
+from toolcell.sandbox import (
+    Mount,
+    SandboxConfig,
+    SandboxManager,
+    launcher,
+    subprocess_backend,
+)
 
 from .attack_rows import attempt, program
 from .conftest import SUBPROCESS, BackendRow
@@ -419,14 +425,14 @@ async def test_a_swap_after_the_check_is_seen_by_the_launcher(
     source.mkdir(parents=True)
     (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
     config = SUBPROCESS.config(mounts=[{"source": str(source), "target": "/data"}])
-    spawn = subprocess_backend.Launcher.spawn
+    spawn = launcher.Launcher.spawn
 
     def swap_first(python: str) -> Any:
         (tmp_path / swapped).rename(tmp_path / "gone")
         (tmp_path / swapped).symlink_to("../" * swapped.count("/") + "elsewhere")
         return spawn(python)
 
-    monkeypatch.setattr(subprocess_backend.Launcher, "spawn", swap_first)
+    monkeypatch.setattr(launcher.Launcher, "spawn", swap_first)
     with pytest.raises(SandboxUnavailableError, match="become a link"):
         async with SandboxManager(config):
             pass

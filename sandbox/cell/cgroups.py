@@ -48,15 +48,21 @@ class CellGroup:
         self._name = name
         self._joined: list[int] = []
         self.files: dict[str, int] = {}
-        for controller, parent in parents.items():
-            os.mkdir(name, dir_fd=parent)
-            for file, pattern in _LIMIT_FILES[controller]:
-                text = pattern.format(**values)
-                _write(f"{name}/{file}", text, parent, file in _OPTIONAL_FILES)
-            for account, file in _ACCOUNT_FILES.get(controller, {}).items():
-                self.files[account] = os.open(
-                    f"{name}/{file}", os.O_RDONLY, dir_fd=parent
-                )
+        try:
+            for controller, parent in parents.items():
+                self._make(controller, parent, values)
+        except OSError:
+            self.remove()
+            raise
+
+    def _make(self, controller: str, parent: int, values: dict[str, Any]) -> None:
+        name = self._name
+        os.mkdir(name, dir_fd=parent)
+        for file, pattern in _LIMIT_FILES[controller]:
+            text = pattern.format(**values)
+            _write(f"{name}/{file}", text, parent, file in _OPTIONAL_FILES)
+        for account, file in _ACCOUNT_FILES.get(controller, {}).items():
+            self.files[account] = os.open(f"{name}/{file}", os.O_RDONLY, dir_fd=parent)
 
     def add(self, pid: int) -> None:
         """Put a process into the group. Raises OSError."""
@@ -69,14 +75,13 @@ class CellGroup:
             os.close(fd)
         self.files = {}
 
-    def remove(self) -> None:
-        """Remove the group; every process in it is gone."""
+    def remove(self) -> bool:
+        """Remove the group, whose processes are gone; tell whether nothing is left."""
         self.close()
+        gone = True
         for parent in self._parents.values():
-            try:
-                os.rmdir(self._name, dir_fd=parent)
-            except FileNotFoundError:
-                continue
+            gone = _rmdir(self._name, parent) and gone
+        return gone
 
 
 class GroupMaker:
@@ -89,6 +94,14 @@ class GroupMaker:
             name: os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             for name, path in parents.items()
         }
+        self._above = [
+            (
+                os.path.basename(path),
+                os.open(f"{path}/..", os.O_RDONLY | os.O_DIRECTORY),
+            )
+            for path in parents.values()
+        ]
+        self._left: list[CellGroup] = []
         self._count = 0
 
     def make(self, limits: dict[str, Any]) -> CellGroup:
@@ -100,6 +113,26 @@ class GroupMaker:
         }
         self._count += 1
         return CellGroup(self._parents, f"cell-{self._count}", values)
+
+    def remove(self, group: CellGroup) -> None:
+        """Remove a group, and those that the kernel still held the last time."""
+        self._left = [each for each in (*self._left, group) if not each.remove()]
+
+    def remove_parents(self) -> None:
+        """Remove what all groups are in, for a host that did not come to it."""
+        self._left = [each for each in self._left if not each.remove()]
+        for name, above in self._above:
+            _rmdir(name, above)
+
+
+def _rmdir(name: str, dir_fd: int) -> bool:
+    try:
+        os.rmdir(name, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _write(path: str, text: str, dir_fd: int, optional: bool = False) -> None:

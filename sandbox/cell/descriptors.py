@@ -29,7 +29,7 @@ def receive_fds(sock: socket.socket, size: int, count: int) -> tuple[bytes, list
 def place(sources: list[int], inherited: int) -> None:
     """Make `sources` the descriptors 0, 1, 2, ...; the first ones outlive an exec."""
     # First out of the way, then into place: one may sit on a target number.
-    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in sources]
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(sources)) for fd in sources]
     for target, fd in enumerate(moved):
         os.dup2(fd, target, inheritable=target < inherited)
         os.close(fd)

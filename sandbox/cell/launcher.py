@@ -7,9 +7,8 @@ interpreter needs and moves into it. For each cell it clones a child into new
 user, mount, pid, net, ipc and uts namespaces, puts it into a cgroup of its own
 where it can, maps its uids, and lets it go; the child takes that group for the
 root of all groups, mounts its own /proc and scratch space and becomes the cell's
-supervisor. Cells die with the
-launcher, and the launcher ends when the host's end of the socket closes. It
-never reads a byte that untrusted code wrote.
+supervisor. Cells die with the launcher, and the launcher ends when the host does, or
+the host's end of the socket closes. It never reads a byte that untrusted code wrote.
 """
 
 from __future__ import annotations
@@ -57,16 +56,22 @@ _SLOTS = 512
 _MAX_REQUEST = 64 * 1024
 _MAX_SETUP = 256 * 1024
 _IDLE_MS = 20
+# Descriptors that the launcher and a supervisor may have open.
+_OPEN_FILES = 1024
+_LEAST_OPEN_FILES = 32
 
 
 def main(control_fd: int) -> NoReturn:
     """Serve requests until the host closes the control socket."""
     control = socket.socket(fileno=control_fd)
     try:
-        setup = json.loads(control.recv(_MAX_SETUP))
+        message, fds = receive_fds(control, _MAX_SETUP, 1)
+        if not fds:
+            os._exit(70)
         try:
-            launcher = Launcher(control, setup)
-        except root.MountError as error:
+            _raise_open_files()
+            launcher = Launcher(control, json.loads(message), fds[0])
+        except (root.MountError, TooFewFilesError) as error:
             control.send(json.dumps({"refused": str(error)}).encode())
             os._exit(70)
         except Exception as error:
@@ -77,6 +82,10 @@ def main(control_fd: int) -> NoReturn:
         launcher.serve()
     finally:
         os._exit(0)
+
+
+class TooFewFilesError(Exception):
+    """This process may not open what cells need."""
 
 
 class Embryo:
@@ -92,10 +101,19 @@ class Embryo:
 
 
 class Launcher:
-    """One control socket and the cells made through it."""
+    """One control socket and the cells made through it.
 
-    def __init__(self, control: socket.socket, setup: dict[str, Any]) -> None:
+    Args:
+        control: Its requests come here.
+        setup: What its cells are like.
+        host: A pidfd of the process that they are for.
+    """
+
+    def __init__(
+        self, control: socket.socket, setup: dict[str, Any], host: int
+    ) -> None:
         self._control = control
+        self._host = host
         self._cell_uid: int = setup["cell_uid"]
         # No two launchers that live have one process number.
         self._uid_base = _FIRST_UID + os.getpid() % 65_536 * 2 * _SLOTS
@@ -141,11 +159,15 @@ class Launcher:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         poller.register(wake_r, select.POLLIN)
+        poller.register(self._host, select.POLLIN)
         # What has ended before this process listened.
         self._reap()
         while True:
             idle = _IDLE_MS if self._embryo is None else None
             ready = [fd for fd, _ in poller.poll(idle)]
+            # A process that it forked may hold the socket open.
+            if self._host in ready:
+                break
             if self._control.fileno() in ready:
                 if not self._handle_request():
                     break
@@ -163,9 +185,13 @@ class Launcher:
         message, channels = receive_fds(self._control, _MAX_REQUEST, 1)
         if not message:
             return False
-        [channel] = channels
         request = json.loads(message)
         answer = {"id": request["id"]}
+        if "cell" not in request:
+            # The host asks whether anybody answers.
+            self._send(answer, [])
+            return True
+        [channel] = channels
         try:
             embryo = self._give(channel, request["cell"])
             self._send(answer, [embryo.pidfd])
@@ -302,19 +328,24 @@ class Launcher:
                 return
             if pid == 0:
                 return
-            group = self._groups.pop(pid, None)
-            if group is not None:
-                group.remove()
+            self._remove_group(pid)
+
+    def _remove_group(self, pid: int) -> None:
+        group = self._groups.pop(pid, None)
+        if self._maker is not None and group is not None:
+            self._maker.remove(group)
 
     def _shut_down(self) -> None:
-        """Kill what still lives, wait for it, leave no cgroup behind."""
+        """Kill what still lives, wait for it, leave no cgroup behind.
+
+        Nobody waits for this: a host that closes kills the launcher in the end.
+        """
         for pid in self._groups:
             os.kill(pid, signal.SIGKILL)
         while self._groups:
-            pid, _ = os.waitpid(-1, 0)
-            group = self._groups.pop(pid, None)
-            if group is not None:
-                group.remove()
+            self._remove_group(os.waitpid(-1, 0)[0])
+        if self._maker is not None:
+            self._maker.remove_parents()
 
 
 def _keep_only(
@@ -327,6 +358,24 @@ def _keep_only(
     os.closerange(4 + len(accounts), 1024)
     start.detach()
     return socket.socket(fileno=3), {name: 4 + i for i, name in enumerate(accounts)}
+
+
+def _raise_open_files() -> None:
+    """Have room for the launcher's and a supervisor's own descriptors.
+
+    Raises:
+        TooFewFilesError: The hard limit is too low.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = hard == resource.RLIM_INFINITY
+    most = _OPEN_FILES if unlimited else min(hard, _OPEN_FILES)
+    if most < _LEAST_OPEN_FILES:
+        raise TooFewFilesError(
+            f"this process may open {hard} files at once, and cells need "
+            f"{_LEAST_OPEN_FILES}: raise the hard limit, `ulimit -Hn`"
+        )
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _limit_shares() -> None:

@@ -1,0 +1,284 @@
+"""The host's end of a launcher, the process that makes cells of namespaces.
+
+Theory of operation. A launcher answers each request in its turn. One that has
+answered nothing for ten seconds is killed, and its cells with it: it may have been
+stopped, and nobody can wait for it. It ends with its host: it is given a pidfd of
+this process, since a process that C code forks keeps the control socket open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from toolcell.core import SandboxUnavailableError
+
+from .bundle import ENVIRONMENT, bundle, command, compiled_bundle
+from .leases import end, lease
+
+_START_SECONDS = 20.0
+_ANSWER_SECONDS = 10.0
+_CHECK_SECONDS = 5.0
+_END_SECONDS = 5.0
+_KILL_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Launcher:
+    """The host's end of one launcher process."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket, code: bytes
+    ) -> None:
+        self._process = process
+        self._control = lease(control)
+        self._code = code
+        self._next_id = 0
+        # When it was asked what it has not answered, if anything.
+        self._silent_since: float | None = None
+        self._killed = False
+
+    @classmethod
+    def spawn(cls, python: str) -> Launcher:
+        """Start a launcher process.
+
+        Raises:
+            SandboxUnavailableError: The interpreter cannot be started.
+        """
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"no socket for the launcher: {error}"
+            ) from None
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                command(python, "launcher", theirs.fileno(), site=False),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise SandboxUnavailableError(
+                f"cannot start the interpreter {python}: {error.strerror}",
+                hint="set `python` to an interpreter that this user may run",
+            ) from None
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        code = compiled_bundle() if python == interpreter() else bundle()
+        return cls(process, ours, code)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone, or was given up."""
+        return self._killed or self._process.poll() is not None
+
+    async def set_up(self, setup: dict[str, Any]) -> None:
+        """Have the root built.
+
+        Raises:
+            SandboxUnavailableError: The kernel refused, a mount is not what was
+                checked, or nothing answered.
+        """
+        with anyio.move_on_after(_START_SECONDS):
+            await self._send_code()
+            self._send_setup(json.dumps(setup).encode())
+            answer, _ = await self._receive()
+            if "refused" in answer:
+                raise SandboxUnavailableError(answer["refused"])
+            if "error" not in answer:
+                return
+            raise SandboxUnavailableError(
+                f"this machine gives no namespaces: {answer['error']}",
+                hint="`toolcell doctor` lists what is missing and how to get it; or "
+                "use Docker, or ask for minimum_isolation='process' by name",
+            )
+        self._kill()
+        raise SandboxUnavailableError("the launcher did not start in time")
+
+    async def _send_code(self) -> None:
+        """Give the interpreter its code; it may read late, or never."""
+        view = memoryview(self._code)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            os.set_blocking(pipe.fileno(), False)
+            while view:
+                try:
+                    view = view[os.write(pipe.fileno(), view) :]
+                except BlockingIOError:
+                    await anyio.wait_writable(pipe)
+
+    def _send_setup(self, setup: bytes) -> None:
+        """Say what to build, and hand over what tells that this process has ended."""
+        try:
+            own = os.pidfd_open(os.getpid())
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"this process has no pidfd: {error.strerror}",
+                hint="namespaces need Linux 5.4 or newer",
+            ) from None
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                socket.send_fds(self._control, [setup], [own])
+        finally:
+            os.close(own)
+
+    async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int]:
+        """Make a cell; return its channel and a pidfd of its first process.
+
+        Raises:
+            SandboxUnavailableError: The cell could not be made.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise SandboxUnavailableError(f"no socket for a cell: {error}") from None
+        lease(ours)
+        try:
+            with theirs:
+                self._request({"cell": kind}, [theirs.fileno()])
+            answer, fds = await self._answer(_ANSWER_SECONDS)
+            if "error" in answer:
+                raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
+            if not fds:
+                raise SandboxUnavailableError(
+                    "this process has no descriptor left for a new cell",
+                    hint="raise its limit on open files: `ulimit -n`",
+                )
+        except BaseException:
+            # A cell that nobody watches ends with its channel.
+            ours.close()
+            raise
+        return ours, fds[0]
+
+    async def check(self) -> None:
+        """Raise SandboxUnavailableError if it does not answer."""
+        self._request({}, [])
+        answer, _ = await self._answer(_CHECK_SECONDS)
+        if "error" in answer:
+            raise SandboxUnavailableError(answer["error"])
+
+    def _request(self, wish: dict[str, Any], fds: Sequence[int]) -> None:
+        self._next_id += 1
+        message = json.dumps({"id": self._next_id, **wish}).encode()
+        if self._silent_since is None:
+            self._silent_since = anyio.current_time()
+        try:
+            socket.send_fds(self._control, [message], fds)
+        except OSError as error:
+            # It is gone, or has read nothing for long.
+            self._kill()
+            raise SandboxUnavailableError(f"the launcher is gone: {error}") from None
+
+    async def _answer(self, seconds: float) -> tuple[dict[str, Any], list[int]]:
+        """Return the answer to the last request.
+
+        Args:
+            seconds: How long to wait. What is silent for ten seconds is killed.
+        """
+        now = anyio.current_time()
+        silent_until = (self._silent_since or now) + _ANSWER_SECONDS
+        with anyio.CancelScope(deadline=min(now + seconds, silent_until)):
+            while True:
+                answer, fds = await self._receive()
+                if answer.get("id") == self._next_id:
+                    return answer, fds
+                # The answer to a request whose caller was cancelled.
+                for fd in fds:
+                    _kill(fd)
+                    os.close(fd)
+        if anyio.current_time() >= silent_until:
+            self._kill()
+        raise SandboxUnavailableError(
+            f"the launcher has not answered for {seconds:g} seconds",
+            hint="after ten it is killed with its cells; the next run starts another",
+        )
+
+    async def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
+                break
+            except BlockingIOError:
+                await self._wait_for_word()
+            except ConnectionResetError:
+                data, fds = b"", []
+                break
+        self._silent_since = None
+        if not data:
+            return {"error": "the launcher ended", "id": self._next_id}, []
+        answer: dict[str, Any] = json.loads(data)
+        return answer, fds
+
+    async def _wait_for_word(self) -> None:
+        try:
+            await anyio.wait_readable(self._control)
+        except anyio.ClosedResourceError:
+            raise SandboxUnavailableError("the backend was closed") from None
+
+    def _kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+
+    async def close(self) -> None:
+        """End the launcher and with it its cells; return when all are gone.
+
+        What does not end within five seconds is killed, and given up after five more.
+        """
+        with anyio.CancelScope(shield=True):
+            if self._control.fileno() != -1:
+                anyio.notify_closing(self._control)
+                end(self._control)
+            await anyio.to_thread.run_sync(self._wait)
+
+    def _wait(self) -> None:
+        for _ in range(2):
+            try:
+                self._process.wait(_END_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        _log.error("the launcher %d was killed and has not ended", self._process.pid)
+
+
+class NamespaceProcess:
+    """The first process of a PID namespace. Owns the pidfd."""
+
+    def __init__(self, pidfd: int) -> None:
+        self._pidfd = pidfd
+
+    async def kill(self) -> None:
+        _kill(self._pidfd)
+        with anyio.move_on_after(_KILL_SECONDS) as patience:
+            await anyio.wait_readable(self._pidfd)
+        if patience.cancelled_caught:
+            _log.error("a cell is lost: it was killed, and the kernel does not end it")
+        os.close(self._pidfd)
+
+
+def _kill(pidfd: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def interpreter() -> str:
+    """Return the interpreter below any virtual environment of this process."""
+    base: str = getattr(sys, "_base_executable", sys.executable)
+    return os.path.realpath(base)

@@ -1,0 +1,163 @@
+"""What is there and does not answer, or does not end, holds up nobody for long."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.sandbox import (
+    Limits,
+    SandboxManager,
+    host_cgroups,
+    launcher,
+)
+
+from .conftest import SUBPROCESS
+from .frozen import frozen
+from .process_tree import below
+
+pytestmark = pytest.mark.anyio
+
+ENDLESS = "print('up', flush=True)\nwhile True: pass"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait a tenth of a second where five or ten are right."""
+    for name in ("_ANSWER_SECONDS", "_CHECK_SECONDS", "_END_SECONDS", "_KILL_SECONDS"):
+        monkeypatch.setattr(launcher, name, 0.1)
+    monkeypatch.setattr(host_cgroups, "EMPTY_SECONDS", 0.1)
+
+
+def processes_of(manager: SandboxManager) -> list[int]:
+    """Return the processes of the one cell that is in use."""
+    [cell] = manager._active
+    process: Any = cell._process
+    info = Path(f"/proc/self/fdinfo/{process._pidfd}").read_text()
+    first = int(info.partition("\nPid:")[2].split()[0])
+    return [first, *below(first)]
+
+
+@pytest.mark.finding("F2")
+@pytest.mark.usefixtures("impatient")
+async def test_a_cell_that_cannot_be_killed_costs_its_run_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    statuses: list[str] = []
+    up = anyio.Event()
+    config = SUBPROCESS.config(max_concurrency=1, limits=Limits(wall_seconds=1))
+
+    async def run(manager: SandboxManager) -> None:
+        result = await manager.run(ENDLESS, on_output=lambda *_: up.set())
+        statuses.append(result.status)
+
+    with anyio.fail_after(30):
+        async with (
+            SandboxManager(config) as manager,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(run, manager)
+            await up.wait()
+            with frozen(*processes_of(manager)):
+                # The one place is free again.
+                assert (await manager.run("6 * 7")).value == 42
+                assert statuses == ["timeout"]
+
+    assert "a cell is lost" in caplog.text
+
+
+@pytest.mark.finding("F2")
+@pytest.mark.usefixtures("impatient")
+async def test_a_cell_that_cannot_be_killed_does_not_hold_up_who_cancels() -> None:
+    up = anyio.Event()
+    async with SandboxManager(SUBPROCESS.config()) as manager:
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await manager.run(ENDLESS, on_output=lambda *_: up.set())
+
+            tasks.start_soon(run)
+            await up.wait()
+            with frozen(*processes_of(manager)), anyio.fail_after(3):
+                tasks.cancel_scope.cancel()
+                while manager.active_cells:
+                    with anyio.CancelScope(shield=True):
+                        await anyio.sleep(0.01)
+
+
+@pytest.mark.finding("F2", "A27")
+@pytest.mark.usefixtures("impatient")
+async def test_a_cell_that_cannot_be_killed_does_not_hold_up_the_close(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.manager._STOP_SECONDS", 0.1)
+    caplog.set_level(logging.WARNING)
+    with ExitStack() as cold, anyio.fail_after(20):
+        async with AsyncExitStack() as opened:
+            async with SandboxManager(SUBPROCESS.config()) as manager:
+                backend: Any = manager._backend
+                groups = dict(backend._cgroups)
+                session = await opened.enter_async_context(manager.session())
+                await session.run("1")
+                cold.enter_context(frozen(*processes_of(manager)))
+            left = [path for path in groups.values() if os.path.exists(path)]
+
+    assert all(path in caplog.text for path in left)
+    assert bool(left) == bool(groups)
+    monkeypatch.undo()
+    assert host_cgroups.remove(groups) == []
+
+
+@pytest.mark.finding("F7")
+@pytest.mark.usefixtures("impatient")
+async def test_a_launcher_that_was_stopped_is_replaced() -> None:
+    with anyio.fail_after(30):
+        async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
+            backend: Any = manager._backend
+            stopped = backend._launcher._process
+            os.kill(stopped.pid, signal.SIGSTOP)
+            with pytest.raises(SandboxUnavailableError, match="has not answered"):
+                await manager.run("1")
+            assert (await manager.run("6 * 7")).value == 42
+            assert stopped.returncode == -signal.SIGKILL
+
+
+@pytest.mark.finding("F7")
+@pytest.mark.usefixtures("impatient")
+async def test_a_launcher_that_was_stopped_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launcher, "_ANSWER_SECONDS", 60)
+    with anyio.fail_after(30):
+        async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
+            await manager.check()
+            backend: Any = manager._backend
+            stopped = backend._launcher._process.pid
+            os.kill(stopped, signal.SIGSTOP)
+            with pytest.raises(SandboxUnavailableError, match="has not answered"):
+                await manager.check()
+            os.kill(stopped, signal.SIGCONT)
+            # It was not given up, and its late answer is nobody's.
+            monkeypatch.setattr(launcher, "_CHECK_SECONDS", 60)
+            await manager.check()
+            assert (await manager.run("6 * 7")).value == 42
+
+
+@pytest.mark.finding("F11")
+async def test_a_manager_that_is_open_is_not_entered_again() -> None:
+    manager = SandboxManager(SUBPROCESS.config())
+    for _ in range(2):
+        async with manager:
+            backend = manager._backend
+            with pytest.raises(InvalidInputError, match="open already"):
+                await manager.__aenter__()
+            assert manager._backend is backend
+            assert (await manager.run("6 * 7")).value == 42
