@@ -39,7 +39,7 @@ from .protocols import (
     ModelResponse,
     ToolProtocol,
 )
-from .sqlite import open_sqlite
+from .sqlite import SharedDatabase, open_sqlite
 
 __all__ = [
     "AuditError",
@@ -69,6 +69,7 @@ __all__ = [
     "Role",
     "SandboxError",
     "SandboxUnavailableError",
+    "SharedDatabase",
     "StoreUnavailableError",
     "ToolCall",
     "ToolError",

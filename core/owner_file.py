@@ -2,7 +2,8 @@
 
 The kernel lets go of the lock when its owner ends, however it ends, so that a file
 that can be locked is a dead one's. Process ids would not do: they are used again, and
-mean nothing to a container that shares the folder.
+mean nothing to a container that shares the folder. A file that is not there says
+nothing: somebody may have cleaned up.
 """
 
 from __future__ import annotations
@@ -12,58 +13,99 @@ import glob
 import os
 import secrets
 from pathlib import Path
+from typing import Literal
 
 
 class OwnerFile:
     """This process's own locked file, beside a database that processes share.
-
-    Files of owners that were killed are removed when a new one is made.
 
     Args:
         database: The file of the database.
     """
 
     def __init__(self, database: Path) -> None:
-        self._database = database
-        for left in glob.glob(f"{glob.escape(str(database))}-owner-*"):
-            self.sees_alive(left.rpartition("-")[2])
+        self._database = database.absolute()
         self.pid = os.getpid()
-        self.name, self._fd = self._lock()
+        self.name = ""
         """The name that others know it by."""
 
-    def _lock(self) -> tuple[str, int]:
-        while True:
+        while not self.name:
             name = secrets.token_hex(8)
-            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+            fd = self._made(name)
+            if fd is not None:
+                self.name, self._fd = name, fd
+
+    def _made(self, name: str) -> int | None:
+        """Return a new file, locked; None if another owner took it for a dead one's."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+        try:
             fd = os.open(self._file_of(name), flags, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            if os.fstat(fd).st_nlink:
-                return name, fd
-            # Swept away by another owner before the lock was ours.
+        except FileExistsError:
+            return None
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd
+        os.close(fd)
+        return None
+
+    def _file_of(self, name: str) -> str:
+        return f"{self._database}-owner-{name}"
+
+    def stay(self) -> None:
+        """Make the file again if it was removed. Raises OSError."""
+        try:
+            os.stat(self._file_of(self.name))
+        except FileNotFoundError:
+            fd = self._made(self.name)
+            if fd is not None:
+                os.close(self._fd)
+                self._fd = fd
+
+    def sees(self, name: str) -> Literal["alive", "dead", "missing"]:
+        """Return what the file of another owner says of it."""
+        try:
+            fd = os.open(self._file_of(name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return "missing"
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "alive"
+        finally:
             os.close(fd)
+        return "dead"
 
-    def _file_of(self, name: str) -> Path:
-        return self._database.with_name(f"{self._database.name}-owner-{name}")
+    def left(self) -> list[str]:
+        """Return the owners that died, or left their file for others to see."""
+        files = glob.glob(f"{glob.escape(str(self._database))}-owner-*")
+        names = (file.rpartition("-")[2] for file in files)
+        return [each for each in names if each != self.name and self._is_dead(each)]
 
-    def sees_alive(self, name: str) -> bool:
-        """Return whether another owner lives; a dead one's file is removed."""
+    def _is_dead(self, name: str) -> bool:
+        return self.sees(name) == "dead"
+
+    def remove(self, name: str) -> None:
+        """Remove the file of a dead owner that holds nothing any more."""
         path = self._file_of(name)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            return False
+            return
         try:
+            # While it is ours nobody new can have it.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            Path(path).unlink(missing_ok=True)
         except BlockingIOError:
-            return True
-        else:
-            path.unlink(missing_ok=True)
-            return False
+            return
         finally:
             os.close(fd)
 
-    def close(self) -> None:
-        """Let go; a forked child only drops its copy, and the parent lives on."""
-        if os.getpid() == self.pid:
-            self._file_of(self.name).unlink(missing_ok=True)
+    def close(self, *, holds: bool = False) -> None:
+        """Let go; a forked child only drops its copy, and the parent lives on.
+
+        Args:
+            holds: Whether it still holds something: others then find it dead.
+        """
+        if os.getpid() == self.pid and not holds:
+            Path(self._file_of(self.name)).unlink(missing_ok=True)
         os.close(self._fd)

@@ -19,13 +19,53 @@ _RETRY_SECONDS = 0.005
 _making = ForkLock()
 
 
+class SharedDatabase(sqlite3.Connection):
+    """A connection that can tell whether its files are still those at their path.
+
+    SQLite goes on with files that were removed or replaced, which nobody else sees.
+    """
+
+    _files: tuple[tuple[str, tuple[int, int]], ...] = ()
+
+    def begin(self, kind: Literal["DEFERRED", "IMMEDIATE"] = "IMMEDIATE") -> None:
+        """Begin a transaction, unless a file is gone.
+
+        Raises:
+            sqlite3.Error: One is, or others hold the write lock.
+        """
+        self.check_place()
+        self.execute(f"BEGIN {kind}")
+
+    def check_place(self) -> None:
+        """Raise `sqlite3.OperationalError` if a file was removed or replaced."""
+        for path, known in self._files:
+            try:
+                state = os.stat(path)
+            except OSError:
+                found = None
+            else:
+                found = state.st_dev, state.st_ino
+            if found != known:
+                name = os.path.basename(path)
+                raise sqlite3.OperationalError(f"{name} was removed or replaced")
+
+    def _note_place(self, path: str | Path) -> None:
+        # With a first look all of them are there, until the last connection closes.
+        self.execute("SELECT 1 FROM sqlite_schema").fetchone()
+        files = []
+        for name in (f"{os.path.abspath(path)}{end}" for end in ("", "-wal", "-shm")):
+            state = os.stat(name)
+            files.append((name, (state.st_dev, state.st_ino)))
+        self._files = tuple(files)
+
+
 def open_sqlite(
     path: str | Path,
-    prepare: Callable[[sqlite3.Connection], object],
+    prepare: Callable[[SharedDatabase], object],
     *,
     synchronous: Literal["NORMAL", "FULL"],
     busy_seconds: float,
-) -> sqlite3.Connection:
+) -> SharedDatabase:
     """Open a file for its owner alone (mode 0600), with a write-ahead log.
 
     Args:
@@ -41,12 +81,17 @@ def open_sqlite(
     with _making:
         _make_private(path)
         database = sqlite3.connect(
-            path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False
+            path,
+            timeout=OPEN_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=SharedDatabase,
         )
     try:
         _use_log(database)
         database.execute(f"PRAGMA synchronous = {synchronous}")
         prepare(database)
+        database._note_place(path)
         database.execute(f"PRAGMA busy_timeout = {round(busy_seconds * 1000)}")
     except BaseException:
         database.close()

@@ -17,6 +17,7 @@ from pydantic import JsonValue, TypeAdapter
 from toolcell.core import (
     ConfigError,
     ForkLock,
+    SharedDatabase,
     StoreUnavailableError,
     awaited_lock,
     open_sqlite,
@@ -112,10 +113,13 @@ class ApprovalStore:
         self._lock = awaited_lock()
         self._pid = os.getpid()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> SharedDatabase:
         if self._path is None:
             memory = sqlite3.connect(
-                ":memory:", isolation_level=None, check_same_thread=False
+                ":memory:",
+                isolation_level=None,
+                check_same_thread=False,
+                factory=SharedDatabase,
             )
             memory.executescript(_SCHEMA)
             return memory
@@ -150,12 +154,14 @@ class ApprovalStore:
             self._own()
 
     @contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+    def _transaction(
+        self, kind: Literal["DEFERRED", "IMMEDIATE"] = "IMMEDIATE"
+    ) -> Iterator[sqlite3.Connection]:
         if os.getpid() != self._pid:
             self._take_over()
         with self._lock:
             try:
-                self._db.execute(f"BEGIN {kind}")
+                self._db.begin(kind)
                 yield self._db
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from toolcell.core import StoreUnavailableError
@@ -25,6 +26,8 @@ from .store import (
 )
 
 _NEVER = 2**62
+_LOOK_KEYS = 1_000
+"""Counters that one look sweeps. When it is reached the next look goes on."""
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class _Account:
     used: int = 0
     held: int = 0
     forget_at: int = 0
+    """When it may be forgotten; 0: not yet."""
 
 
 _Hits = Sequence[tuple[_Window | _Bucket, Hit]]
@@ -106,8 +110,12 @@ class MemoryStore:
         self._max_keys = max_keys
         self._sweep_at = min(1024, max_keys)
         self._swept = 0
+        self._sweeping: list[str] = []
         self._now = 0
         self._next_end = _NEVER
+        # A heap, and the holds in it: all that there were when it was last looked at.
+        self._ends: list[tuple[int, str, _HoldKey]] = []
+        self._noted: dict[_HoldKey, _Hold] = {}
         self._lock = threading.Lock()
         self._rates: dict[str, _Window | _Bucket] = {}
         self._accounts: dict[str, _Account] = {}
@@ -159,6 +167,7 @@ class MemoryStore:
                 if charges:
                     for (account, _), level in zip(charges, levels):  # noqa: B905
                         account.held += level[2]
+                        account.forget_at = 0
                     expires = now + needs.hold
                     self._holds[hold_id] = (expires, charges, levels, None)
                     if expires < self._next_end:
@@ -216,18 +225,44 @@ class MemoryStore:
         return True
 
     def _end_holds(self, now: int) -> None:
-        for hold_id, hold in list(self._holds.items()):
-            expires, charges, levels, charged = hold
-            if expires > now:
+        self._note_new_holds()
+        ends = self._ends
+        while ends and ends[0][0] <= now:
+            expires, _, hold_id = heappop(ends)
+            hold = self._noted.get(hold_id)
+            if hold is None or hold[0] != expires:
                 continue
-            if charged is not None:
+            del self._noted[hold_id]
+            if self._holds.get(hold_id) is not hold:
+                continue
+            _, charges, levels, charged = hold
+            if charged is None:
+                due = _unsettled(charges, levels)
+                _end(charges, levels, due, now)
+                late = expires + LATE
+                for account, charge in charges:
+                    if charge.keep:
+                        account.forget_at = max(account.forget_at, late)
+                # In its place, so that new ones stay the last.
+                self._holds[hold_id] = late_hold = (late, charges, levels, due)
+                self._note(hold_id, late_hold)
+            else:
                 del self._holds[hold_id]
-                continue
-            due = _unsettled(charges, levels)
-            _end(charges, levels, due, now)
-            self._holds[hold_id] = (expires + LATE, charges, levels, due)
-        ends = (expires for expires, *_ in self._holds.values())
-        self._next_end = min(ends, default=_NEVER)
+        self._next_end = ends[0][0] if ends else _NEVER
+
+    def _note_new_holds(self) -> None:
+        if len(self._ends) > 2 * len(self._holds) + 1024:
+            self._ends.clear()
+            self._noted.clear()
+        for hold_id in reversed(self._holds):
+            hold = self._holds[hold_id]
+            if self._noted.get(hold_id) is hold:
+                return
+            self._note(hold_id, hold)
+
+    def _note(self, hold_id: _HoldKey, hold: _Hold) -> None:
+        self._noted[hold_id] = hold
+        heappush(self._ends, (hold[0], repr(hold_id), hold_id))
 
     def _find(self, needs: Needs) -> _Bound:
         """Return the counters of some lines; a missing one is new, and not kept yet."""
@@ -266,31 +301,34 @@ class MemoryStore:
         Raises:
             StoreUnavailableError: There would still be too many counters.
         """
-        if self._size() < self._max_keys or now - self._swept >= MICROSECONDS:
-            self._sweep(now)
+        if not self._sweeping and (
+            self._size() < self._max_keys or now - self._swept >= MICROSECONDS
+        ):
+            self._swept = now
+            self._sweeping = [*self._accounts, *self._rates]
+        self._sweep(now)
         size = self._size()
         if size + self._new(needs) > self._max_keys:
             raise StoreUnavailableError(
                 f"the store is full: {size} counters are in use",
                 hint="raise MemoryStore(max_keys=...)",
             )
-        self._sweep_at = min(2 * size + 1024, self._max_keys)
+        if not self._sweeping:
+            self._sweep_at = min(2 * size + 1024, self._max_keys)
 
     def _sweep(self, now: int) -> None:
-        self._swept = now
-        self._era = object()
-        # Those of holds can still be settled, or corrected.
-        held = {
-            id(account)
-            for _, charges, *_ in self._holds.values()
-            for account, _ in charges
-        }
-        for key, account in list(self._accounts.items()):
-            if 0 < account.forget_at <= now and id(account) not in held:
+        """Forget what no longer counts among the next counters."""
+        before = self._size()
+        looked_at = self._sweeping[-_LOOK_KEYS:]
+        del self._sweeping[-_LOOK_KEYS:]
+        for key in looked_at:
+            account, rate = self._accounts.get(key), self._rates.get(key)
+            if account and 0 < account.forget_at <= now and not account.held:
                 del self._accounts[key]
-        for key, rate in list(self._rates.items()):
-            if rate.is_over(now):
+            if rate and rate.is_over(now):
                 del self._rates[key]
+        if self._size() < before:
+            self._era = object()
 
 
 def _unsettled(charges: _Charges, levels: Sequence[Level]) -> list[int]:

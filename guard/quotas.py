@@ -18,8 +18,9 @@ from .units import MEASURED
 _HOUR = 3600 * MICROSECONDS
 _DAY = 24 * _HOUR
 _KEEP = {
-    "run": 7 * _DAY,
-    "turn": 7 * _DAY,
+    # A call of a run may wait a day for a person.
+    "run": 2 * _DAY,
+    "turn": 2 * _DAY,
     "hour": 2 * _DAY,
     "day": 3 * _DAY,
     "month": 34 * _DAY,

@@ -56,6 +56,15 @@ CREATE INDEX holds_by_end ON holds (expires);
 """
 _KNOWN_HOLDS = 4_096
 _SWEEP_EVERY = 60 * MICROSECONDS
+_LOOK_ROWS = 1_000
+"""Rows of one look at what no longer counts. When it is reached the next goes on."""
+
+_SWEPT = {
+    "hits": ("key, at", "forget_at <= ?"),
+    "accounts": ("key", "held = 0 AND forget_at > 0 AND forget_at <= ?"),
+    "buckets": ("key", "full_at <= ?"),
+}
+"""Tables, with the order of their rows and which of them no longer count."""
 
 
 @dataclass(slots=True)
@@ -107,7 +116,10 @@ class SQLiteStore:
         self._lock = awaited_lock()
         self._now = 0
         self._swept = 0
+        self._sweeping: list[str] = []
+        self._swept_to: tuple[Any, ...] = ()
         self._reaped = 0
+        self._buried: list[str] = []
         self._failed_at = 0.0
         self._parts: dict[str, list[Part]] = {}
         """What holds of this process keep, so that it need not be read again."""
@@ -137,8 +149,11 @@ class SQLiteStore:
             self._owner.close()
             return
         with self._lock:
+            holds = True
+            with suppress(sqlite3.Error):
+                holds = self._owner.name in self._owners()
             self._db.close()
-            self._owner.close()
+            self._owner.close(holds=holds)
 
     def _open(self) -> None:
         try:
@@ -149,6 +164,10 @@ class SQLiteStore:
                 busy_seconds=self._deadline,
             )
             self._owner = OwnerFile(self._path)
+            holding = self._owners()
+            for owner in self._owner.left():
+                if owner not in holding:
+                    self._owner.remove(owner)
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"the guard's store {self._path}: {error}") from error
 
@@ -183,7 +202,7 @@ class SQLiteStore:
             if self._failed_at > asked_at:
                 raise StoreUnavailableError("the store is locked")
             return self._as_one(work)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             self._failed_at = time.monotonic()
             raise StoreUnavailableError(f"the store: {error}") from error
         finally:
@@ -202,14 +221,19 @@ class SQLiteStore:
             parents.close()
 
     def _as_one(self, work: Callable[[], _T]) -> _T:
-        self._db.execute("BEGIN IMMEDIATE")
+        self._db.begin()
+        self._buried = []
         try:
+            # Who reads of a hold has to see who holds it.
+            self._owner.stay()
             answer = work()
             self._db.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
             raise
+        for owner in self._buried:
+            self._owner.remove(owner)
         return answer
 
     def _look_at_clock(self) -> int:
@@ -227,7 +251,10 @@ class SQLiteStore:
             else:
                 self._db.execute("DELETE FROM holds WHERE id = ?", (hold_id,))
         if now - self._swept >= _SWEEP_EVERY:
-            self._sweep(now)
+            self._swept = now
+            self._sweeping = self._sweeping or list(_SWEPT)
+        if self._sweeping:
+            self._sweep(self._sweeping[-1], now)
         return now
 
     def _end_unsettled(
@@ -240,15 +267,24 @@ class SQLiteStore:
             (json.dumps(due), forget_at, hold_id),
         )
 
-    def _sweep(self, now: int) -> None:
-        self._swept = now
-        for table in ("hits", "accounts"):
-            unused = "" if table == "hits" else "held = 0 AND forget_at > 0 AND"
-            self._db.execute(
-                f"DELETE FROM {table} WHERE {unused} forget_at <= ?",  # noqa: S608
-                (now,),
-            )
-        self._db.execute("DELETE FROM buckets WHERE full_at <= ?", (now,))
+    def _sweep(self, table: str, now: int) -> None:
+        """Forget what no longer counts among the next rows of a table."""
+        order, over = _SWEPT[table]
+        marks = ", ".join("?" * (order.count(",") + 1))
+        since = f"({order}) > ({marks})" if self._swept_to else "1"
+        last = self._db.execute(
+            f"SELECT {order} FROM {table} WHERE {since} "  # noqa: S608
+            f"ORDER BY {order} LIMIT 1 OFFSET {_LOOK_ROWS - 1}",
+            self._swept_to,
+        ).fetchone()
+        until = "1" if last is None else f"({order}) <= ({marks})"
+        self._db.execute(
+            f"DELETE FROM {table} WHERE {since} AND {until} AND {over}",  # noqa: S608
+            (*self._swept_to, *(last or ()), now),
+        )
+        self._swept_to = last or ()
+        if last is None:
+            self._sweeping.pop()
 
     def _peek(self, request: Reservation) -> Outcome:
         self._tick()
@@ -268,14 +304,9 @@ class SQLiteStore:
 
     def _reap(self, now: int) -> bool:
         """End the holds of processes that are gone; return whether there were any."""
-        rows = self._db.execute(
-            "SELECT DISTINCT owner FROM holds WHERE charged IS NULL"
-        )
-        dead = [
-            owner
-            for (owner,) in rows.fetchall()
-            if owner != self._owner.name and not self._owner.sees_alive(owner)
-        ]
+        owners = self._owners() - {self._owner.name}
+        # A file that somebody removed says nothing: those holds end with their time.
+        dead = [each for each in owners if self._owner.sees(each) == "dead"]
         for owner in dead:
             holds = self._db.execute(
                 "SELECT id, parts FROM holds WHERE owner = ? AND charged IS NULL",
@@ -283,7 +314,15 @@ class SQLiteStore:
             )
             for hold_id, parts in holds.fetchall():
                 self._end_unsettled(hold_id, _parts(parts), now, now + LATE)
+        self._buried = dead
         return bool(dead)
+
+    def _owners(self) -> set[str]:
+        """Return who has open holds."""
+        rows = self._db.execute(
+            "SELECT DISTINCT owner FROM holds WHERE charged IS NULL"
+        )
+        return {owner for (owner,) in rows.fetchall()}
 
     def _look(self, request: Reservation) -> Outcome:
         hits = [(self, hit) for hit in request.hits]

@@ -6,13 +6,18 @@ import hashlib
 import hmac
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time
 from typing import Any, Self
 
-from toolcell.core import ConfigError, InvalidInputError, open_sqlite
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    StoreUnavailableError,
+    open_sqlite,
+)
 
 TOKENS_FILE = "tokens.db"
 
@@ -113,12 +118,12 @@ class TokenStore:
         end = now + days * 86_400
         token = Token(secrets.token_hex(8), agent_id, asks_person, now, end, None)
         secret = secrets.token_urlsafe(32)
-        self._file.execute(_INSERT, (*asdict(token).values(), _hash(secret)))
+        self._run(_INSERT, (*asdict(token).values(), _hash(secret)))
         return token, f"{_PREFIX}_{token.id}_{secret}"
 
     def all(self) -> list[Token]:
         """Return every token that was made, the oldest first."""
-        rows = self._file.execute(_ALL)
+        rows = self._run(_ALL)
         return [_token(row) for row in rows]
 
     def revoke(self, token_id: str) -> None:
@@ -127,7 +132,7 @@ class TokenStore:
         Raises:
             InvalidInputError: There is no such token, or it is revoked already.
         """
-        done = self._file.execute(_REVOKE, (self._clock(), token_id))
+        done = self._run(_REVOKE, (self._clock(), token_id))
         if done.rowcount != 1:
             raise InvalidInputError(
                 f"there is no token {token_id!r} to revoke",
@@ -141,7 +146,7 @@ class TokenStore:
         """
         prefix, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
-        row = self._file.execute(_ONE, (token_id,)).fetchone()
+        row = self._run(_ONE, (token_id,)).fetchone()
         *fields, known = row or (None, _NO_HASH)
         same = hmac.compare_digest(_hash(secret), known)
         if row is None or not same or prefix != _PREFIX:
@@ -149,6 +154,18 @@ class TokenStore:
         token = _token(fields)
         good = token.revoked_at is None and self._clock() < token.expires_at
         return token if good else None
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Run a statement on the file that others see.
+
+        Raises:
+            StoreUnavailableError: It cannot be read or written, or was removed.
+        """
+        try:
+            self._file.check_place()
+            return self._file.execute(statement, values)
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"the tokens: {error}") from error
 
 
 def _hash(secret: str) -> bytes:

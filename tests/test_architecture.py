@@ -39,7 +39,7 @@ FACES = {
         CheckpointNotFoundError CheckpointSerializationError ConfigError
         DuplicateToolError ErrorInfo ForkLock FrozenModel GuardDeniedError GuardError
         InvalidInputError Message OwnerFile PackageError PolicyError Role SandboxError
-        SandboxUnavailableError
+        SandboxUnavailableError SharedDatabase
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
         ToolValidationError ToolcellError awaited_lock count_values

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ import pytest
 
 from toolcell.core import ConfigError, StoreUnavailableError, open_sqlite
 from toolcell.guard import ApprovalStore, SQLiteStore
+from toolcell.guard.store import Charge, Reservation
 from toolcell.host.tokens import TokenStore
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
+from toolcell.tools.idempotency import Body
 
 from .conftest import run_apart
 from .processes import all_at_once, start
 
 Make = Callable[[Path], Any]
+HOLD = 3_600_000_000
 STORES = pytest.mark.parametrize(
     "make",
     [ApprovalStore, SQLiteStore, SQLiteRecords, SQLiteIdempotency, TokenStore],
@@ -29,9 +33,9 @@ STORES = pytest.mark.parametrize(
 
 
 @contextmanager
-def made(make: Make, path: Path) -> Iterator[None]:
+def made(make: Make, path: Path) -> Iterator[Any]:
     store = make(path)
-    yield
+    yield store
     if isinstance(store, SQLiteStore):
         run_apart(store.aclose)
     elif isinstance(store, TokenStore):
@@ -172,3 +176,76 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
         with pytest.raises((ConfigError, StoreUnavailableError)):
             make(wrong)
     assert elsewhere.stat().st_size == 0
+
+
+# --- files that are removed --------------------------------------------------
+
+
+async def reserves(store: SQLiteStore, name: str, held: int = 1) -> bool:
+    line = Charge("slots", held, held, refund=True)
+    return (await store.reserve(Reservation(name, (), [line], HOLD))).admitted
+
+
+def uses(make: Make, store: Any) -> None:
+    """Use a store once."""
+    if isinstance(store, ApprovalStore):
+        store.check()
+    elif isinstance(store, SQLiteStore):
+        run_apart(partial(store.peek, Reservation("", (), (), 0)))
+    elif isinstance(store, SQLiteRecords):
+        store.query()
+    elif isinstance(store, SQLiteIdempotency):
+        store.take("key", Body("tool", {}), repeatable=True)
+        store.forget("key")
+    else:
+        store.all()
+
+
+@STORES
+@pytest.mark.parametrize("part", ["", "-wal", "-shm"])
+@pytest.mark.finding("F6")
+def test_a_store_whose_file_is_removed_is_of_no_use(
+    tmp_path: Path, make: Make, part: str
+) -> None:
+    path, kept = tmp_path / "a.db", tmp_path / "kept"
+    with made(make, path) as store:
+        uses(make, store)
+        (tmp_path / f"a.db{part}").rename(kept)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError):
+                uses(make, store)
+            # Nor if there is another one in its place.
+            (tmp_path / f"a.db{part}").write_bytes(kept.read_bytes())
+        kept.rename(tmp_path / f"a.db{part}")
+        uses(make, store)
+
+
+@pytest.mark.anyio
+@pytest.mark.finding("F6")
+async def test_a_hold_outlives_the_file_that_says_who_holds_it(tmp_path: Path) -> None:
+    mine, others = SQLiteStore(tmp_path / "a.db"), SQLiteStore(tmp_path / "a.db")
+    assert await reserves(mine, "1")
+
+    (tmp_path / f"a.db-owner-{mine._owner.name}").unlink()
+    assert not await reserves(others, "2")
+    # With the next thing it does it can be seen again, and that it has died.
+    assert not await reserves(mine, "3")
+    assert (tmp_path / f"a.db-owner-{mine._owner.name}").exists()
+    os.close(mine._owner._fd)
+    others._reaped = 0
+    assert await reserves(others, "4")
+    await others.aclose()
+
+
+@pytest.mark.anyio
+@pytest.mark.finding("F6")
+async def test_holds_of_a_store_that_was_closed_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    first, second = SQLiteStore(path), SQLiteStore(path)
+    assert await reserves(first, "1")
+    await first.aclose()
+
+    assert await reserves(second, "2")
+    await second.settle("2", [0])
+    await second.aclose()
+    assert list(tmp_path.glob("*-owner-*")) == []

@@ -45,7 +45,7 @@ class SQLiteFile:
         """
         with self._turn:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.begin()
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException as error:

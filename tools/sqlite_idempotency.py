@@ -58,6 +58,9 @@ class SQLiteIdempotency(Idempotency):
         self._ttl = ttl_seconds
         self._clock = clock
         self._owner = OwnerFile(Path(path))
+        for owner in self._owner.left():
+            # A running key of an owner without a file is in doubt as well.
+            self._owner.remove(owner)
 
     def close(self) -> None:
         """Close the file; the keys stay in it."""
@@ -99,7 +102,7 @@ class SQLiteIdempotency(Idempotency):
             return Entry(same=same, state="done", result=done)
         # A running key of our own that is asked for has no run any more.
         others = owner != self._owner.name
-        if state == "running" and others and self._owner.sees_alive(owner):
+        if state == "running" and others and self._owner.sees(owner) == "alive":
             return Entry(same=same, state="running")
         return Entry(same=same, state="unknown")
 
