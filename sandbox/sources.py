@@ -13,8 +13,6 @@ import secrets
 import time
 import tomllib
 import urllib.request
-import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -27,6 +25,7 @@ from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableErr
 from .cell_client import CellTraits
 from .config import Limits, Network, SandboxConfig
 from .layers import remove_tree
+from .wheel_metadata import WheelError, read_metadata
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -40,11 +39,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _WHEEL = re.compile(r"[A-Za-z0-9._+!-]{1,200}\.whl")
 _BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")
-_ZIP = (zipfile.BadZipFile, zlib.error)
 _CHUNK_BYTES = 262_144
 _MAX_BYTES = 256 * 1024 * 1024
-_MAX_METADATA_BYTES = 1024 * 1024
 _MAX_TOLD = 1500
+_MAX_LINE = 1000
 _ROOM = Limits(memory_mb=2048, disk_mb=1024, pids=256, open_files=1024)
 
 _UNPACK = """\
@@ -190,16 +188,17 @@ class SourceBuilder:
         folder = self._store.built / key
         async with self._store.alone(f"{key}.source"):
             for wheel in folder.glob("*.whl"):
-                return _read_wheel(source, wheel)
+                return await anyio.to_thread.run_sync(_read_wheel, source, wheel)
             title = f"{source.name} {source.version}"
             self._tell(f"Building {title} in a cell")
             data = await anyio.to_thread.run_sync(self._fetch, source)
             name, wheel_data = await self._build(source, data)
             draft = self._store.building / secrets.token_hex(16)
             draft.mkdir(mode=0o700)
-            (draft / name).write_bytes(wheel_data)
             try:
-                found = _read_wheel(source, draft / name)
+                wheel = draft / name
+                await anyio.to_thread.run_sync(wheel.write_bytes, wheel_data)
+                found = await anyio.to_thread.run_sync(_read_wheel, source, wheel)
             except BaseException:
                 remove_tree(draft)
                 raise
@@ -296,8 +295,8 @@ def _needed(source: Source, lines: Any, target: Interpreter) -> list[str]:
     }
     found = []
     for line in lines if isinstance(lines, list) else ():
-        need = _requirement(source, str(line)[:400])
-        if need.marker is None or need.marker.evaluate(places):
+        need = _requirement(source, str(line))
+        if _applies(source, need, places):
             extras = f"[{','.join(sorted(need.extras))}]" if need.extras else ""
             found.append(f"{need.name}{extras}{need.specifier}")
     return found
@@ -317,12 +316,22 @@ def _requirement(source: Source, text: str) -> Requirement:
             hint="pip install 'toolcell[packages]'",
         ) from None
     try:
+        if len(text) > _MAX_LINE:
+            raise InvalidRequirement(f"it has more than {_MAX_LINE} characters")
         need = Requirement(text)
-    except InvalidRequirement as error:
+    except (InvalidRequirement, RecursionError) as error:
         raise _not_built(source, f"{text!r:.100} is not a package: {error}") from None
     if need.url is not None:
         raise _not_built(source, f"it needs {need.name} from an address")
     return need
+
+
+def _applies(source: Source, need: Requirement, places: dict[str, str]) -> bool:
+    """Tell whether a package is needed there. Raises PackageError."""
+    try:
+        return need.marker is None or need.marker.evaluate(places)
+    except (ValueError, RecursionError) as error:
+        raise _not_built(source, f"{need.name} cannot be judged: {error}") from None
 
 
 def _wheel_name(source: Source, names: Any) -> str:
@@ -337,23 +346,12 @@ def _wheel_name(source: Source, names: Any) -> str:
 
 def _read_wheel(source: Source, wheel: Path) -> Built:
     """Return what a wheel needs. Raises PackageError if that cannot be told."""
-    from packaging.metadata import parse_email
-
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            [entry] = [each for each in archive.infolist() if _is_metadata(each)]
-            with archive.open(entry) as file:
-                text = file.read(_MAX_METADATA_BYTES)
-    except (OSError, ValueError, RuntimeError, NotImplementedError, *_ZIP) as error:
-        raise _not_built(source, f"its wheel has no metadata: {error}") from None
-    found, _ = parse_email(text)
-    needs = [_requirement(source, each) for each in found.get("requires_dist", ())]
-    extras = map(canonical, found.get("provides_extra", ()))
-    return Built(wheel, tuple(map(str, needs)), tuple(extras))
-
-
-def _is_metadata(entry: zipfile.ZipInfo) -> bool:
-    return entry.filename.endswith(".dist-info/METADATA")
+        found = read_metadata(wheel)
+    except WheelError as error:
+        raise _not_built(source, str(error)) from None
+    needs = [_requirement(source, each) for each in found.needs]
+    return Built(wheel, tuple(map(str, needs)), tuple(map(canonical, found.extras)))
 
 
 def canonical(requirement: str) -> str:
