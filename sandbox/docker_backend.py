@@ -212,7 +212,7 @@ class DockerBackend:
         return sock
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
-        rlimits = {"core": 0, "open_files": limits.open_files}
+        rlimits = {"open_files": limits.open_files}
         if not self._held.pids:
             rlimits["processes"] = limits.pids
         return {

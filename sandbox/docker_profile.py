@@ -8,7 +8,8 @@ from typing import Any
 
 from . import owner
 from .bundle import ENVIRONMENT, command
-from .cell.seccomp import NAMESPACE_FLAGS, SOCKET_FAMILIES, allowed_calls
+from .cell.bpf import Test
+from .cell.seccomp import RULES, allowed_calls
 from .cell_client import CELL_UID, WORKDIR
 from .config import Limits
 from .mounts import Bind
@@ -26,15 +27,25 @@ _MOUNT_FLAGS = "nosuid,nodev,exec"
 
 @functools.cache
 def seccomp_profile() -> str:
-    """Return the cell's system call list as the engine's JSON profile."""
+    """Return the cell's system call list as the engine's JSON profile.
+
+    An engine can allow a call for some values of one argument, no more; the other rules
+    are in the filter that the cell itself installs.
+    """
     names = {*allowed_calls("x86_64"), *allowed_calls("aarch64")}
-    plain = sorted(names - {"clone", "socket", "prlimit64"})
+    tests = {
+        rule.call: rule.tests[0]
+        for rule in RULES
+        if len(rule.tests) == 1 and _can_be_stated(rule.tests[0])
+    }
     rules: list[dict[str, Any]] = [
-        {"names": plain, "action": "SCMP_ACT_ALLOW"},
+        {"names": sorted(names - tests.keys()), "action": "SCMP_ACT_ALLOW"},
         {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
-        _allow_if("clone", NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ"),
-        _allow_if("prlimit64", 0, "SCMP_CMP_EQ"),
-        *(_allow_if("socket", family, "SCMP_CMP_EQ") for family in SOCKET_FAMILIES),
+        *(
+            _allow_if(call, test, value)
+            for call, test in tests.items()
+            for value in test.values
+        ),
     ]
     return json.dumps(
         {
@@ -45,8 +56,14 @@ def seccomp_profile() -> str:
     )
 
 
-def _allow_if(name: str, value: int, comparison: str) -> dict[str, Any]:
-    argument = {"index": 0, "value": value, "op": comparison}
+def _can_be_stated(test: Test) -> bool:
+    return not test.inside and all(isinstance(value, int) for value in test.values)
+
+
+def _allow_if(name: str, test: Test, value: int) -> dict[str, Any]:
+    argument = {"index": test.argument, "value": value, "op": "SCMP_CMP_EQ"}
+    if test.mask:
+        argument |= {"value": test.mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
     return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]}
 
 
@@ -128,7 +145,8 @@ def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
         "NanoCpus": int(limits.cpus * 1_000_000_000),
         "PidsLimit": limits.pids,
         "OomScoreAdj": 500,
-        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+        # The only limit that also keeps a crash from the machine's handler of cores.
+        "Ulimits": [{"Name": "core", "Soft": 1, "Hard": 1}],
         "LogConfig": {"Type": "none", "Config": {}},
         "RestartPolicy": {"Name": "no"},
     }

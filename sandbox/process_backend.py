@@ -69,7 +69,7 @@ class ProcessBackend:
             "workdir": workdir,
             "env": cell_environment(self._config.env, workdir),
             "node": "",
-            "rlimits": {"core": 0, "open_files": limits.open_files},
+            "rlimits": {"open_files": limits.open_files},
             "address_space": limits.memory_mb << 20,
             "affinity": 0,
             "require": [],

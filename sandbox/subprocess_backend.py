@@ -187,7 +187,7 @@ class SubprocessBackend:
         return {"limits": own, "settings": self._settings(limits)}
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
-        rlimits = {"core": 0, "open_files": limits.open_files}
+        rlimits = {"open_files": limits.open_files}
         if not self._cgroups:
             rlimits["processes"] = limits.pids
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 
 from . import seccomp
 
@@ -16,7 +17,6 @@ _RLIMITS = {
     "memory": resource.RLIMIT_AS,
     "processes": resource.RLIMIT_NPROC,
     "open_files": resource.RLIMIT_NOFILE,
-    "core": resource.RLIMIT_CORE,
     "cpu": resource.RLIMIT_CPU,
 }
 
@@ -28,8 +28,37 @@ class ConfineError(Exception):
     """A layer that this cell was asked to have does not hold."""
 
 
+def seal() -> list[str]:
+    """Give up, in a cell's first process, what no process of the cell may ever have.
+
+    What it forks inherits this. One filter of system calls serves all runs of a cell:
+    what the kernel makes of a filter is in one account of the whole machine.
+
+    Returns:
+        The names of the layers that hold.
+    """
+    refuse_cores()
+    held: list[str] = []
+    _try(held, "no_new_privileges", _no_new_privileges)
+    _try(held, "seccomp", seccomp.install)
+    return held
+
+
+def refuse_cores() -> None:
+    """Have a crash leave no core, neither in a file nor with the machine's handler.
+
+    With a limit of 1 byte Linux starts no handler, since that is how it marks handlers;
+    with 0 it starts one, as root. Only root can raise a hard limit of 0 to 1.
+    """
+    wanted = 1 if sys.platform == "linux" else 0
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (wanted, wanted))
+    except (ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def confine(settings: dict[str, Any]) -> list[str]:
-    """Confine the calling process and return the names of the layers that hold.
+    """Confine a program's process and return the names of the layers that hold.
 
     Raises:
         ConfineError: A layer in `settings["require"]` could not be had.
@@ -45,8 +74,8 @@ def confine(settings: dict[str, Any]) -> list[str]:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         held.append("own_uid")
-    for layer, step in _STEPS.items():
-        _try(held, layer, step)
+    _try(held, "no_capabilities", _drop_capabilities)
+    _allow_own_proc()
     # A container engine may have set a layer that this Python cannot.
     held += [name for name in settings["require"] if name not in held and _stands(name)]
     missing = [layer for layer in settings["require"] if layer not in held]
@@ -105,13 +134,7 @@ def _try(held: list[str], layer: str, step: Callable[[], None]) -> None:
 
 def _prefer_for_oom_kill() -> None:
     """Be the one that the kernel kills, never the supervisor."""
-    try:
-        from . import linux
-
-        # What is not dumpable, as the supervisor, cannot open its own files there.
-        linux.prctl(linux.PR_SET_DUMPABLE, 1)
-    except (OSError, ImportError):
-        pass
+    _allow_own_proc()
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         os.write(fd, b"1000")
@@ -130,14 +153,19 @@ def _no_new_privileges() -> None:
     from . import linux
 
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    # The supervisor is not dumpable; programs may read their own /proc/self.
-    linux.prctl(linux.PR_SET_DUMPABLE, 1)
+
+
+def _allow_own_proc() -> None:
+    """Let this process open its own files in /proc.
+
+    The supervisor is not dumpable, nor is who has just changed its user; neither could.
+    """
+    try:
+        from . import linux
+
+        linux.prctl(linux.PR_SET_DUMPABLE, 1)
+    except (OSError, ImportError):
+        pass
 
 
 _STATUS_FIELDS = {"no_new_privileges": ("NoNewPrivs", "1"), "seccomp": ("Seccomp", "2")}
-
-_STEPS: dict[str, Callable[[], None]] = {
-    "no_capabilities": _drop_capabilities,
-    "no_new_privileges": _no_new_privileges,
-    "seccomp": seccomp.install,
-}

@@ -25,6 +25,7 @@ import sys
 
 from . import linux, root, runner, supervisor, values
 from .cgroups import CellGroup, GroupMaker
+from .confine import refuse_cores
 from .descriptors import place, receive_fds, send_fds
 from .frames import encode
 from .host_channel import Channel
@@ -379,6 +380,7 @@ def _raise_open_files() -> None:
 
 
 def _limit_shares() -> None:
+    refuse_cores()
     for kind, share in _SHARES.items():
         hard = resource.getrlimit(kind)[1]
         if hard == resource.RLIM_INFINITY or hard > share:

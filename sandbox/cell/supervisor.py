@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from . import artifacts, files, runner
+from . import artifacts, confine, files, runner
 from .accounts import Accounts
 from .branches import Branches, open_pipes
 from .frames import (
@@ -138,8 +138,10 @@ class Supervisor:
             settings: What every program of this cell is confined by.
         """
         self._protect()
+        # What is sealed can no longer choose its CPUs.
+        _narrow_affinity(settings["affinity"])
+        self._held += confine.seal()
         self._settings = {**settings, "held": self._held}
-        _narrow_affinity(self._settings["affinity"])
         if not self._ready:
             runner.get_ready(self._settings)
             gc.collect()

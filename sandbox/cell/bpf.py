@@ -1,0 +1,160 @@
+"""Classic BPF for seccomp: one program out of a list of calls and rules about them.
+
+The kernel runs the program at each system call whose answer depends on arguments, and
+once at the others: it remembers those.
+"""
+
+from __future__ import annotations
+
+import collections
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
+    Instruction = tuple[int, int, int, int]
+    Values = tuple[int | tuple[int, int], ...]
+
+EPERM, EINVAL, ENOSYS = 1, 22, 38
+
+_ERRNO, _ALLOW = 0x00050000, 0x7FFF0000
+_LOAD, _AND, _OR_X, _TO_X = 0x20, 0x54, 0x4C, 0x07
+_JUMP, _JUMP_EQ, _JUMP_GT, _JUMP_GE, _RETURN = 0x05, 0x15, 0x25, 0x35, 0x06
+_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENTS = 0, 4, 16
+_X32_BIT = 0x40000000
+_FARTHEST = 255
+_POINTER = -1
+
+Test = collections.namedtuple("Test", "argument values mask inside")
+Rule = collections.namedtuple("Rule", "call errno tests")
+
+
+def within(argument: int, *values: int | tuple[int, int], mask: int = 0) -> Test:
+    """An argument, or what a mask leaves of it, is one of `values` or in such a range.
+
+    The kernel takes 32 bits of these arguments, so no others are looked at.
+    """
+    return Test(argument, values, mask, True)
+
+
+def outside(argument: int, *values: int | tuple[int, int], mask: int = 0) -> Test:
+    """The contrary of `within`."""
+    return Test(argument, values, mask, False)
+
+
+def given(argument: int) -> Test:
+    """An argument is a pointer that is not NULL."""
+    return Test(argument, (0,), _POINTER, False)
+
+
+def rule(call: str, errno: int, *tests: Test) -> Rule:
+    """A call is answered with `errno` when all `tests` hold."""
+    return Rule(call, errno, tests)
+
+
+def assemble(
+    audit_arch: int, calls: dict[str, int], rules: Iterable[Rule], last_known: int
+) -> bytes:
+    """Return `struct sock_filter` records.
+
+    Args:
+        audit_arch: The only call table that is open, as AUDIT_ARCH_*.
+        calls: The numbers of the calls that are allowed.
+        rules: When these are refused all the same; the first that holds counts.
+        last_known: Beyond it a call fails with ENOSYS, not EPERM.
+    """
+    checks: dict[str, list[Instruction]] = {}
+    for each in rules:
+        checks.setdefault(each.call, []).extend(_refuse_if(each))
+    plain = sorted(number for name, number in calls.items() if name not in checks)
+    leaves = [(first, last, [_allow()]) for first, last in _ranges(plain)]
+    for name, check in checks.items():
+        if name in calls:
+            leaves.append((calls[name], calls[name], [*check, _allow()]))
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _OFFSET_ARCH),
+        (_JUMP_EQ, 1, 0, audit_arch),
+        _errno(EPERM),
+        (_LOAD, 0, 0, _OFFSET_NUMBER),
+        (_JUMP_GE, 0, 1, _X32_BIT),
+        _errno(EPERM),
+        (_JUMP_GT, 0, 1, last_known),
+        _errno(ENOSYS),
+        *_search(sorted(leaves)),
+    ]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _errno(number: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | number)
+
+
+def _allow() -> Instruction:
+    return (_RETURN, 0, 0, _ALLOW)
+
+
+def _refuse_if(refusal: Rule) -> list[Instruction]:
+    """Return its error if all tests hold; else go on behind these instructions."""
+    code = [_errno(refusal.errno)]
+    for test in reversed(refusal.tests):
+        code = [*_go_on_if(test, len(code)), *code]
+    assert len(code) <= _FARTHEST
+    return code
+
+
+def _go_on_if(test: Test, rest: int) -> list[Instruction]:
+    """Go on if a test holds, else skip `rest` instructions more."""
+    code: list[Instruction] = []
+    # Behind the comparisons that are yet to come.
+    end = 0
+    for value in reversed(test.values):
+        found = end if test.inside else end + rest
+        missed = 0
+        if end == 0:
+            missed = rest if test.inside else 0
+        if isinstance(value, tuple):
+            first, last = value
+            code.insert(0, (_JUMP_GT, missed, found, last))
+            code.insert(0, (_JUMP_GE, 0, missed + 1, first))
+        else:
+            code.insert(0, (_JUMP_EQ, found, missed, value))
+        end = len(code)
+    return [*_load(test), *code]
+
+
+def _load(test: Test) -> list[Instruction]:
+    low = _OFFSET_ARGUMENTS + 8 * test.argument
+    if test.mask == _POINTER:
+        high: list[Instruction] = [(_LOAD, 0, 0, low + 4), (_TO_X, 0, 0, 0)]
+        return [*high, (_LOAD, 0, 0, low), (_OR_X, 0, 0, 0)]
+    masked: list[Instruction] = [(_AND, 0, 0, test.mask)] if test.mask else []
+    return [(_LOAD, 0, 0, low), *masked]
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+def _search(leaves: list[tuple[int, int, list[Instruction]]]) -> list[Instruction]:
+    """A binary search for the call's number."""
+    if len(leaves) == 1:
+        first, last, found = leaves[0]
+        return [
+            (_JUMP_GE, 0, 1, first),
+            (_JUMP_GT, 0, 1, last),
+            _errno(EPERM),
+            *found,
+        ]
+    middle = len(leaves) // 2
+    left, right = _search(leaves[:middle]), _search(leaves[middle:])
+    if len(left) > _FARTHEST:
+        far: list[Instruction] = [(_JUMP_GE, 0, 1, leaves[middle][0])]
+        return [*far, (_JUMP, 0, 0, len(left)), *left, *right]
+    return [(_JUMP_GE, len(left), 0, leaves[middle][0]), *left, *right]
