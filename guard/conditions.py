@@ -1,29 +1,39 @@
 """Conditions on validated arguments.
 
 A condition answers yes, no, or None where the value cannot be judged: it is of
-another type, or written in a form that two programs may read in two ways. Rules
-take None against the caller: an allow rule does not hold, a deny or ask rule does.
+another type, written in a form that two programs may read in two ways, or not to be
+reached exactly. Rules take None against the caller: an allow rule does not hold, a
+deny or ask rule does. Of a list, an allow rule wants every element to hold, a deny or
+ask rule one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
+from .argument_paths import Nothing, Path, Reached, values_at
 from .model import PolicyModel
 
 MAX_PATTERN = 1000
 MAX_MATCHED = 100_000
+MAX_NUMBER = 400
+_BOOLEANS = dict.fromkeys(("true", "yes", "on", "t", "y"), 1) | dict.fromkeys(
+    ("false", "no", "off", "f", "n"), 0
+)
+_Check = Callable[[Any], bool | None]
 _HOST = re.compile(
     r"(\*\.)?(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*(:[0-9]{1,5})?"
     r"|\[[0-9a-f:.]+\](:[0-9]{1,5})?"
@@ -55,7 +65,8 @@ class Condition(PolicyModel):
         def __init__(self, **values: Any) -> None: ...
 
     equals: JsonValue = None
-    """This value and type: `1` is not `true` and not `"1"`."""
+    """This value and type. `1` for `true` or `"1"` cannot be judged: some tools take
+    one for the other."""
 
     one_of: tuple[JsonValue, ...] | None = None
     """One of these values."""
@@ -146,15 +157,15 @@ class Condition(PolicyModel):
         return value
 
     @cached_property
-    def _checks(self) -> tuple[Any, ...]:
+    def _checks(self) -> tuple[tuple[str, _Check], ...]:
         """The functions that judge a value, one for each field that is set."""
-        every = {
+        every: dict[str, _Check] = {
             "equals": lambda value: same(value, self.equals),
-            "one_of": lambda value: any(
+            "one_of": lambda value: any_of(
                 same(value, each) for each in self.one_of or ()
             ),
-            "min": lambda value: value >= self.min if _number(value) else None,
-            "max": lambda value: value <= self.max if _number(value) else None,
+            "min": lambda value: _at_most(self.min, value),
+            "max": lambda value: _at_most(value, self.max),
             "matches": _matcher(self.matches or ""),
             "max_length": self._is_short,
             "under": lambda value: _under(value, self.under or ""),
@@ -162,57 +173,148 @@ class Condition(PolicyModel):
             "mentions_host": lambda value: _mentions(value, self.mentions_host or ()),
             "argv": lambda value: _runs(value, self.argv or ()),
         }
-        return tuple(every[name] for name in every if name in self.model_fields_set)
+        return tuple((name, every[name]) for name in every if self._sets(name))
+
+    def _sets(self, name: str) -> bool:
+        return name in self.model_fields_set
 
     def _is_short(self, value: object) -> bool | None:
         if not isinstance(value, str | list | dict) or self.max_length is None:
             return None
         return len(value) <= self.max_length
 
-    def judge(self, value: object) -> bool | None:
-        """Return whether a value meets every field; None if it cannot be judged."""
-        answers = [check(value) for check in self._checks]
-        if False in answers:
-            return False
-        return None if None in answers else True
+    def judge(self, value: object, *, every: bool = True) -> bool | None:
+        """Return whether a value meets every field; None if it cannot be judged.
+
+        Args:
+            value: A JSON value.
+            every: Whether all elements of a list have to meet a field, or one. An
+                empty list has none that does.
+        """
+        known = True
+        for name, check in self._checks:
+            answer = _judge(name, check, value, all_of if every else any_of)
+            if answer is False:
+                return False
+            known = known and answer is not None
+        return True if known else None
+
+    @cached_property
+    def absent(self) -> bool | None:
+        """The word on an argument that is not there: no, or None if null is met."""
+        return None if self.judge(None) else False
 
 
 def judge_arguments(
-    when: Mapping[str, Condition], arguments: Mapping[str, Any]
+    when: Iterable[tuple[Path, Condition]],
+    arguments: Mapping[str, Any],
+    *,
+    every: bool,
 ) -> bool | None:
-    """Return whether arguments meet all conditions; an absent one does not."""
-    unclear = False
-    for path, condition in when.items():
-        found, value = (True, arguments) if path == "*" else _find(path, arguments)
-        answer = condition.judge(value) if found else False
+    """Return whether arguments meet all conditions; None if that cannot be judged.
+
+    Args:
+        when: Conditions, and where to look for what they judge.
+        arguments: JSON values by name, as the tool gets them.
+        every: Whether all that a path reaches has to meet its condition, as an allow
+            rule wants it, or one, as a deny or ask rule wants it.
+    """
+    known = True
+    for path, condition in when:
+        reached = values_at(arguments, path)
+        if len(reached) == 1:
+            answer = _judge_reached(condition, reached[0], every)
+        else:
+            answers = (_judge_reached(condition, each, every) for each in reached)
+            answer = all_of(answers) if every else any_of(answers)
         if answer is False:
             return False
-        unclear = unclear or answer is None
-    return None if unclear else True
+        known = known and answer is not None
+    return True if known else None
 
 
-def _find(path: str, arguments: Mapping[str, Any]) -> tuple[bool, Any]:
-    if path in arguments:
-        return True, arguments[path]
-    value: Any = arguments
-    for name in path.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return False, None
-        value = value[name]
-    return True, value
+def _judge_reached(condition: Condition, value: Reached, every: bool) -> bool | None:
+    if value is Nothing.UNCLEAR:
+        return None
+    if value is Nothing.ABSENT:
+        return condition.absent
+    return condition.judge(value, every=every)
 
 
-def same(left: object, right: object) -> bool:
-    """Return whether two JSON values are equal, `1` and `true` told apart."""
+def _judge(
+    name: str, check: _Check, value: object, combine: Callable[..., bool | None]
+) -> bool | None:
+    """Judge a value by one field; a list by its elements where the field has none."""
+    if not isinstance(value, list) or name in ("max_length", "mentions_host"):
+        return check(value)
+    if name == "argv" and all(isinstance(each, str) for each in value):
+        return check(value)
+    whole = check(value) if name in ("equals", "one_of") else False
+    if whole or not value:
+        return whole
+    elements = (_judge(name, check, each, combine) for each in value)
+    return any_of((whole, combine(elements)))
+
+
+def all_of(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether all answers are yes; None if that is not known."""
+    known = True
+    for answer in answers:
+        if answer is False:
+            return False
+        known = known and answer is not None
+    return True if known else None
+
+
+def any_of(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether one of the answers is yes; None if that is not known."""
+    known = True
+    for answer in answers:
+        if answer:
+            return True
+        known = known and answer is not None
+    return False if known else None
+
+
+def same(left: object, right: object) -> bool | None:
+    """Return whether two JSON values are equal, their types told apart.
+
+    None where they are not, but some program takes one for the other: `1`, `true`,
+    `"1"` and `"true"`.
+    """
     if _number(left) and _number(right):
         return left == right
     if isinstance(left, list) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
+        if len(left) != len(right):
+            return False
+        return all_of(map(same, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(
-            same(value, right[name]) for name, value in left.items()
-        )
-    return type(left) is type(right) and left == right
+        if left.keys() != right.keys():
+            return False
+        return all_of(same(value, right[name]) for name, value in left.items())
+    if type(left) is type(right):
+        return left == right
+    return None if _may_be_taken_for(left, right) else False
+
+
+def _may_be_taken_for(left: object, right: object) -> bool:
+    number = _as_number(left)
+    return number is not None and number == _as_number(right)
+
+
+def _as_number(value: object) -> int | float | None:
+    """Return the number for which some program takes a scalar."""
+    if isinstance(value, int | float):
+        return value
+    if not isinstance(value, str) or len(value) > MAX_NUMBER:
+        return None
+    text = value.strip().lower()
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    for read in (lambda: int(text, 0), lambda: int(text), lambda: float(text)):
+        with contextlib.suppress(ValueError):
+            return read()
+    return None
 
 
 def _as_json(value: Any) -> Any:
@@ -226,8 +328,14 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: object) -> TypeGuard[int | float]:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _at_most(low: object, high: object) -> bool | None:
+    return low <= high if _number(low) and _number(high) else None
 
 
 def _pattern(pattern: str) -> SchemaValidator:

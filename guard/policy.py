@@ -18,6 +18,7 @@ from pydantic_core import CoreSchema
 
 from toolcell.core import InvalidInputError
 
+from .argument_paths import Path, parse_path
 from .conditions import Condition
 from .model import PolicyModel
 from .rates import Per, RateLimit
@@ -47,13 +48,27 @@ class Rule(PolicyModel):
     tags: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     when: dict[str, Condition] = Field(default_factory=dict)
-    """Conditions by argument; `a.b` reaches into an object, `*` takes the whole."""
+    """Conditions by argument; `a.b` reaches into objects and into every element of
+    lists, `"a.b"` in quotes is one name, `*` takes the whole. What cannot be reached
+    exactly is taken against the caller."""
 
     name: str | None = None
     """How decisions call the rule. None: its place, as `agent.deny[0]`."""
 
     dry_run: bool = False
     """Report what the rule would do, and do nothing. Not for allow rules."""
+
+    @property
+    def paths(self) -> tuple[tuple[Path, Condition], ...]:
+        """The conditions, and where to look for what they judge."""
+        return tuple((parse_path(text), each) for text, each in self.when.items())
+
+    @field_validator("when")
+    @classmethod
+    def _reads_as_paths(cls, value: dict[str, Condition]) -> dict[str, Condition]:
+        for text in value:
+            parse_path(text)
+        return value
 
     @model_validator(mode="before")
     @classmethod

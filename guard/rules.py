@@ -24,12 +24,15 @@ _STRICT: dict[Verdict, int] = {"allow": 0, "ask": 1, "deny": 2}
 class _Rule:
     """A rule with its name and its tools ready."""
 
-    def __init__(self, rule: Rule, name: str, policy: AgentPolicy) -> None:
+    def __init__(
+        self, rule: Rule, name: str, policy: AgentPolicy, kind: Verdict
+    ) -> None:
         self.name = rule.name or name
         self.tools = Tools(policy.expand(rule.tools))
         self.tags = frozenset(rule.tags)
         self.versions = frozenset(rule.versions)
-        self.when = rule.when
+        self.when = rule.paths
+        self._every = kind == "allow"
         self.dry_run = rule.dry_run
         self.every_tool = not rule.tools
         self.by_name_alone = not (rule.tags or rule.versions or rule.when)
@@ -38,7 +41,9 @@ class _Rule:
         """Return whether the rule is met; None if an argument cannot be judged."""
         if not self.is_about(call.name, facts):
             return False
-        return judge_arguments(self.when, call.arguments) if self.when else True
+        if not self.when:
+            return True
+        return judge_arguments(self.when, call.arguments, every=self._every)
 
     def is_about(self, tool: str, facts: CallFacts) -> bool:
         """Return whether the rule is about a tool, whatever its arguments."""
@@ -117,7 +122,7 @@ class CompiledPolicy:
         ]
         for kind, rules in by_kind:
             named = [
-                _Rule(rule, f"{policy.agent_id}.{kind}[{index}]", policy)
+                _Rule(rule, f"{policy.agent_id}.{kind}[{index}]", policy, kind)
                 for index, rule in enumerate(rules)
             ]
             self._kinds.append((kind, _Rules(named)))

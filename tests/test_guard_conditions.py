@@ -47,12 +47,16 @@ COMMANDS_ELSEWHERE: list[Any] = [
 ]
 
 CONDITIONS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
-    ({"equals": 1}, [1, 1.0], [True, "1", None, [1], 2]),
+    ({"equals": 1}, [1, 1.0, [1]], [True, "1", None, [1, 2], [], 2]),
     ({"equals": {"a": [1]}}, [{"a": [1]}], [{"a": [True]}, {"a": [1], "b": 1}]),
     ({"equals": None}, [None], [False, 0, ""]),
     ({"one_of": ["r", "w"]}, ["r"], ["rw", "", 0]),
     ({"min": 1, "max": 3}, [1, 2.5, 3], [0, 3.1, True, "2", None]),
-    ({"matches": "[a-z]+"}, ["abc"], ["abc1", "ABC", "abc\n", "", 3, ["abc"]]),
+    (
+        {"matches": "[a-z]+"},
+        ["abc", ["abc", ["d"]]],
+        ["abc1", "ABC", "abc\n", "", 3, ["abc", ""], []],
+    ),
     ({"matches": "a|b"}, ["a", "b"], ["ab", "xa", "bx"]),
     ({"max_length": 2}, ["ab", [1, 2], {}], ["abc", [1, 2, 3], 1]),
     (
@@ -101,6 +105,55 @@ async def test_what_cannot_be_judged_is_taken_against_the_caller() -> None:
         assert (await refusal(guard, call("t", x=value)))["reason"] == "denied", value
     assert (await guard.decide(call("t", x="/srv/a"), FREE)).allowed
     assert (await guard.decide(call("t"), FREE)).allowed
+
+
+@pytest.mark.finding("A17")
+async def test_a_key_that_is_spelled_like_a_path_leads_no_rule_astray() -> None:
+    inside = {"target.path": {"under": "/work"}}
+    guard = guard_with(allow=[{"tools": ["write"], "when": inside}])
+    deny = {"tools": ["delete"], "when": {"options.recursive": {"equals": True}}}
+    careful = guard_with(allow=["*"], deny=[deny])
+    target, options = {"path": "/etc/passwd"}, {"recursive": True}
+
+    astray: Any
+    for astray in ({"target": target, "target.path": "/work/a"}, {"target": target}):
+        assert not (await guard.decide(call("write", **astray), FREE)).allowed
+    for astray in ({"options": options, "options.recursive": False}, {"options": "x"}):
+        assert not (await careful.decide(call("delete", **astray), FREE)).allowed
+    good = call("write", target={"path": "/work/a"})
+    assert (await guard.decide(good, FREE)).allowed
+    assert (await careful.decide(call("delete", options={}), FREE)).allowed
+
+
+@pytest.mark.finding("A17")
+async def test_a_name_with_dots_is_reached_in_quotes() -> None:
+    guard = guard_with(allow=[{"tools": ["t"], "when": {'"a.b".c': {"equals": "x"}}}])
+
+    dotted: Any = {"a.b": {"c": "x"}}
+    quoted = call("t", **dotted)
+    assert (await guard.decide(quoted, FREE)).allowed
+    nested = call("t", a={"b": {"c": "x"}})
+    assert not (await guard.decide(nested, FREE)).allowed
+
+
+@pytest.mark.finding("A18")
+async def test_a_rule_for_one_edit_holds_for_a_list_of_them() -> None:
+    etc = {"tools": ["edit"], "when": {"edit.path": {"under": "/etc"}}}
+    guard = guard_with(allow=["edit"], deny=[etc])
+    work = {"tools": ["edit"], "when": {"edit.path": {"under": "/work"}}}
+    narrow = guard_with(allow=[work])
+    good, bad = {"path": "/work/a"}, {"path": "/etc/passwd"}
+
+    for edit in (bad, [bad], [good, bad], [good, [bad]], "/etc/passwd", [good, "x"]):
+        asked = call("edit", edit=edit)
+        assert not (await guard.decide(asked, FREE)).allowed, edit
+        assert not (await narrow.decide(asked, FREE)).allowed, edit
+    for edit in (good, [good], [good, good]):
+        asked = call("edit", edit=edit)
+        assert (await guard.decide(asked, FREE)).allowed, edit
+        assert (await narrow.decide(asked, FREE)).allowed, edit
+    assert (await guard.decide(call("edit", edit=[]), FREE)).allowed
+    assert not (await narrow.decide(call("edit", edit=[]), FREE)).allowed
 
 
 @pytest.mark.attack(110)

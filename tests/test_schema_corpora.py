@@ -48,7 +48,8 @@ def test_recorded_calls_get_the_recorded_verdict() -> None:
     for call in calls:
         try:
             arguments = tools[call["tool"]].validate(call["args"])
-            verdict = arguments.json == call["args"]
+            # What was left out has its default.
+            verdict = {**arguments.json, **call["args"]} == arguments.json
         except ToolValidationError as error:
             verdict = False
             for problem in error.details["problems"]:

@@ -8,9 +8,10 @@ import json
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, Field, PlainSerializer
+from pydantic import AfterValidator, AliasChoices, AliasPath, Field, PlainSerializer
 
-from toolcell.tools import FunctionTool
+from toolcell.core import ConfigError
+from toolcell.tools import FunctionTool, ToolRegistry
 
 
 class _Word(enum.StrEnum):
@@ -27,7 +28,7 @@ class _Word(enum.StrEnum):
         (_Word, _Word.LOUD),
         (dt.date, dt.date(2024, 1, 1)),
         (Annotated[int, PlainSerializer(lambda number: number * 2)], 7),
-        (Annotated[int, Field(serialization_alias="other")], 7),
+        (Annotated[int, Field(alias="other")], 7),
         (Annotated[str, AfterValidator(_Word)], "LOUD"),
         (list[int], ...),
     ],
@@ -51,6 +52,26 @@ def test_what_a_guard_judges_is_plain_json(annotation: Any, default: Any) -> Non
     assert type(json.loads(json.dumps(checked.json))) is dict
     for value in checked.json.values():
         assert type(value) in (int, str, bool, list, type(None))
+
+
+@pytest.mark.finding("A17")
+@pytest.mark.parametrize(
+    "field",
+    [
+        Field(serialization_alias="told"),
+        Field(validation_alias="read"),
+        Field(validation_alias=AliasChoices("read", "also")),
+        Field(validation_alias=AliasPath("deep", 0), serialization_alias="deep"),
+    ],
+)
+def test_a_name_that_a_rule_would_not_find_is_refused(field: Any) -> None:
+    def function(value):  # type: ignore[no-untyped-def]
+        return value
+
+    function.__annotations__ = {"value": Annotated[str, field]}
+
+    with pytest.raises(ConfigError, match="two names"):
+        ToolRegistry([FunctionTool(function, name="t")])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from jsonschema.validators import extend, validator_for
 from jsonschema_specifications import (  # type: ignore[import-untyped]
     REGISTRY as META_SCHEMAS,
 )
+from pydantic import JsonValue
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
 from referencing import Resource
@@ -92,9 +93,10 @@ class WrittenSchema:
             name for name, hint in self.hints.items() if wants_context(hint)
         )
         self._validator = _validator(tool, self.parameters, draft)
+        self._defaults = _defaults_of(self.parameters, function)
 
     def validate(self, tool: str, arguments: Mapping[str, Any]) -> Arguments:
-        """Return a copy of the arguments.
+        """Return a copy of the arguments, with the defaults that fit.
 
         Raises:
             ToolValidationError: They do not fit.
@@ -103,6 +105,11 @@ class WrittenSchema:
         problems = problems_of(self._validator, values)
         if problems:
             raise refusal(tool, problems)
+        if self._defaults.keys() - values.keys():
+            # What the tool will take for an absent argument, a guard has to see.
+            filled = {**_parse(json_bytes(self._defaults)), **values}
+            if not problems_of(self._validator, filled):
+                values = filled
         return Arguments(values, lambda given: _parse(canonical_json(given)))
 
 
@@ -158,6 +165,25 @@ def _fit(
                 f"the schema of {tool} does not require {name}, the function does"
             )
     return hints
+
+
+def _defaults_of(
+    schema: Mapping[str, Any], function: Callable[..., Any] | None
+) -> dict[str, JsonValue]:
+    """Return the values that arguments have where they are left out."""
+    properties = schema["properties"]
+    found = {
+        name: each["default"]
+        for name, each in properties.items()
+        if isinstance(each, dict) and "default" in each
+    }
+    parameters = inspect.signature(function).parameters if function else {}
+    for name, each in parameters.items():
+        if name in properties and each.default is not each.empty:
+            found.pop(name, None)
+            with contextlib.suppress(RecursionError, TypeError, ValueError):
+                found[name] = _parse(json_bytes(each.default))
+    return found
 
 
 def build_validator(tool: str, schema: Any) -> Validator:

@@ -77,18 +77,21 @@ class _Generator(GenerateJsonSchema):
 
     def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
         _refuse_excluded(schema)
+        _refuse_two_names(schema)
         return super().model_field_schema(schema)
 
     def dataclass_field_schema(
         self, schema: core_schema.DataclassField
     ) -> JsonSchemaValue:
         _refuse_excluded(schema)
+        _refuse_two_names(schema)
         return super().dataclass_field_schema(schema)
 
     def typed_dict_field_schema(
         self, schema: core_schema.TypedDictField
     ) -> JsonSchemaValue:
         _refuse_excluded(schema)
+        _refuse_two_names(schema)
         return super().typed_dict_field_schema(schema)
 
     def emit_warning(self, kind: Any, detail: str) -> None:
@@ -126,6 +129,19 @@ def _refuse_excluded(schema: Mapping[str, Any]) -> None:
     # Two different calls would look the same to a guard and to a store of results.
     if any(key.startswith("serialization_exclude") for key in schema):
         raise ConfigError("a field is excluded from JSON", hint="drop `exclude`")
+
+
+def _refuse_two_names(schema: Mapping[str, Any]) -> None:
+    # A rule is written with the name in the schema, and looks at the one in the JSON.
+    read, told = schema.get("validation_alias"), schema.get("serialization_alias")
+    if isinstance(read, list):
+        choices = read if isinstance(read[0], list) else [read]
+        first = choices[0]
+        read = first[0] if len(first) == 1 else first
+    if read != told:
+        raise ConfigError(
+            "a field is read and written under two names", hint="give it one `alias`"
+        )
 
 
 class FunctionSchema:
