@@ -19,16 +19,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, Self
 
+import anyio
+import anyio.lowlevel
 from pydantic import SecretStr
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
+from .audit_busy import AuditBusyError
 from .audit_chain import LINE_BYTES, AuditHead, digest_of, key_bytes
-from .audit_file import AuditFile
+from .audit_file import AuditFile, HeldByOthersError
 from .decision import Decision
 from .facts import CallFacts, ascii_json
 from .redaction import Redactor
@@ -91,6 +95,8 @@ class AuditLog:
         self._open: dict[str, tuple[ToolCall, CallFacts, str]] = {}
         """What the outcome of a call will say again, by its hold."""
 
+        # One thread for each loop, so that records are written in their order.
+        self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"audit-{id(self)}")
         self._file = AuditFile(Path(path), key_bytes(key), self._repaired)
         try:
             with self._file:
@@ -138,10 +144,19 @@ class AuditLog:
         decision: Decision,
         *,
         hold_id: str | None = None,
+        wait: bool = True,
     ) -> AuditHead:
         """Record what was decided about a call, before it runs.
 
+        Args:
+            call: The call.
+            facts: What is known of it.
+            decision: What was decided.
+            hold_id: What it reserved.
+            wait: Whether the caller's thread may wait for other writers.
+
         Raises:
+            AuditBusyError: Others write, and the caller cannot wait here.
             AuditError: As `append`.
         """
         _, _, who, said = self._text(call, facts, decision)
@@ -150,6 +165,7 @@ class AuditLog:
         head = self._append(
             f'"event":"decision",{subject},{said},"arguments":{arguments}',
             f"{call.agent_id or ''}/{facts.run_id or ''}",
+            wait=wait,
         )
         if hold_id is not None:
             if len(self._open) >= _OPEN:
@@ -168,6 +184,7 @@ class AuditLog:
         hold_id: str | None = None,
         error_kind: str | None = None,
         result_hash: str | None = None,
+        wait: bool = True,
     ) -> AuditHead:
         """Record what came of a call that was allowed; it does not count for the run.
 
@@ -180,8 +197,10 @@ class AuditLog:
             hold_id: The reservation that was settled.
             error_kind: The kind of the error that ended it.
             result_hash: `digest` of its result.
+            wait: Whether the caller's thread may wait for other writers.
 
         Raises:
+            AuditBusyError: Others write, and the caller cannot wait here.
             AuditError: As `append`.
         """
         known = self._open.pop(hold_id or "", None)
@@ -195,6 +214,7 @@ class AuditLog:
             f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}',
             # The next decision notices: nothing is allowed that goes unrecorded.
             removed=False,
+            wait=wait,
         )
 
     def digest(self, value: Any) -> str:
@@ -208,9 +228,7 @@ class AuditLog:
         Raises:
             AuditError: As `append`.
         """
-        with self._file as file:
-            file.sync()
-            return file.head
+        return self._file.sync()
 
     def _count(self, run: str) -> int:
         """Count a record of a run; return how many it has had."""
@@ -253,10 +271,22 @@ class AuditLog:
         return quoted(self._redactor.text(word))
 
     def _append(
-        self, members: str, run: str = "", *, removed: bool = True
+        self,
+        members: str,
+        run: str = "",
+        *,
+        removed: bool = True,
+        wait: bool = True,
+        asked_at: float | None = None,
     ) -> AuditHead:
         record, file = self._record(members), self._file
-        file.hold(removed=removed)
+        if wait and asked_at is None:
+            asked_at = time.monotonic()
+        try:
+            file.hold(removed=removed, asked_at=asked_at)
+        except HeldByOthersError as error:
+            again = partial(self._append, members, run, removed=removed)
+            raise AuditBusyError(error, again, self._turn) from None
         try:
             count = self._count(run) if run else 0
             if count <= self._run_records:

@@ -18,6 +18,7 @@ from .audit_chain import EMPTY, AuditHead, seal, unseal
 LOCK_SECONDS = 2.0
 """Longest wait for other writers of the file. When it is over, an `AuditError`."""
 
+_BRIEF_SECONDS = 0.001
 _LOCK_PAUSE = 0.000_2
 _TAKE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _TAIL_BYTES = 4_096
@@ -33,6 +34,10 @@ def _forked() -> None:
 
 os.register_at_fork(after_in_child=_forked)
 _taking_over = ForkLock()
+
+
+class HeldByOthersError(AuditError):
+    """Other writers have the file, and the caller cannot wait for them."""
 
 
 class AuditFile:
@@ -54,6 +59,7 @@ class AuditFile:
         self._key = key
         self._repaired = repaired
         self._end = 0
+        self._failed_at = -LOCK_SECONDS
         self._repair = ""
         self.head = EMPTY
         """The last record, as of the last time that the file was held."""
@@ -78,6 +84,7 @@ class AuditFile:
     def _own(self) -> None:
         # A lock that was held during a fork would stay held.
         self._lock = threading.Lock()
+        self._waiting = 0
         self._process = _forks
 
     def _take_over(self, *, reopen: bool = True) -> None:
@@ -104,30 +111,33 @@ class AuditFile:
             self._fd = -1
 
     def __enter__(self) -> Self:
-        self.hold()
+        self.hold(asked_at=time.monotonic())
         return self
 
     def __exit__(self, *_: object) -> None:
         self.leave()
 
-    def hold(self, *, removed: bool = True) -> None:
+    def hold(self, *, removed: bool = True, asked_at: float | None = None) -> None:
         """Hold the file, at a whole last line, until `leave`.
 
         Args:
             removed: Whether to look whether it was removed, which is dear.
+            asked_at: Since when the caller has waited for others (`time.monotonic`).
+                None: it cannot wait, as an event loop.
 
         Raises:
-            AuditError: It was removed, cut or changed, or others hold it.
+            HeldByOthersError: Others hold it, and the caller cannot wait.
+            AuditError: It was removed, cut or changed, or others hold it for longer
+                than `LOCK_SECONDS`.
         """
         if self._process != _forks:
             self._take_over()
         self._lock.acquire()
-        fd = self._fd
         try:
-            try:
-                fcntl.flock(fd, _TAKE)
-            except (BlockingIOError, ValueError):
-                self._wait()
+            fcntl.flock(self._fd, _TAKE)
+        except (BlockingIOError, ValueError):
+            self._lock.release()
+            self._wait(asked_at)
         except BaseException:
             self._lock.release()
             raise
@@ -155,19 +165,46 @@ class AuditFile:
             raise self._error("was removed")
         return state.st_size
 
-    def _wait(self) -> None:
-        """Wait until other writers leave the file."""
-        if self._fd < 0:
-            raise self._error("is closed")
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(self._fd, _TAKE)
-                return
-            except BlockingIOError:
+    def _wait(self, asked_at: float | None) -> None:
+        """Take the file as soon as other writers leave it."""
+        cannot_wait = asked_at is None
+        if cannot_wait and self._waiting:
+            raise self._held_by_others()
+        began = time.monotonic()
+        deadline = began + (_BRIEF_SECONDS if cannot_wait else LOCK_SECONDS)
+        self._waiting += not cannot_wait
+        try:
+            while not self._taken():
+                if cannot_wait and time.monotonic() > deadline:
+                    raise self._held_by_others()
+                # Who waited through another's deadline has waited enough.
+                if self._failed_at > (asked_at or began):
+                    raise self._error("is held by another process")
                 if time.monotonic() > deadline:
-                    raise self._error("is held by another process") from None
-            time.sleep(_LOCK_PAUSE)
+                    self._failed_at = time.monotonic()
+                    raise self._error("is held by another process")
+                time.sleep(_LOCK_PAUSE)
+        finally:
+            self._waiting -= not cannot_wait
+
+    def _taken(self) -> bool:
+        """Take the file, with the lock of this process, if nobody has it."""
+        # Not held between two tries: an event loop may ask for it.
+        self._lock.acquire()
+        try:
+            if self._fd < 0:
+                raise self._error("is closed")
+            fcntl.flock(self._fd, _TAKE)
+        except BlockingIOError:
+            self._lock.release()
+            return False
+        except BaseException:
+            self._lock.release()
+            raise
+        return True
+
+    def _held_by_others(self) -> HeldByOthersError:
+        return HeldByOthersError(f"the audit log {self._path} is held by others")
 
     def _catch_up(self, size: int) -> None:
         """Read what others wrote; remove the rest of a line that was never finished."""
@@ -243,16 +280,23 @@ class AuditFile:
         self.head = AuditHead(before[0] + 1, digest)
         return self.head
 
-    def sync(self) -> None:
-        """Wait until what was written is on the disk; the file must be held.
+    def sync(self) -> AuditHead:
+        """Wait until what was written is on the disk; return the last of it.
+
+        Other writers do not wait meanwhile.
 
         Raises:
-            AuditError: The disk did not take it.
+            AuditError: The disk did not take it, or as `hold`.
         """
+        with self:
+            head, fd = self.head, os.dup(self._fd)
         try:
-            os.fsync(self._fd)
+            os.fsync(fd)
         except OSError as error:
             raise self._error(f"is not on the disk: {error.strerror}") from error
+        finally:
+            os.close(fd)
+        return head
 
     def _error(self, what: str) -> AuditError:
         return AuditError(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import anyio
+import anyio.to_thread
 
 from toolcell.core import (
     AuditError,
@@ -17,6 +21,7 @@ from .answers import circling, limited, refused, ruled
 from .approval import Answer
 from .approvals import Approvals
 from .audit import AuditLog
+from .audit_busy import AuditBusyError
 from .clock import Clock, microseconds, steady_time
 from .decision import Decision, Reason
 from .facts import NO_FACTS, CallFacts
@@ -104,7 +109,8 @@ class ActionGuard:
             PolicyError: They contradict each other; the old ones stay in force.
         """
         fresh = PolicySet(policies)
-        self._tell("policies", fresh.version)
+        if self._audit is not None:
+            self._audit.append("policies", word=fresh.version)
         self._policies = fresh
         return fresh.version
 
@@ -182,7 +188,8 @@ class ActionGuard:
             raise InvalidInputError(f"agent {agent_id!r} has no policy")
         _log.warning("counters of agent %s reset by %r", agent_id, by)
         if self._audit is not None:
-            self._audit.append("reset", agent_id=agent_id, by=by)
+            record = partial(self._audit.append, "reset", agent_id=agent_id, by=by)
+            await anyio.to_thread.run_sync(record)
         self._breaker.forget(agent_id)
         return await self._ledger.reset(agent_prefix(agent_id))
 
@@ -208,7 +215,11 @@ class ActionGuard:
                 elif permit.lines.limits:
                     self._ledger.reserve_now(permit)
                 if permit.found[0]:
-                    if answer is not None or self._audit is not None:
+                    if (
+                        answer is not None
+                        or self._audit is not None
+                        or self._ledger.away
+                    ):
                         await self._confirm(permit, about, answer)
                     permit.state = "open"
                     permit.entry.admitted = True
@@ -218,8 +229,9 @@ class ActionGuard:
             raise
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
             decision = self._because_of(error)
-        if self._audit is not None:
-            self._audit.decision(permit.call, permit.facts, decision)
+            if isinstance(error, StoreUnavailableError):
+                await self._ledger.lost(error.message)
+        await self._record(permit, decision)
         raise decision.to_error()
 
     async def settle(self, permit: Permit, actual: Sequence[int] | None) -> None:
@@ -237,7 +249,12 @@ class ActionGuard:
         *,
         settled: bool = False,
     ) -> None:
-        """Record what came of a call; `Permit` calls it."""
+        """Record what came of a call; `Permit` calls it.
+
+        Raises:
+            AuditBusyError: Once others have left the log it will be written.
+            AuditError: It cannot be recorded.
+        """
         call, facts = permit.call, permit.facts
         if permit.watched and settled:
             self._breaker.returned(call, facts, (status, error_kind, result))
@@ -254,6 +271,7 @@ class ActionGuard:
                 cost=shown,
                 error_kind=error_kind,
                 result_hash=None if result is None else self._audit.digest(result),
+                wait=False,
             )
 
     async def _explain(self, call: ToolCall, facts: CallFacts) -> Decision:
@@ -297,8 +315,7 @@ class ActionGuard:
         if self._approvals is None:
             detail = "nobody can be asked"
             raise _Refused(self._refused("approval_unavailable", detail))
-        if self._audit is not None:
-            self._audit.decision(call, facts, parked)
+        await self._record(permit, parked)
         wait = facts.approval_seconds
         async with permit.parked():
             answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
@@ -357,18 +374,19 @@ class ActionGuard:
         Raises:
             _Refused: The approval is used up.
         """
-        call, facts = permit.call, permit.facts
         try:
             if answer is not None and not await self._may_use(answer):
                 detail = "the approval is used up"
                 raise _Refused(self._refused("approval_denied", detail))
+            if self._ledger.away and self._ledger.memory is not None:
+                await self._ledger.back()
             if self._audit is not None:
                 # What remains can be counted from the log, and is dear to tell.
                 if permit.lines.on_trial or permit.degraded:
                     decision = permit.concluded()._replace(remaining={})
                 else:
                     decision = _by_rules(about, permit.ruling, permit.version)
-                self._audit.decision(call, facts, decision, hold_id=permit.hold_id)
+                await self._record(permit, decision, hold_id=permit.hold_id)
         except BaseException:
             self._breaker.leave(permit)
             await self.settle(permit, [0] * len(permit.levels))
@@ -391,9 +409,24 @@ class ActionGuard:
         _log.error("the guard failed: %s at %s:%s", kind, at.filename, at.lineno)
         return self._refused("guard_fault", "the guard itself failed")
 
-    def _tell(self, event: str, word: str) -> None:
+    async def _record(
+        self, permit: Permit, decision: Decision, *, hold_id: str | None = None
+    ) -> None:
+        """Record what was decided; wait for other writers off the loop."""
+        if self._audit is None:
+            return
+        try:
+            self._audit.decision(
+                permit.call, permit.facts, decision, hold_id=hold_id, wait=False
+            )
+        except AuditBusyError as busy:
+            await busy.wait()
+
+    async def _tell(self, event: str, word: str) -> None:
         if self._audit is not None:
-            self._audit.append(event, word=word)
+            record = partial(self._audit.append, event, word=word)
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(record)
 
 
 def _by_rules(about: About, ruling: Ruling, version: str) -> Decision:

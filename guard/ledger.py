@@ -37,7 +37,7 @@ class Ledger:
         store: Store,
         mode: FailureMode,
         clock: Clock,
-        tell: Callable[[str, str], None],
+        tell: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self.store = store
         self.memory = store if isinstance(store, MemoryStore) else None
@@ -48,7 +48,9 @@ class Ledger:
         self._clock = clock
         self._tell = tell
         self._local = MemoryStore(clock=clock)
-        self._away = False
+        self.away = False
+        """Whether the store was last heard not to answer."""
+
         self._pending: deque[tuple[str, Sequence[int] | None]] = deque(
             maxlen=_MAX_PENDING
         )
@@ -82,16 +84,9 @@ class Ledger:
         """
         memory = self.memory
         assert memory is not None
-        try:
-            now = permit.now if self._one_clock else None
-            permit.found = memory.reserve_now(permit.number, permit.lines.needs, now)
-        except StoreUnavailableError as error:
-            self._lost(error.message)
-            raise
+        now = permit.now if self._one_clock else None
+        permit.found = memory.reserve_now(permit.number, permit.lines.needs, now)
         permit.store = memory
-        if self._away:
-            self._away = False
-            self._back()
 
     async def reserve(self, permit: Permit) -> None:
         """Take what a call needs, as the failure mode has it while the store is away.
@@ -163,10 +158,10 @@ class Ledger:
         try:
             answer = await operation
         except StoreUnavailableError as error:
-            self._lost(error.message)
+            await self.lost(error.message)
             raise
         # What was put off while another thread found the store is pending still.
-        if self._away or self._pending:
+        if self.away or self._pending:
             await self._found()
         return answer
 
@@ -175,19 +170,23 @@ class Ledger:
         if request.charges:
             self._pending.append((request.hold_id, [0] * len(request.charges)))
 
-    def _lost(self, why: str) -> None:
-        if not self._away:
+    async def lost(self, why: str) -> None:
+        """Tell that the store does not answer, once in an outage."""
+        if not self.away:
+            self.away = True
             _log.warning("store unavailable, mode %s: %s", self._mode.word, why)
-            self._tell("store_unavailable", self._mode.word)
-        self._away = True
+            try:
+                await self._tell("store_unavailable", self._mode.word)
+            except AuditError:
+                self.away = False
+                raise
 
     async def _found(self) -> None:
         # An outage lasts until all is caught up: whoever is cancelled while at it
         # leaves the rest, and the end of the outage, to the next one.
-        if await self._catch_up() and self._away:
-            self._away = False
+        if await self._catch_up() and self.away:
             self._local = MemoryStore(clock=self._clock)
-            self._back()
+            await self.back()
 
     async def _catch_up(self) -> bool:
         """Settle what was put off; return whether the store has answered."""
@@ -198,7 +197,7 @@ class Ledger:
                 self._pending.appendleft(late)
                 if not isinstance(error, StoreUnavailableError):
                     raise
-                self._lost(error.message)
+                await self.lost(error.message)
                 return False
         return True
 
@@ -208,6 +207,8 @@ class Ledger:
         except IndexError:  # another thread may have taken the last one
             return None
 
-    def _back(self) -> None:
+    async def back(self) -> None:
+        """Tell that the store answers again."""
+        self.away = False
         _log.warning("store available again")
-        self._tell("store_available", self._mode.word)
+        await self._tell("store_available", self._mode.word)

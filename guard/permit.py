@@ -17,6 +17,7 @@ from toolcell.core import (
 )
 
 from .answers import left, limited, ruled
+from .audit_busy import AuditBusyError
 from .decision import Decision, Degraded
 from .facts import CallFacts
 from .hold_ids import hold_id
@@ -164,18 +165,21 @@ class Permit:
             if self.store is not None:
                 await self._guard.settle(self, None)
         except BaseException as stopped:
-            self._record_beside(stopped, cost, status, name)
+            await self._record_beside(stopped, cost, status, name)
             if error is None or not isinstance(stopped, AuditError):
                 raise
         else:
-            self._record_beside(error, cost, status, name)
+            await self._record_beside(error, cost, status, name)
 
-    def _record_beside(
+    async def _record_beside(
         self, error: BaseException | None, *outcome: Any, settled: bool = False
     ) -> None:
         """Record what came of a call; an error or a cancel that ends it goes first."""
         try:
-            self._guard.record(self, *outcome, settled=settled)
+            try:
+                self._guard.record(self, *outcome, settled=settled)
+            except AuditBusyError as busy:
+                await busy.wait()
         except AuditError as unrecorded:
             if error is None:
                 raise
@@ -221,7 +225,10 @@ class Permit:
                 await self._guard.settle(self, due)
             except BaseException as stopped:
                 outcome = measured, status, error_kind, result
-                self._record_beside(stopped, *outcome, settled=True)
+                await self._record_beside(stopped, *outcome, settled=True)
                 raise
-        self._guard.record(self, measured, status, error_kind, result, settled=True)
+        try:
+            self._guard.record(self, measured, status, error_kind, result, settled=True)
+        except AuditBusyError as busy:
+            await busy.wait()
         return True
