@@ -29,6 +29,7 @@ from .confine import refuse_cores
 from .descriptors import place, receive_fds, send_fds
 from .frames import encode
 from .host_channel import Channel
+from .shares import Shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,14 +44,6 @@ _NAMESPACES = (
     | linux.CLONE_NEWIPC
     | linux.CLONE_NEWUTS
 )
-# What a cell may take of accounts that the kernel keeps by user, and counts for the
-# user who made the cell, too: signals that wait and timers, bytes of POSIX queues and
-# of locked memory. The maker's limits become those of the cell's user namespace.
-_SHARES = {
-    resource.RLIMIT_SIGPENDING: 4096,
-    resource.RLIMIT_MSGQUEUE: 512 * 1024,
-    resource.RLIMIT_MEMLOCK: 64 * 1024,
-}
 _FIRST_UID = 1_900_000_000
 # Cells at once whose uids are not each other's.
 _SLOTS = 512
@@ -123,8 +116,9 @@ class Launcher:
         self._embryo: Embryo | None = None
         self._kind: dict[str, Any] = setup["cell"]
         self._slots = 0
-        _limit_shares()
+        refuse_cores()
         self.uids = self._enter_mount_namespace()
+        self._shares = Shares(self.uids == 2)
         root.build(setup["show"], setup["mounts"], setup["workdir"], self._cell_uid)
         self._masks = root.masks()
         # Warm what cells need before the first of them is cloned.
@@ -247,7 +241,7 @@ class Launcher:
         ours, theirs = socket.socketpair()
         self._slots += 1
         try:
-            pid = linux.clone(_NAMESPACES)
+            pid = self._shares.clone(_NAMESPACES, self._first_uid)
         except OSError:
             if group is not None:
                 group.remove()
@@ -268,9 +262,14 @@ class Launcher:
             os.kill(pid, signal.SIGKILL)
             raise
 
+    @property
+    def _first_uid(self) -> int:
+        """The first of the two uids on the host that the cell in the making has."""
+        return self._uid_base + 2 * (self._slots % _SLOTS)
+
     def _map_ids(self, pid: int) -> None:
         if self.uids == 2:
-            first = self._uid_base + 2 * (self._slots % _SLOTS)
+            first = self._first_uid
             maps = f"0 {first} 1\n{self._cell_uid} {first + 1} 1"
             _write(f"/proc/{pid}/uid_map", maps)
             _write(f"/proc/{pid}/gid_map", maps)
@@ -291,6 +290,7 @@ class Launcher:
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+            self._shares.limit()
             why = self._finish_namespaces(kind["limits"])
             start, accounts = _keep_only(start, group)
             boss = supervisor.Supervisor(accounts, ready=True)
@@ -377,14 +377,6 @@ def _raise_open_files() -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _limit_shares() -> None:
-    refuse_cores()
-    for kind, share in _SHARES.items():
-        hard = resource.getrlimit(kind)[1]
-        if hard == resource.RLIM_INFINITY or hard > share:
-            resource.setrlimit(kind, (share, share))
 
 
 def _key(kind: dict[str, Any]) -> str:
