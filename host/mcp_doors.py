@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import anyio
 import mcp_types as types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .mcp_answers import PlainAnswers, wants_plain_answer
-from .strict_json import is_request, read_json
+from .mcp_shares import Shares, TooManyError
+from .strict_json import TooLargeError, is_request, read_json
 
 BODY_SECONDS = 30.0
 """Seconds that a body may take to come. When it is reached the request is answered
@@ -55,18 +58,26 @@ class Bodies:
         app: What is behind.
         plain: What answers in JSON alone; calls that need no more go there.
         max_bytes: Of a body. When it is reached the request is answered 413.
-        max_requests: Requests at once; answers and notifications of clients come
-            besides. When it is reached further requests are answered 503.
+        max_values: Of a body: texts, numbers, lists, objects. When it is reached the
+            request is answered 413, unread.
+        shares: Of the agents. Who has used up its own is answered 503, or 429; answers
+            and notifications of clients need no place among the requests.
     """
 
     def __init__(
-        self, app: ASGIApp, plain: ASGIApp, *, max_bytes: int, max_requests: int
+        self,
+        app: ASGIApp,
+        plain: ASGIApp,
+        *,
+        max_bytes: int,
+        max_values: int,
+        shares: Shares,
     ) -> None:
         self._app = app
         self._plain = PlainAnswers(plain)
         self._max_bytes = max_bytes
-        self._max_requests = max_requests
-        self._requests = 0
+        self._max_values = max_values
+        self._shares = shares
         self._idle = anyio.Event()
         self.closed = False
         """Whether nothing is behind any more."""
@@ -74,15 +85,24 @@ class Bodies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.closed:
             await _busy("the server stops")(scope, receive, send)
-        elif scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            return
+        agent_id = _agent_of(scope)
+        seconds = self._shares.seconds_to_wait(agent_id)
+        if seconds:
+            await _busy("too much of this agent at once", seconds)(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._post(agent_id, scope, receive, send)
         else:
-            await self._post(scope, receive, send)
+            self._shares.charge(agent_id, 0)
+            await self._app(scope, receive, send)
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _post(
+        self, agent_id: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         body: bytes | None = None
         with anyio.move_on_after(BODY_SECONDS) as waiting:
             body = await self._read(scope, receive)
+        self._shares.charge(agent_id, self._max_bytes if body is None else len(body))
         if waiting.cancelled_caught:
             await Response(status_code=408)(scope, receive, send)
             return
@@ -90,29 +110,32 @@ class Bodies:
             await PlainTextResponse("too large", 413)(scope, receive, send)
             return
         try:
-            message = read_json(body)
+            message = read_json(body, self._max_values)
             wants_answer = is_request(message)
+        except TooLargeError as error:
+            await PlainTextResponse(str(error), 413)(scope, receive, send)
+            return
         except ValueError:
             await _parse_error(scope, receive, send)
             return
-        if wants_answer and self._requests >= self._max_requests:
-            refusal = _busy(f"{self._max_requests} requests are in flight")
-            await refusal(scope, receive, send)
+        receive = _replaying(body, receive)
+        if not wants_answer:
+            await self._app(scope, receive, send)
             return
-        plain = wants_answer and wants_plain_answer(scope, message)
-        app = self._plain if plain else self._app
-        self._requests += wants_answer
+        app = self._plain if wants_plain_answer(scope, message) else self._app
         try:
-            await app(scope, _replaying(body, receive), send)
+            with self._shares.request(agent_id):
+                await app(scope, receive, send)
+        except TooManyError as error:
+            await _busy(str(error))(scope, receive, send)
         finally:
-            self._requests -= wants_answer
-            if not self._requests:
+            if not self._shares:
                 self._idle.set()
 
     async def settle(self, seconds: float) -> None:
         """Wait until no request is without its whole answer, but no longer."""
         with anyio.move_on_after(seconds):
-            while self._requests:
+            while self._shares:
                 self._idle = anyio.Event()
                 await self._idle.wait()
 
@@ -140,8 +163,17 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _busy(reason: str) -> Response:
-    return PlainTextResponse(reason, status_code=503, headers={"Retry-After": "1"})
+def _agent_of(scope: Scope) -> str:
+    user = scope.get("user")
+    if isinstance(user, AuthenticatedUser):
+        return user.access_token.subject or ""
+    return ""
+
+
+def _busy(reason: str, seconds: float = 0.0) -> Response:
+    """Return the answer of a server that has no place, or hears too much of one."""
+    headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
+    return PlainTextResponse(reason, 429 if seconds else 503, headers)
 
 
 async def _parse_error(scope: Scope, receive: Receive, send: Send) -> None:

@@ -34,8 +34,10 @@ from toolcell.core import ConfigError
 
 from .host import Host
 from .mcp_auth import OwnTokens, Verified, caller_of, load_verifier
+from .mcp_connections import Connections
 from .mcp_doors import Addresses, Bodies
 from .mcp_server import McpServer
+from .mcp_shares import Shares
 from .mcp_stdio import stop_on_signal
 from .readiness import Readiness
 from .server_config import AuthConfig
@@ -99,7 +101,12 @@ class HttpServer:
                 manager.asgi_app,
                 plain.asgi_app,
                 max_bytes=self._settings.max_body_bytes,
-                max_requests=self._settings.max_requests,
+                max_values=self._settings.max_body_values,
+                shares=Shares(
+                    self._settings.max_requests,
+                    self._settings.max_bytes_per_second,
+                    anyio.current_time,
+                ),
             )
             uvicorn_server = _uvicorn(
                 self._app(bodies, verifier), self._settings.max_connections
@@ -183,14 +190,18 @@ def _metadata_routes(auth: AuthConfig, resource: AnyHttpUrl | None) -> list[Rout
 
 
 def _uvicorn(app: ASGIApp, max_connections: int) -> uvicorn.Server:
+    connections = Connections(max_connections)
     config = uvicorn.Config(
         app,
+        # Any callable will do: uvicorn only calls it.
+        http=connections.protocol,  # type: ignore[arg-type]
         lifespan="off",
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=max_connections,
+        # It refuses from this number on.
+        limit_concurrency=max_connections + 1,
         timeout_graceful_shutdown=_CLOSE_SECONDS,
     )
     return uvicorn.Server(config)

@@ -25,7 +25,7 @@ from mcp.server.stdio import stdio_server
 from .host import Host
 from .mcp_caller import Caller
 from .mcp_server import McpServer
-from .strict_json import is_request, read_json
+from .strict_json import TooLargeError, is_request, read_json
 from .user_name import user_name
 
 _CHUNK = 65_536
@@ -42,16 +42,25 @@ class Wire:
         write_fd: Where answers go to.
         max_bytes: Of a line. When it is reached the line is skipped, and answered by
             an error.
+        max_values: Of a line: texts, numbers, lists, objects. When it is reached the
+            line is answered by an error, unread.
         drain_seconds: How long the end of the input waits for answers. When it is
             reached the calls that run are cancelled.
     """
 
     def __init__(
-        self, read_fd: int, write_fd: int, *, max_bytes: int, drain_seconds: float
+        self,
+        read_fd: int,
+        write_fd: int,
+        *,
+        max_bytes: int,
+        max_values: int,
+        drain_seconds: float,
     ) -> None:
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._max_bytes = max_bytes
+        self._max_values = max_values
         self._drain_seconds = drain_seconds
         self._partial = bytearray()
         self._skipping = False
@@ -116,7 +125,9 @@ class Wire:
         if len(line) > self._max_bytes:
             return _error(types.INVALID_REQUEST, f"more than {self._max_bytes} bytes")
         try:
-            message = read_json(line)
+            message = read_json(line, self._max_values)
+        except TooLargeError as error:
+            return _error(types.INVALID_REQUEST, str(error))
         except ValueError:
             return _error(types.PARSE_ERROR, "Parse error")
         try:
@@ -198,6 +209,7 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
         _taken(0, os.open(os.devnull, os.O_RDONLY)),
         _taken(1, os.dup(2)),
         max_bytes=settings.max_body_bytes,
+        max_values=settings.max_body_values,
         drain_seconds=settings.drain_seconds,
     )
     stream: Any = wire

@@ -40,16 +40,26 @@ class ServerConfig(Model):
     """Sessions over HTTP at once. When it is reached new clients are answered 503."""
 
     max_connections: Count = 1_024
-    """Open connections over HTTP. When it is reached further requests are answered
-    503."""
+    """Open connections over HTTP. When it is reached the one that has waited longest
+    for a request is closed; where all have one, further requests are answered 503."""
 
     max_requests: Count = 256
-    """Requests at once, of all clients. When it is reached further requests are
-    answered 503, and further calls as busy."""
+    """Requests at once, of all clients; over HTTP one agent has at most as many as are
+    left to the others. When it is reached further requests are answered 503, and
+    further calls as busy."""
 
     max_body_bytes: Annotated[int, Field(ge=1_024, le=1_073_741_824)] = 4_194_304
     """Bytes of one request. When it is reached the request is answered 413, and over
     standard input as too large."""
+
+    max_body_values: Count = 10_000
+    """Values of one request: texts, numbers, lists, objects. When it is reached the
+    request is answered 413, unread, and over standard input as too large."""
+
+    max_bytes_per_second: Annotated[int, Field(ge=65_536)] = 16_777_216
+    """Bytes that one agent may send over HTTP on average; each request counts 16,384
+    beside its body. When it is reached the agent's further requests are answered
+    429."""
 
     idle_seconds: Seconds = 1_800.0
     """Seconds that a session over HTTP may be without a request. When it is reached

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from toolcell.core import count_values
+
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
@@ -17,13 +19,24 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def read_json(data: bytes) -> Any:
+class TooLargeError(ValueError):
+    """A JSON text holds more values than may be."""
+
+
+def read_json(data: bytes, max_values: int) -> Any:
     """Return a JSON value in UTF-8.
 
+    Args:
+        data: Its text.
+        max_values: How many values it may hold; beyond that it is not read.
+
     Raises:
+        TooLargeError: It holds more.
         ValueError: It is none, holds NaN or an infinity, gives a key twice, or is
             nested too deeply.
     """
+    if count_values(data, max_values) > max_values:
+        raise TooLargeError(f"more than {max_values} values")
     try:
         return json.loads(
             data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant

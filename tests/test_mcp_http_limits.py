@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import httpx2
@@ -16,6 +20,7 @@ from toolcell.core import ConfigError
 from toolcell.host import Host, mcp_doors
 from toolcell.host.mcp_auth import Verified
 from toolcell.host.mcp_http import HttpServer
+from toolcell.host.mcp_shares import Shares, TooManyError
 from toolcell.tools import ToolContext, tool
 
 from .mcp_servers import (
@@ -146,6 +151,144 @@ async def test_connections_are_limited(tmp_path: Path) -> None:
             refused = await answered(server, begun + PING)
 
     assert refused == 503
+
+
+@pytest.mark.finding("A23")
+async def test_a_body_of_many_values_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    loads = json.loads
+
+    def seen(text: str, **options: Any) -> Any:
+        read.append(len(text))
+        return loads(text, **options)
+
+    monkeypatch.setattr("toolcell.host.strict_json.json", SimpleNamespace(loads=seen))
+    secret = make_token(tmp_path)
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": []}}
+    async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
+        answers = []
+        for value in ("[]," * 1_300_000, '"",' * 30_000, '1,"a' + "b,c" * 30_000):
+            body = json.dumps(ping).replace("[]", f"[{value.rstrip(',')}]")
+            content = body if "a" not in value else body.replace("b,c]", 'b,c"]')
+            answer = await http.post(
+                server.url, content=content, headers=bearer(secret), timeout=30
+            )
+            answers.append(answer.status_code)
+
+    assert answers[:2] == [413, 413]
+    assert answers[2] not in (413, 429)
+    assert len(read) == 1
+
+
+@pytest.mark.finding("A23")
+async def test_an_agent_that_sends_too_much_is_told_to_wait_and_others_are_not(
+    tmp_path: Path,
+) -> None:
+    one, other = make_token(tmp_path, "a"), make_token(tmp_path, "b")
+    text = limited(max_bytes_per_second=65_536)
+    async with http_served(tmp_path, text=text) as server, httpx2.AsyncClient() as http:
+
+        async def post(secret: str, content: str) -> httpx2.Response:
+            headers = bearer(secret)
+            return await http.post(server.url, content=content, headers=headers)
+
+        large = await post(one, "[" + " " * 4_000_000 + "]")
+        refused = await post(one, PING)
+        allowed = await post(other, PING)
+        health = await http.get(server.url.replace("/mcp", "/healthz"))
+
+    assert large.status_code not in (413, 429)
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 1
+    assert allowed.status_code != 429
+    assert health.status_code == 200
+
+
+@pytest.mark.finding("A23")
+def test_an_agent_has_no_more_requests_than_are_left_to_the_others() -> None:
+    shares = Shares(8, 65_536, lambda: 0.0)
+    with ExitStack() as stack:
+        for agent, most in (("a", 4), ("b", 2), ("c", 1)):
+            for _ in range(most):
+                stack.enter_context(shares.request(agent))
+            with pytest.raises(TooManyError, match="of this agent"):
+                stack.enter_context(shares.request(agent))
+        assert len(shares) == 7
+    assert len(shares) == 0
+
+
+def test_what_an_agent_sent_is_forgotten_in_time() -> None:
+    now = 0.0
+    shares = Shares(8, 100_000, lambda: now)
+    assert shares.seconds_to_wait("a") == 0
+    shares.charge("a", 300_000)
+    owed = shares.seconds_to_wait("a")
+    now += owed
+
+    assert owed == pytest.approx(2.16384)
+    assert shares.seconds_to_wait("a") == pytest.approx(0)
+    assert shares.seconds_to_wait("b") == 0
+
+
+async def ended(stream: SocketStream) -> None:
+    """Wait until the server has closed a connection."""
+    with anyio.fail_after(20), contextlib.suppress(anyio.EndOfStream):
+        while True:
+            await stream.receive()
+
+
+@pytest.mark.finding("A16")
+@pytest.mark.attack(132)
+@pytest.mark.parametrize(
+    "begun",
+    ["", "GET /healthz HTTP/1.1\nHost: ", head("no token", 100) + "{"],
+)
+async def test_a_head_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    """Nor is what comes, drop by drop, after an answer."""
+    monkeypatch.setattr("toolcell.host.mcp_connections.HEAD_SECONDS", 0.5)
+    async with http_served(tmp_path) as server:
+        port = server.url.removesuffix("/mcp").rpartition(":")[2]
+        text = begun.replace("{port}", port)
+        async with (
+            await spoken(server, text) as stream,
+            anyio.create_task_group() as tasks,
+        ):
+
+            async def drip() -> None:
+                with contextlib.suppress(anyio.BrokenResourceError):
+                    while True:
+                        await stream.send(b"x")
+                        await anyio.sleep(0.02)
+
+            if begun:
+                tasks.start_soon(drip)
+            with contextlib.suppress(anyio.BrokenResourceError):
+                await ended(stream)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.finding("A16")
+async def test_who_sends_half_a_head_makes_room_for_who_sends_it_all(
+    tmp_path: Path,
+) -> None:
+    secret = make_token(tmp_path)
+    async with (
+        http_served(tmp_path, text=limited(max_connections=3)) as server,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(5):
+            stream = await spoken(server, "GET /healthz HTTP/1.1\nX-Half: ")
+            await stack.enter_async_context(stream)
+        health = "GET /healthz HTTP/1.1\nHost: localhost:{port}\n\n"
+        answers = [await answered(server, health) for _ in range(3)]
+        answers.append(await answered(server, head(secret, len(PING)) + PING))
+
+    assert answers[:3] == [200] * 3
+    assert answers[3] != 503
 
 
 class Known:

@@ -134,7 +134,8 @@ def test_what_is_no_message_is_answered_and_skipped(tmp_path: Path) -> None:
     lines = {
         b"{": -32700,
         b"\xff\xfe": -32700,
-        b"[" * 50_000: -32700,
+        b"[" * 5_000: -32700,
+        b"[" * 50_000: -32600,
         b'{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}': -32700,
         ping % b"NaN": -32700,
         ping % (b"9" * 5_000): -32700,
