@@ -6,12 +6,13 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 
+from .backend import CellProcess, CellTraits
 from .call_server import CallServer, HostCalls
 from .cell.frames import (
     PROTOCOL_VERSION,
@@ -25,7 +26,7 @@ from .cell.frames import (
     unusual,
 )
 from .channel import Channel
-from .config import Enforcer, IsolationLevel, Limits
+from .config import Limits
 from .result import ExecutionResult
 from .verdict import RunReport, verdict
 
@@ -36,19 +37,16 @@ Language = Literal["python", "bash", "node"]
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 
-CELL_UID = 10_001
-"""The uid of untrusted code inside every cell."""
-
-WORKDIR = "/work"
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 0.1
 # A session is worth more patience: the backstop ends it.
 _SESSION_GRACE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
+# An interrupted program has half a second to obey before it is killed.
+_PATIENCE_SECONDS = 5.0
 # For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the verdict is in by then.
 _COLLECT_SECONDS = 30.0
 _ANSWERS = {"file": "file", "fork": "forked"}
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/node/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,69 +86,14 @@ class Program:
     """Whether output is passed on only, not kept for the result."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellTraits:
-    """What a backend promises about the cells that it makes."""
+class _Deaf:
+    """Takes the calls of a program that is being ended."""
 
-    backend: Literal["docker", "subprocess"]
-    level: IsolationLevel
-    layers: tuple[str, ...]
-    enforced_by: dict[str, Enforcer] = field(default_factory=dict)
-    required_layers: tuple[str, ...] = ()
+    def serve(self, payload: bytes) -> None:
+        """Leave a call without an answer."""
 
 
-class CellProcess(Protocol):
-    """How a backend kills what it made."""
-
-    async def kill(self) -> None:
-        """Kill every process of the cell; return when none is left. Never raises.
-
-        Called again if it was cut short, and only then.
-        """
-
-
-class Backend(Protocol):
-    """Makes cells. One behaviour suite (`tests/`) holds for every backend."""
-
-    @property
-    def traits(self) -> CellTraits: ...
-
-    async def start(self) -> None:
-        """Get ready, sweep orphans.
-
-        Raises:
-            SandboxUnavailableError: This backend cannot make cells here.
-        """
-
-    async def create_cell(self, limits: Limits) -> Cell:
-        """Make a never-used cell.
-
-        Raises:
-            SandboxUnavailableError: The cell could not be made.
-        """
-
-    async def check(self) -> None:
-        """Look whether cells can be made, without making one.
-
-        Raises:
-            SandboxUnavailableError: What makes them is gone.
-        """
-
-    async def close(self) -> None:
-        """Leave nothing behind."""
-
-
-def cell_environment(extra: dict[str, str], workdir: str) -> dict[str, str]:
-    """Return the whole environment of a program."""
-    base = {
-        "PATH": _PATH,
-        "HOME": workdir,
-        "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "MPLBACKEND": "Agg",
-    }
-    return {**base, **extra}
+_DEAF = _Deaf()
 
 
 class Cell:
@@ -185,6 +128,8 @@ class Cell:
         self._asked_text = b""
         self._killing: anyio.Lock | None = None
         self._busy = False
+        # Whether something that was asked has no whole answer yet.
+        self._midway = False
         self._egress: Egress | None = None
         self._idle: anyio.Event | None = None
         self.traits = traits
@@ -256,6 +201,11 @@ class Cell:
         finally:
             await self.end(program)
 
+    @property
+    def settled(self) -> bool:
+        """Whether no run or question is half done, so that another may follow."""
+        return not self._midway
+
     async def wait_idle(self) -> None:
         """Wait until no run is on."""
         while self._busy:
@@ -265,20 +215,50 @@ class Cell:
     async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
         report = await self.begin(program)
         with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
-            if program.calls is None:
-                while not await self.step(report, on_output, None, program.egress):
-                    pass
-            else:
-                async with CallServer(program.calls, self.tell, backstop) as server:
-                    while not await self.step(
-                        report, on_output, server, program.egress
-                    ):
-                        pass
+            try:
+                await self._follow(program, report, on_output, backstop)
+            except CellLostError:
+                raise
+            except Exception:
+                # A function of the caller's failed; the state is not its to lose.
+                if not program.final:
+                    await self.interrupt(report, program.egress)
+                raise
         if backstop.cancelled_caught:
             await self.give_up(report)
         await self.collect(report)
         await self.check(report)
         return report
+
+    async def _follow(
+        self,
+        program: Program,
+        report: RunReport,
+        on_output: OnOutput | None,
+        backstop: anyio.CancelScope,
+    ) -> None:
+        if program.calls is None:
+            while not await self.step(report, on_output, None, program.egress):
+                pass
+            return
+        async with CallServer(program.calls, self.tell, backstop) as server:
+            while not await self.step(report, on_output, server, program.egress):
+                pass
+
+    async def interrupt(self, report: RunReport, egress: Egress | None) -> None:
+        """End a run that nobody follows any more; its session may go on."""
+        ended = False
+        with anyio.move_on_after(_PATIENCE_SECONDS, shield=True):
+            async with anyio.create_task_group() as tasks:
+                # It may have no room to take our word while nobody reads its own.
+                tasks.start_soon(self.stop)
+                # Who uses the session next is told.
+                with contextlib.suppress(CellLostError):
+                    while not ended:
+                        ended = await self.step(report, None, _DEAF, egress)
+                    await self.collect(report)
+        if not ended:
+            await self.kill()
 
     async def begin(self, program: Program) -> RunReport:
         """Hand over a program; `step` tells how it goes, and `end` has to follow.
@@ -287,7 +267,7 @@ class Cell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        self._busy = True
+        self._busy = self._midway = True
         self._egress = program.egress
         if program.egress is not None:
             program.egress.begin(self.tell)
@@ -340,6 +320,7 @@ class Cell:
             with anyio.fail_after(_COLLECT_SECONDS):
                 while report.collecting:
                     report.collect(await self._channel.receive())
+            self._midway = False
         except TimeoutError:
             report.cut_short(f"it took {_COLLECT_SECONDS:g} seconds")
             await self.kill()
@@ -366,6 +347,7 @@ class Cell:
             SandboxUnavailableError: The cell did not start.
         """
         head = encode_head(header, len(payload))
+        self._midway = True
         await self._channel.send(self._hello() + head, payload)
         if not self._ready:
             await self.wait_ready()
@@ -378,6 +360,7 @@ class Cell:
         if frame.header["type"] != _ANSWERS[header["type"]]:
             await self.kill()
             raise CellLostError("the cell answered something else")
+        self._midway = False
         return frame.header, frame.payload
 
     async def tell(
@@ -422,7 +405,7 @@ class Cell:
         self,
         report: RunReport,
         on_output: OnOutput | None,
-        server: CallServer | None = None,
+        server: CallServer | _Deaf | None = None,
         egress: Egress | None = None,
     ) -> bool:
         """Take in the next frame of a run; True when it was the verdict.
@@ -442,6 +425,7 @@ class Cell:
                 egress.serve(header, payload)
             elif kind == "finished":
                 report.finish(header, payload, self._layers)
+                self._midway = report.collecting
                 self._layers = report.layers
                 return True
             else:

@@ -25,16 +25,16 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from . import docker_profile, layers, mounts, owner, runtime_probe
+from .backend import CellTraits
 from .bundle import bundle, framed
+from .cell import aliases
 from .cell_client import (
-    CELL_UID,
-    WORKDIR,
     Cell,
-    CellTraits,
-    cell_environment,
 )
 from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits, SandboxConfig
+from .docker_hosts import HostsFile
+from .surroundings import CELL_UID, WORKDIR, cell_environment
 
 if TYPE_CHECKING:
     import docker
@@ -64,6 +64,7 @@ class DockerBackend:
         self._image_env: list[str] = []
         self._held = runtime_probe.Held()
         self._maps_users = False
+        self._hosts = HostsFile()
 
     @property
     def traits(self) -> CellTraits:
@@ -111,6 +112,8 @@ class DockerBackend:
                 )
             self._maps_users = "name=userns" in (info.get("SecurityOptions") or [])
             await self._call(self._find_image)
+            if self._where().startswith(_UNIX):
+                self._hosts.make()
             await self._call(lambda: sweep(self._engine))
             set_up = f"{info.get('ID', '')} {runtimes[self._runtime]}"
             self._held = await self._probe(set_up)
@@ -188,6 +191,17 @@ class DockerBackend:
         self._code = framed(modules)
 
     def _start_container(self, limits: Limits, made: dict[str, str]) -> socket.socket:
+        try:
+            return self._start_one(limits, made)
+        except Exception as error:
+            if not self._hosts.is_to_blame(error):
+                raise
+        self._hosts.remove()
+        if "id" in made:
+            _remove(self._engine, made.pop("id"))
+        return self._start_one(limits, made)
+
+    def _start_one(self, limits: Limits, made: dict[str, str]) -> socket.socket:
         # The SDK leaves its low-level client without types.
         api: Any = self._engine.api
         body = docker_profile.container_arguments(
@@ -198,6 +212,7 @@ class DockerBackend:
             [
                 *mounts.follow(mount.bind for mount in self._config.mounts),
                 *layers.store_binds(self._config),
+                *self._hosts.binds(),
             ],
         )
         made["id"] = api.create_container_from_config(body)["Id"]
@@ -219,6 +234,7 @@ class DockerBackend:
             "uid": CELL_UID,
             "workdir": WORKDIR,
             "env": cell_environment(self._config.env, WORKDIR),
+            "aliases": aliases.FOLDER,
             "node": "node",
             "rlimits": rlimits,
             "address_space": 0 if self._held.memory else limits.memory_mb << 20,
@@ -240,6 +256,7 @@ class DockerBackend:
             await anyio.to_thread.run_sync(self._knock_first, remove)
 
     async def close(self) -> None:
+        self._hosts.remove()
         client, self._client = self._client, None
         if client is not None:
             await anyio.to_thread.run_sync(client.close)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from typing import Any
 
 from . import owner
 from .bundle import ENVIRONMENT, command
+from .cell import aliases
 from .cell.bpf import Test
 from .cell.seccomp import RULES, allowed_calls
-from .cell_client import CELL_UID, WORKDIR
 from .config import Limits
 from .mounts import Bind
+from .surroundings import CELL_UID, WORKDIR
 
 OWNER_LABEL = "dev.toolcell.owner"
 PLACE_LABEL = "dev.toolcell.place"
@@ -22,6 +24,8 @@ lets it empty the bounding set, so that the program has no capability anywhere."
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _FILES_PER_MB = 256
+# Where the supervisor names the image's interpreter, and no program can write.
+_ALIASES = os.path.dirname(aliases.FOLDER)
 _MOUNT_FLAGS = "nosuid,nodev,exec"
 
 
@@ -136,6 +140,7 @@ def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
         "Tmpfs": {
+            _ALIASES: f"size=64k,nr_inodes=16,mode=0755,{_MOUNT_FLAGS}",
             WORKDIR: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},{_MOUNT_FLAGS}",
             "/tmp": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the cell's own
             "/dev/shm": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the same

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import SandboxError, ToolcellError
 
-from .cell_client import Backend, Program
+from .backend import Backend
+from .cell_client import Program
 from .config import Limits, SandboxConfig
 
 _USERNS_FIX = (

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from toolcell.core import PackageError
 
-from .cell_client import Backend, Program
+from .backend import Backend
+from .cell_client import Program
 from .config import Limits
 
 _ASK = b"""\

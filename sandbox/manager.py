@@ -19,8 +19,9 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
+from .backend import Backend
 from .call_server import HostCalls
-from .cell_client import Backend, Cell, Language, OnOutput, Program
+from .cell_client import Cell, Language, OnOutput, Program
 from .config import Limits, Network, SandboxConfig
 from .events import Event, Finished
 from .fair_queue import FairQueue

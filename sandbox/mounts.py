@@ -44,7 +44,7 @@ _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
 _OWN_TARGETS = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var"),
-    *("/node", "/packages", "/tmp", "/work"),  # noqa: S108 - the cell's own
+    *("/node", "/packages", "/python", "/tmp", "/work"),  # noqa: S108 - the cell's own
 )
 _HOMES = ("/home", "/Users")
 

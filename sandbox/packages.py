@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from toolcell.core import InvalidInputError, PackageError
 
 from . import interpreter
-from .cell_client import Backend
+from .backend import Backend
 from .config import Requirement, SandboxConfig
 from .interpreter import Interpreter
 from .layers import TARGET, LayerStore, remove_tree, wants_packages

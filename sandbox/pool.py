@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import SandboxError
 
-from .cell_client import Backend, Cell
+from .backend import Backend
+from .cell_client import Cell
 from .config import Limits, SandboxConfig
 
 _RETRY_SECONDS = 1.0

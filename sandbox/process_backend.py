@@ -19,11 +19,13 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from . import owner
+from .backend import CellTraits
 from .bundle import bundle, command
-from .cell_client import Cell, CellTraits, cell_environment
+from .cell_client import Cell
 from .channel import Channel
 from .config import Limits, SandboxConfig
 from .launcher import interpreter
+from .surroundings import cell_environment
 
 _KILL_SECONDS = 2.0
 
@@ -68,6 +70,7 @@ class ProcessBackend:
             "uid": None,
             "workdir": workdir,
             "env": cell_environment(self._config.env, workdir),
+            "aliases": "",
             "node": "",
             "rlimits": {"open_files": limits.open_files},
             "address_space": limits.memory_mb << 20,

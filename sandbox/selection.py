@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolcell.core import SandboxUnavailableError
 
-from .cell_client import Backend, CellTraits
+from .backend import Backend, CellTraits
 from .config import ENFORCERS, LEVELS, IsolationLevel, Network, SandboxConfig
 from .layers import require_possible
 

@@ -40,9 +40,6 @@ next fork is refused."""
 
 _MAIN = "main"
 _OPEN_ANOTHER = "open a new session"
-# What leaves the cell as it is; a stream that its reader leaves has interrupted its
-# program.
-_HARMLESS = (InvalidInputError, GeneratorExit)
 # How it ends for a program whose cell is taken away, also one that just starts.
 _LOST = (CellLostError, SandboxUnavailableError)
 
@@ -76,10 +73,11 @@ class _Trunk:
         self, _: type[BaseException] | None, error: BaseException | None, __: object
     ) -> None:
         try:
-            if error is not None and not isinstance(error, _HARMLESS):
+            lost = isinstance(error, _LOST)
+            if lost or (error is not None and not self.cell.settled):
                 # Half a run is no state to go on from.
                 await self.cell.kill()
-                if self.over and isinstance(error, _LOST):
+                if self.over and lost:
                     raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
         finally:
             self.egress = None

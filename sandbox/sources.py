@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 
-from .cell_client import CellTraits
+from .backend import CellTraits
 from .config import Limits, Network, SandboxConfig
 from .layers import remove_tree
 from .wheel_metadata import WheelError, read_metadata

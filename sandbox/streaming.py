@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 import anyio
 
-from toolcell.core import CellLostError
-
 from .cell_client import Cell, Program, Stream
 from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .result import Connection
-from .verdict import RunReport
 
 if TYPE_CHECKING:
-    from .egress import Egress
-
-# An interrupted program has half a second to obey before it is killed.
-_PATIENCE_SECONDS = 5.0
+    pass
 
 
 class Pieces:
@@ -69,7 +62,7 @@ async def stream_run(
                 yield piece
     except GeneratorExit:
         if not program.final and not done:
-            await _interrupt(cell, report, program.egress)
+            await cell.interrupt(report, program.egress)
         raise
     finally:
         await cell.end(program)
@@ -80,19 +73,3 @@ async def stream_run(
     for artifact in result.artifacts:
         yield ArtifactMade(artifact)
     yield Finished(result)
-
-
-async def _interrupt(cell: Cell, report: RunReport, egress: Egress | None) -> None:
-    """End a run that nobody reads any more; its session may go on."""
-    ended = False
-    with anyio.move_on_after(_PATIENCE_SECONDS, shield=True):
-        async with anyio.create_task_group() as tasks:
-            # It may have no room to take our word as long as nobody reads its own.
-            tasks.start_soon(cell.stop)
-            # Who uses the session next is told.
-            with contextlib.suppress(CellLostError):
-                while not ended:
-                    ended = await cell.step(report, None, None, egress)
-                await cell.collect(report)
-    if not ended:
-        await cell.kill()

@@ -22,16 +22,14 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from . import host_cgroups, layers, mounts
+from .backend import CellTraits
 from .cell_client import (
-    CELL_UID,
-    WORKDIR,
     Cell,
-    CellTraits,
-    cell_environment,
 )
 from .channel import Channel
 from .config import Enforcer, Limits, SandboxConfig
 from .launcher import Launcher, NamespaceProcess, interpreter
+from .surroundings import CELL_UID, WORKDIR, cell_environment
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
 _REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
@@ -194,6 +192,7 @@ class SubprocessBackend:
             "uid": CELL_UID,
             "workdir": WORKDIR,
             "env": cell_environment(self._config.env, WORKDIR),
+            "aliases": "",
             "node": _NODE,
             "rlimits": rlimits,
             "address_space": 0 if self._cgroups else limits.memory_mb << 20,

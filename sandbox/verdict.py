@@ -37,7 +37,8 @@ from .result import (
 )
 
 if TYPE_CHECKING:
-    from .cell_client import CellTraits, Language
+    from .backend import CellTraits
+    from .cell_client import Language
 
 _M = TypeVar("_M", bound=BaseModel)
 _REASONS: tuple[Status, ...] = (

@@ -75,9 +75,14 @@ async def test_the_engine_was_told_to_give_nothing(
         added = [name.removeprefix("CAP_") for name in host["CapAdd"]]
         assert sorted(added) == ["KILL", "SETGID", "SETPCAP", "SETUID"]
         assert (host["Binds"], host["VolumesFrom"]) == (None, None)
-        assert (container["Mounts"], host.get("Mounts")) == ([], None)
-        assert set(host["Tmpfs"]) == {"/work", "/tmp", "/dev/shm"}
-        for options in host["Tmpfs"].values():
+        mounts = {each["Destination"]: each["RW"] for each in container["Mounts"]}
+        assert mounts == {"/etc/hosts": False}
+        assert len(host["Mounts"]) == 1
+        scratch = dict(host["Tmpfs"])
+        names = scratch.pop("/python").split(",")
+        assert {"mode=0755", "nr_inodes=16", "size=64k"} < set(names)
+        assert set(scratch) == {"/work", "/tmp", "/dev/shm"}
+        for options in scratch.values():
             assert "size=64m" in options and "nr_inodes=16384" in options
         assert host["Devices"] in (None, [])
         assert host["ReadonlyRootfs"] is True

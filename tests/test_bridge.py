@@ -344,6 +344,24 @@ async def test_what_the_callers_own_functions_raise_is_raised_as_it_is(
     assert (await sandbox.run("6 * 7")).value == 42
 
 
+async def test_a_session_outlives_what_the_callers_own_functions_raise(
+    sandbox: SandboxManager,
+) -> None:
+    calls = HostCalls(names=("any",), handler=careless)
+    endless = "print('here', flush=True)\nwhile True: pass"
+    async with sandbox.session() as session:
+        await session.run("x = 41")
+        for code in ("print(1)", "print(1)\nx", endless, f"x = 41\n{endless}"):
+            with anyio.fail_after(15), pytest.raises(OwnMistakeError):
+                await session.run(code, on_output=mistake)
+            assert session.alive
+        with pytest.raises(OwnMistakeError):
+            await session.run("tools.any()\nwhile True: pass", calls=calls)
+        after = await session.run("x + 1")
+
+    assert (after.value, after.state, after.stdout) == (42, "kept", "")
+
+
 def test_what_may_be_called_has_names() -> None:
     with pytest.raises(InvalidInputError, match="names"):
         HostCalls(names=(5,), handler=careless)  # type: ignore[arg-type]

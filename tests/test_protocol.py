@@ -17,6 +17,7 @@ import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.sandbox import ExecutionResult, Limits, SandboxManager
+from toolcell.sandbox.backend import CellTraits
 from toolcell.sandbox.cell.frames import (
     MAX_HEADER_BYTES,
     FrameDecoder,
@@ -25,7 +26,7 @@ from toolcell.sandbox.cell.frames import (
     strict_json,
 )
 from toolcell.sandbox.cell.sink import Sink
-from toolcell.sandbox.cell_client import Cell, CellTraits, Program
+from toolcell.sandbox.cell_client import Cell, Program
 from toolcell.sandbox.channel import Channel, StreamSplitter
 from toolcell.sandbox.verdict import RunReport
 

@@ -23,7 +23,7 @@ import signal
 import socket
 import sys
 
-from . import linux, root, runner, supervisor, values
+from . import linux, root, runner, signals, supervisor, values
 from .cgroups import CellGroup, GroupMaker
 from .confine import refuse_cores
 from .descriptors import place, receive_fds, send_fds
@@ -57,6 +57,7 @@ _LEAST_OPEN_FILES = 32
 
 def main(control_fd: int) -> NoReturn:
     """Serve requests until the host closes the control socket."""
+    signals.inherit_nothing()
     control = socket.socket(fileno=control_fd)
     try:
         message, fds = receive_fds(control, _MAX_SETUP, 1)

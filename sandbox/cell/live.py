@@ -5,8 +5,6 @@ Runs in the program's process, so all of it is the program's word.
 
 from __future__ import annotations
 
-# Not `signal`, which makes enums of what its functions take and return.
-import _signal  # type: ignore[import-not-found]
 import json
 import os
 import socket
@@ -14,6 +12,7 @@ import stat
 import sys
 import time
 
+from . import signals
 from .descriptors import place, receive_fds
 
 TYPE_CHECKING = False
@@ -33,10 +32,10 @@ def interruptible(function: Callable[[], Any]) -> Any:
     """Call a function that SIGINT may interrupt; None if it did so at the very end."""
     try:
         try:
-            _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+            signals.as_python()
             return function()
         finally:
-            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+            signals.await_program()
     except KeyboardInterrupt:
         return None
 
@@ -154,8 +153,12 @@ def move_to_copy(source: str, target: str, word: dict[str, Any]) -> None:
     os.chdir(target if inside.startswith("..") else os.path.join(target, inside))
     if inside.startswith(".."):
         word["warnings"].append(f"the current folder {here} is not in the work dir")
-    if source in sys.path:
-        sys.path[sys.path.index(source)] = target
+    sys.path[:] = [_moved(path, source, target) for path in sys.path]
+
+
+def _moved(path: str, source: str, target: str) -> str:
+    inside = path == source or path.startswith(source + "/")
+    return target + path[len(source) :] if inside else path
 
 
 def _is_link(folder: str, name: str) -> bool:

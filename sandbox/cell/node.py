@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+
+from . import signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,8 +173,7 @@ def run(node: str, memory_mb: int, code: bytes, inputs: dict[str, Any]) -> int:
     while view:
         view = view[os.write(script, view) :]
     os.lseek(script, 0, os.SEEK_SET)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signals.as_new()
     if script != SCRIPT_FD:
         os.dup2(script, SCRIPT_FD)
         os.close(script)

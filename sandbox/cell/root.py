@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from . import linux
+from . import aliases, linux
 
 _STAGE = "/tmp"
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -24,7 +24,8 @@ _MAX_FILES_PER_MB = 256
 _ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\ncell:x:{uid}:{uid}:cell:{work}:/bin/sh\n",
     "group": "root:x:0:\ncell:x:{uid}:\n",
-    "hosts": "127.0.0.1 localhost cell\n::1 localhost\n",
+    "hosts": aliases.HOSTS,
+    "host.conf": "multi on\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 # mountinfo writes spaces and backslashes as \\040 and \\134.
@@ -65,6 +66,7 @@ def build(
     _make_etc(workdir, uid)
     for path in show:
         _show(path)
+    aliases.make("/new" + aliases.FOLDER)
     for source, target, read_only in mounts:
         _mount(source, target, read_only)
     _bind("/old/proc", "/new/proc")

@@ -22,7 +22,7 @@ import time
 import traceback
 import types
 
-from . import bridge, displays, node, packages, values
+from . import bridge, displays, live, node, packages, signals, values
 from .confine import ConfineError, confine, limit_memory, set_rlimits
 from .descriptors import place
 from .frames import RUN_DEFAULTS
@@ -90,7 +90,10 @@ def get_ready(settings: dict[str, Any]) -> None:
     os.environ.update(settings["env"])
     global _home
     _home = settings["workdir"]
-    sys.path.insert(0, os.path.realpath(_home))
+    home = os.path.realpath(_home)
+    added = os.environ.get("PYTHONPATH", "")
+    own = added.split(os.pathsep) if added else []
+    sys.path[:0] = [home, *(os.path.normpath(os.path.join(home, path)) for path in own)]
     _set_stage()
 
 
@@ -126,6 +129,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
 def _settle_in(pipes: Pipes) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signals.await_program()
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     place([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request], RESULT_FD)
@@ -178,17 +182,13 @@ def _offer_tools(
 
 def _live(request: dict[str, Any]) -> int:
     """Run one request after the other in this interpreter."""
-    from . import live
-
     module = sys.modules["__main__"]
     while True:
         module.__dict__.update(request["inputs"])
         way = _offer_tools(request, module)
         before = _lend(request.pop("secrets"))
         program = functools.partial(_execute, request["code"], module.__dict__)
-        outcome = live.interruptible(functools.partial(_outcome, program))
-        if outcome is None:
-            outcome = Outcome(1, _bare_error(KeyboardInterrupt()))
+        outcome = _interruptible(functools.partial(_outcome, program))
         if way is not None:
             way.close()
         _take_back(before)
@@ -282,8 +282,7 @@ def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
     script = os.memfd_create("script", 0)
     _write_all(script, code)
     os.lseek(script, 0, os.SEEK_SET)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signals.as_new()
     os.close(RESULT_FD)
     os.dup2(script, RESULT_FD)
     os.close(script)
@@ -316,10 +315,22 @@ def _run_python(request: dict[str, Any]) -> int:
     _offer_tools(request, module)
     restricted = request["restricted"]
     program = code if restricted is None else _restricted(code, module, restricted)
-    outcome = _outcome(lambda: _execute(program, module.__dict__))
-    _finish()
+    outcome = _interruptible(lambda: _whole(program, module.__dict__))
     _write_all(RESULT_FD, _encode(outcome.report))
     return outcome.exit_code
+
+
+def _whole(program: Any, namespace: dict[str, Any]) -> Outcome:
+    """Run a program, and end as an interpreter does."""
+    outcome = _outcome(lambda: _execute(program, namespace))
+    _finish()
+    return outcome
+
+
+def _interruptible(program: Callable[[], Outcome]) -> Outcome:
+    """Return how a program ends that SIGINT may interrupt anywhere."""
+    outcome: Outcome | None = live.interruptible(program)
+    return outcome or Outcome(1, _bare_error(KeyboardInterrupt()))
 
 
 def _reseed() -> None:

@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 
-from . import artifacts, confine, files, runner
+from . import aliases, artifacts, confine, files, runner, signals
 from .accounts import Accounts
 from .branches import Branches, open_pipes
 from .frames import (
@@ -66,6 +66,7 @@ def _spoken(text: bytes) -> int:
 
 def main(read_fd: int, write_fd: int) -> NoReturn:
     """Serve one cell until the host closes the channel."""
+    signals.inherit_nothing()
     serve(Supervisor(), Channel(read_fd, write_fd))
 
 
@@ -142,6 +143,8 @@ class Supervisor:
         _narrow_affinity(settings["affinity"])
         self._held += confine.seal()
         self._settings = {**settings, "held": self._held}
+        if self._settings["aliases"]:
+            aliases.make(self._settings["aliases"])
         if not self._ready:
             runner.get_ready(self._settings)
             gc.collect()

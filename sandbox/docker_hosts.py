@@ -1,0 +1,50 @@
+"""What containers see as /etc/hosts: their engine gives none without a network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+
+from . import owner
+from .cell.aliases import HOSTS
+from .mounts import Bind
+
+_TARGET = "/etc/hosts"
+
+
+class HostsFile:
+    """A file of this machine, for engines that see its files."""
+
+    def __init__(self) -> None:
+        self._folder = ""
+
+    def make(self) -> None:
+        """Write the file; without room for it, cells do without."""
+        prefix = f"{owner.FOLDER_PREFIX}{owner.this_process()}_"
+        with contextlib.suppress(OSError):
+            self._folder = tempfile.mkdtemp(prefix=prefix)
+            # The engine may be another user.
+            os.chmod(self._folder, 0o755)  # noqa: S103 - it holds nothing secret
+            with open(self._path, "w", encoding="utf-8") as file:
+                file.write(HOSTS)
+            os.chmod(self._path, 0o644)
+
+    @property
+    def _path(self) -> str:
+        return f"{self._folder}/hosts"
+
+    def binds(self) -> list[Bind]:
+        """Return how containers are shown the file, if there is one."""
+        return [Bind(self._path, _TARGET, read_only=True)] if self._folder else []
+
+    def is_to_blame(self, error: Exception) -> bool:
+        """Tell whether an engine refused it: it has other files than this machine."""
+        return bool(self._folder) and self._path in str(error)
+
+    def remove(self) -> None:
+        """Remove it; containers that have it keep it."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = ""

@@ -1,0 +1,25 @@
+"""What every program finds: its user, its work dir, its environment."""
+
+from __future__ import annotations
+
+from .cell import aliases
+
+CELL_UID = 10_001
+"""The uid of untrusted code inside every cell."""
+
+WORKDIR = "/work"
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH = f"{aliases.FOLDER}:{_SYSTEM_PATH}:/node/bin"
+
+
+def cell_environment(extra: dict[str, str], workdir: str) -> dict[str, str]:
+    """Return the whole environment of a program."""
+    base = {
+        "PATH": _PATH,
+        "HOME": workdir,
+        "TMPDIR": "/tmp",  # noqa: S108 - the cell's own
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MPLBACKEND": "Agg",
+    }
+    return {**base, **extra}

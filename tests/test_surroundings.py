@@ -1,0 +1,183 @@
+"""What a program finds around it is what it would find on a plain machine."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox.docker_hosts import HostsFile
+
+from .conftest import SUBPROCESS, BackendRow, run_apart
+
+pytestmark = pytest.mark.anyio
+
+SIGNALS = """
+import signal
+each = {n: str(signal.getsignal(n)) for n in range(1, signal.NSIG)}
+each = {n: 'handler' if 'default_int' in how else how for n, how in each.items()}
+print(sorted(each.items()), signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+CHILD = f"""
+import subprocess, sys
+print(subprocess.check_output([sys.executable, '-I', '-c', {SIGNALS!r}], text=True))
+"""
+
+
+def plain_signals() -> str:
+    """Return what a python3 finds that nobody has prepared."""
+    command = ["env", "--default-signal", sys.executable, "-I", "-c", SIGNALS]
+    return subprocess.check_output(command, text=True).strip()
+
+
+@contextmanager
+def ignoring(*numbers: int) -> Iterator[None]:
+    """Ignore signals, as what starts a host may."""
+    ours = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+async def test_signals_are_those_of_a_plain_python(sandbox: SandboxManager) -> None:
+    plain = plain_signals()
+    async with sandbox.session() as session:
+        for code in (SIGNALS, CHILD):
+            runs = [
+                await sandbox.run(code),
+                await session.run(code),
+                await session.run(code, fresh=True),
+            ]
+            assert [run.stdout.strip() for run in runs] == [plain] * 3
+
+
+async def test_ctrl_c_is_heard_by_programs_and_their_children(
+    sandbox: SandboxManager,
+) -> None:
+    code = """
+import _thread, os, signal, subprocess, sys
+heard = []
+for how in (_thread.interrupt_main, lambda: os.kill(os.getpid(), signal.SIGINT)):
+    try:
+        how()
+        for _ in range(1000): pass
+    except KeyboardInterrupt:
+        heard.append('here')
+for command in ([sys.executable, '-I', '-c', 'input()'], ['cat']):
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.send_signal(signal.SIGINT)
+    heard.append(child.wait(10))
+    child.communicate()
+heard
+"""
+    bash = "trap 'echo heard' INT; kill -INT $$; echo and on"
+    async with sandbox.session() as session:
+        for run in (await sandbox.run(code), await session.run(code)):
+            assert run.value == ["here", "here", -2, -2], run.stderr
+        assert (await sandbox.run(bash, language="bash")).stdout == "heard\nand on\n"
+        left = await sandbox.run("import os, signal\nos.kill(os.getpid(), 2)")
+        assert left.exception is not None
+        assert left.exception.type == "KeyboardInterrupt"
+
+
+def test_what_the_host_blocks_and_ignores_stays_with_the_host() -> None:
+    async def seen() -> list[object]:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        async with SandboxManager(SUBPROCESS.config()) as manager:
+            found: list[object] = []
+            for code in (SIGNALS, CHILD):
+                found.append((await manager.run(code)).stdout.strip())
+            async with manager.session() as session:
+                short = Limits(wall_seconds=0.3)
+                spun = await session.run("while True: pass", limits=short)
+                return [*found, spun.status, spun.state]
+
+    plain = plain_signals()
+    with ignoring(signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        assert run_apart(seen) == [plain, plain, "timeout", "kept"]
+
+
+async def test_the_machine_s_own_names_lead_to_itself(sandbox: SandboxManager) -> None:
+    code = """
+import socket
+found = {}
+for name in ('localhost', socket.gethostname()):
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with socket.create_server((name, 0), family=family) as server:
+            where = (name, server.getsockname()[1])
+            with socket.create_connection(where, 5), server.accept()[0]:
+                found[f'{name} {family.name}'] = server.getsockname()[0]
+found
+"""
+    result = await sandbox.run(code)
+
+    assert result.value == {
+        "localhost AF_INET": "127.0.0.1",
+        "localhost AF_INET6": "::1",
+        "cell AF_INET": "127.0.0.1",
+        "cell AF_INET6": "::1",
+    }, result.stderr
+
+
+async def test_an_engine_that_cannot_see_the_names_does_without(
+    backend: BackendRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend.name != "docker":
+        pytest.skip("only Docker engines are asked for a file")
+    monkeypatch.setattr(HostsFile, "_path", "/nowhere/hosts")
+    async with SandboxManager(backend.config()) as manager:
+        assert (await manager.run("1")).value == 1
+
+
+async def test_python_is_the_program_s_own(sandbox: SandboxManager) -> None:
+    code = """
+import json, os, subprocess, sys
+ask = 'import json, sys; print(json.dumps([sys.version, sys.prefix, sys.path[1:]]))'
+names = ['python', 'python3', 'python%d.%d' % sys.version_info[:2]]
+said = [json.loads(subprocess.check_output([name, '-c', ask])) for name in names]
+pip = subprocess.run(['pip', '--version'], capture_output=True, text=True)
+try:
+    import pip as own
+    fits = pip.returncode == 0 and os.path.dirname(own.__file__) in pip.stdout
+except ImportError:
+    fits = pip.returncode != 0 and 'No module named pip' in pip.stderr
+[[each[:2] == [sys.version, sys.prefix] for each in said], fits,
+ os.access('/python/bin', os.W_OK)]
+"""
+    result = await sandbox.run(code)
+    assert result.value == [[True, True, True], True, False], result.stderr
+    bash = await sandbox.run(
+        "python -c 'print(1)'; python3 -c 'print(2)'", language="bash"
+    )
+    assert bash.stdout == "1\n2\n"
+
+
+async def test_pythonpath_leads_imports(backend: BackendRow) -> None:
+    env = {"PYTHONPATH": "lib:/work/other::", "PYTHONHASHSEED": "0"}
+    files = {"lib/mine.py": "name = 'mine'", "other/its.py": "name = 'its'"}
+    code = """
+import subprocess, sys
+import its, mine
+child = 'import sys, its; print(sys.flags.hash_randomization, its.name)'
+said = subprocess.check_output([sys.executable, '-c', child], text=True)
+[sys.path[:4], [mine.name, its.name], said]
+"""
+    paths = ["/work", "/work/lib", "/work/other", "/work"]
+    async with SandboxManager(backend.config(env=env)) as manager:
+        fresh = await manager.run(code, files=files)
+        assert fresh.value == [paths, ["mine", "its"], "0 its\n"], fresh.stderr
+        async with manager.session() as session:
+            for path, text in files.items():
+                await session.write_file(path, text)
+            first = await session.run("import sys\n'mine' in sys.modules")
+            branch = await session.fork()
+            await branch.write_file("lib/mine.py", "name = 'the branch'")
+            kept = await branch.run("import mine\nmine.name")
+            assert (first.value, kept.value) == (False, "the branch"), kept.stderr
