@@ -103,12 +103,13 @@ class ActionGuard:
     def replace_policies(self, policies: Iterable[AgentPolicy]) -> str:
         """Put new policies in force, all at once; return their version.
 
-        Calls that are open keep what they hold.
+        Calls that are open keep what they hold. Thousands of policies take a second:
+        call it in a thread, beside an event loop.
 
         Raises:
             PolicyError: They contradict each other; the old ones stay in force.
         """
-        fresh = PolicySet(policies)
+        fresh = PolicySet(policies, self._policies)
         if self._audit is not None:
             self._audit.append("policies", word=fresh.version)
         self._policies = fresh

@@ -80,7 +80,7 @@ async def watch_policies(
         PolicyError: The file cannot be used when it is first read.
     """
     seen = await anyio.to_thread.run_sync(_stamp, path)
-    guard.replace_policies(await anyio.to_thread.run_sync(load_policies, path))
+    await anyio.to_thread.run_sync(_put_in_force, guard, path)
     while True:
         await anyio.sleep(interval)
         stamp = await anyio.to_thread.run_sync(_stamp, path)
@@ -88,12 +88,15 @@ async def watch_policies(
             continue
         seen = stamp
         try:
-            policies = await anyio.to_thread.run_sync(load_policies, path)
-            version = guard.replace_policies(policies)
+            version = await anyio.to_thread.run_sync(_put_in_force, guard, path)
         except PolicyError as error:
             _log.error("policies stay as they are: %s", error)
         else:
             _log.warning("policies of version %s are in force", version)
+
+
+def _put_in_force(guard: ActionGuard, path: str | os.PathLike[str]) -> str:
+    return guard.replace_policies(load_policies(path))
 
 
 def _stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:

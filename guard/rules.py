@@ -113,6 +113,7 @@ class CompiledPolicy:
     def __init__(self, policy: AgentPolicy) -> None:
         self.policy = policy
         self.agent_id = policy.agent_id
+        self.written = policy.model_dump(mode="json", exclude_defaults=True)
         self.quotas = Quotas(policy)
         self._kinds: list[tuple[Verdict, _Rules]] = []
         by_kind: list[tuple[Verdict, tuple[Rule, ...]]] = [
@@ -177,15 +178,21 @@ class CompiledPolicy:
 class PolicySet:
     """The policies of all agents at one time; replaced as a whole.
 
+    Args:
+        policies: One for each agent.
+        before: Those in force, of which what did not change is used again.
+
     Raises:
         PolicyError: Two policies are of one agent, or of ids that look alike; a parent
             is missing, or its own descendant.
     """
 
-    def __init__(self, policies: Iterable[AgentPolicy]) -> None:
+    def __init__(
+        self, policies: Iterable[AgentPolicy], before: PolicySet | None = None
+    ) -> None:
+        known = {} if before is None else before._by_agent
         self._by_agent: dict[str, CompiledPolicy] = {}
         seen: dict[str, str] = {}
-        written = []
         for policy in policies:
             alike = seen.setdefault(policy.agent_id.casefold(), policy.agent_id)
             if policy.agent_id in self._by_agent:
@@ -194,8 +201,11 @@ class PolicySet:
                 raise PolicyError(
                     f"agents {alike!r} and {policy.agent_id!r} differ only in case"
                 )
-            self._by_agent[policy.agent_id] = CompiledPolicy(policy)
-            written.append(policy.model_dump(mode="json", exclude_defaults=True))
+            ready = known.get(policy.agent_id)
+            if ready is None or ready.policy != policy:
+                ready = CompiledPolicy(policy)
+            self._by_agent[policy.agent_id] = ready
+        written = [each.written for each in self._by_agent.values()]
         self.version = hashlib.sha256(canonical_json(written)).hexdigest()[:12]
         self._chains = {agent: self._chain(agent) for agent in self._by_agent}
         self._about: dict[tuple[str | None, str], About] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,16 +43,16 @@ def serve(
     settings = HostConfig.from_file(config)
     stay()
     if http is None:
-        anyio.run(_serve_stdio, settings, agent or settings.server.agent_id)
+        anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
     elif agent is not None:
         raise ConfigError("over HTTP the token says which agent calls")
     else:
-        anyio.run(_serve_http, settings, http, as_json)
+        anyio.run(_serve_http, settings, config, http, as_json)
 
 
-async def _serve_stdio(settings: HostConfig, agent_id: str | None) -> None:
-    from .host import Host
+async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:
     from .mcp_stdio import serve_stdio
+    from .policy_reload import open_watched
 
     if agent_id is None:
         raise ConfigError(
@@ -60,16 +61,18 @@ async def _serve_stdio(settings: HostConfig, agent_id: str | None) -> None:
     known = {policy.agent_id for policy in settings.all_policies()}
     if agent_id not in known:
         raise ConfigError(f"there is no policy of an agent {agent_id!r}")
-    async with Host(settings) as host:
+    async with open_watched(settings, path) as host:
         await serve_stdio(host, agent_id)
 
 
-async def _serve_http(settings: HostConfig, address: str, as_json: bool) -> None:
-    from .host import Host
+async def _serve_http(
+    settings: HostConfig, path: Path, address: str, as_json: bool
+) -> None:
     from .mcp_http import serve_http
+    from .policy_reload import open_watched
 
     def tell(url: str) -> None:
         print(json.dumps({"url": url}) if as_json else f"serving {url}", flush=True)
 
-    async with Host(settings) as host:
+    async with open_watched(settings, path) as host:
         await serve_http(host, address, tell)

@@ -1,0 +1,194 @@
+"""Policies of a running server change with their files, all of them or none."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+
+from toolcell.core import GuardDeniedError
+from toolcell.guard import ActionGuard, AgentPolicy, watch_policies
+from toolcell.guard.rules import CompiledPolicy
+from toolcell.host import Host, HostConfig
+from toolcell.host.policy_reload import PolicyReload
+from toolcell.host.tokens import TokenStore
+
+from .cli import TOOLCELL
+from .guards import FREE, call
+from .mcp_servers import CONFIG, SUM, http_client, http_process, written
+
+pytestmark = pytest.mark.anyio
+
+DENIED = CONFIG.replace(
+    'allow = ["calculate"', 'deny = ["calculate"]\nallow = ["calculate"'
+)
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Path:
+    return written(tmp_path, '[audit]\npath = "audit.jsonl"\n' + CONFIG)
+
+
+async def names(client: Client) -> list[str]:
+    return [each.name for each in (await client.list_tools(cache_mode="refresh")).tools]
+
+
+async def sums(host: Host) -> str:
+    result = await host.call("calculate", SUM, agent_id="a")
+    return result.status
+
+
+@pytest.mark.finding("N5")
+async def test_a_changed_file_is_in_force_once_it_is_whole(
+    audited: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = HostConfig.from_file(audited, environ={})
+    good = audited.read_text()
+    async with Host(config) as host, anyio.create_task_group() as tasks:
+        reload = PolicyReload(host.guard, config, audited, look_seconds=0.005)
+        tasks.start_soon(reload.watch)
+        assert await sums(host) == "ok"
+
+        async def until(said: str) -> None:
+            with anyio.fail_after(30):
+                while said not in caplog.text:
+                    await anyio.sleep(0.005)
+            caplog.clear()
+
+        with caplog.at_level(logging.WARNING):
+            version = host.guard.policy_version
+            audited.write_text(good.replace("allow", "alow"))
+            await until("policies stay as they are")
+            audited.unlink()
+            await until("there is no file")
+            assert (host.guard.policy_version, await sums(host)) == (version, "ok")
+            audited.write_text(good.replace('["calculate", ', "[") + "[logging]\n")
+            await until("are in force")
+            assert await sums(host) != "ok"
+            audited.write_text(good + '[logging]\nformat = "json"\n')
+            await until("waits for a restart")
+            assert await sums(host) == "ok"
+        tasks.cancel_scope.cancel()
+    records = (audited.parent / "audit.jsonl").read_text()
+    assert records.count('"event":"policies"') == 2
+
+
+@pytest.mark.finding("N5")
+async def test_files_of_policies_are_watched_as_well(tmp_path: Path) -> None:
+    more = tmp_path / "more.toml"
+    more.write_text('[[policies]]\nagent_id = "c"\nallow = ["calculate"]\n')
+    path = written(tmp_path, f'policy_files = ["more.toml"]\n{CONFIG}')
+    config = HostConfig.from_file(path, environ={})
+    async with Host(config) as host, anyio.create_task_group() as tasks:
+        reload = PolicyReload(host.guard, config, path, look_seconds=0.005)
+        tasks.start_soon(reload.watch)
+        more.write_text('[[policies]]\nagent_id = "d"\nallow = ["calculate"]\n')
+        with anyio.fail_after(30):
+            while not host.guard.sees("d", "calculate"):
+                await anyio.sleep(0.005)
+        assert not host.guard.sees("c", "calculate")
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.finding("N5")
+async def test_sighup_reads_policies_again_over_http(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    (tmp_path / "state").mkdir()
+    with TokenStore(tmp_path / "state" / "tokens.db") as store:
+        _, secret = store.create("a")
+    with http_process(path) as (url, process):
+        async with http_client(url, secret) as client:
+            assert "calculate" in await names(client)
+            path.write_text(DENIED)
+            process.send_signal(signal.SIGHUP)
+            with anyio.fail_after(30):
+                while "calculate" in await names(client):
+                    await anyio.sleep(0.01)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.finding("N5")
+def test_sighup_leaves_a_server_on_standard_input_alive(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    command = [TOOLCELL, "serve", "--config", str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"not json\n")
+        process.stdin.flush()
+        assert process.stdout is not None
+        assert b"Parse error" in process.stdout.readline()
+        path.write_text(CONFIG.replace("policies", "polices"))
+        process.send_signal(signal.SIGHUP)
+        assert b"policies stay as they are" in process.stderr.readline()
+        path.write_text(DENIED)
+        process.send_signal(signal.SIGHUP)
+        assert b"are in force" in process.stderr.readline()
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.finding("F8")
+async def test_policies_are_made_ready_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, where = tmp_path / "policies.toml", set()
+    make = CompiledPolicy.__init__
+
+    def seen(self: Any, policy: AgentPolicy) -> None:
+        where.add(threading.current_thread())
+        make(self, policy)
+
+    path.write_text(
+        "".join(
+            f'[[policies]]\nagent_id = "a{n}"\nallow = ["add"]\n' for n in range(50)
+        )
+    )
+    guard = ActionGuard()
+    monkeypatch.setattr(CompiledPolicy, "__init__", seen)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch_policies, guard, path)
+        with anyio.fail_after(30):
+            while not guard.sees("a1", "add"):
+                await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+    assert where
+    assert threading.current_thread() not in where
+
+
+@pytest.mark.finding("F8")
+async def test_only_policies_that_changed_are_made_ready_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+    make = CompiledPolicy.__init__
+
+    def seen(self: Any, policy: AgentPolicy) -> None:
+        made.append(policy.agent_id)
+        make(self, policy)
+
+    def policies(*, of_b: str) -> list[AgentPolicy]:
+        return [
+            AgentPolicy(agent_id="a", allow=["add"]),
+            AgentPolicy(agent_id="b", parent="a", allow=[of_b]),
+        ]
+
+    guard, other = ActionGuard(policies(of_b="sub")), ActionGuard(policies(of_b="add"))
+    monkeypatch.setattr(CompiledPolicy, "__init__", seen)
+    assert guard.replace_policies(policies(of_b="add")) == other.policy_version
+    assert made == ["b"]
+    assert (await guard.decide(call(agent_id="b"), FREE)).allowed
+    with pytest.raises(GuardDeniedError):
+        async with guard.admit(call("sub", agent_id="b"), FREE):
+            pass
