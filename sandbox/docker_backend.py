@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _LAYERS = ("mount", "pid", "net", "ipc", "uts", "read_only_root")
 _REQUIRED = ("own_uid", "no_capabilities", "no_new_privileges", "seccomp")
-_KERNEL_RUNTIMES = ("runsc", "gvisor", "kata")
 _TIMEOUT_SECONDS = 60
 _POOLS = 1024
 _UNIX = "unix://"
@@ -94,8 +93,8 @@ class DockerBackend:
         )
 
     def _level(self) -> IsolationLevel:
-        name = (self._runtime or "").lower()
-        return "kernel" if name.startswith(_KERNEL_RUNTIMES) else "container"
+        own = docker_profile.has_own_kernel(self._runtime)
+        return "kernel" if own else "container"
 
     async def start(self) -> None:
         """Find the engine, its runtime and the image; sweep orphans."""

@@ -22,6 +22,9 @@ CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
 """What the supervisor needs to become, and to kill, the program's user. SETPCAP
 lets it empty the bounding set, so that the program has no capability anywhere."""
 
+_OWN_KERNEL = ("runsc", "gvisor", "kata")
+# Of the kernel's 4,096 the engine's own mount takes as many as there are left.
+_TERMINALS = "newinstance,nosuid,noexec,max=16,mode=0620,ptmxmode=0666"
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _FILES_PER_MB = 256
 # Where the supervisor names the image's interpreter, and no program can write.
@@ -71,6 +74,11 @@ def _allow_if(name: str, test: Test, value: int) -> dict[str, Any]:
     return {"names": [name], "action": "SCMP_ACT_ALLOW", "args": [argument]}
 
 
+def has_own_kernel(runtime: str | None) -> bool:
+    """Tell, by its name, whether a runtime keeps containers off the host's kernel."""
+    return (runtime or "").lower().startswith(_OWN_KERNEL)
+
+
 def labels() -> dict[str, str]:
     """Return the labels that say whose a container is."""
     return {OWNER_LABEL: owner.this_process(), PLACE_LABEL: owner.place()}
@@ -109,7 +117,10 @@ def container_arguments(
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             **_host_config(runtime, limits),
-            "Mounts": [_mount(bind) for bind in binds],
+            "Mounts": [
+                *(_mount(bind) for bind in binds),
+                *([] if has_own_kernel(runtime) else [_terminals()]),
+            ],
         },
     }
 
@@ -122,6 +133,19 @@ def _mount(bind: Bind) -> dict[str, Any]:
         "Target": bind.target,
         "ReadOnly": bind.read_only,
         "BindOptions": {"Propagation": "rprivate", "NonRecursive": True},
+    }
+
+
+def _terminals() -> dict[str, Any]:
+    """Return a mount of pseudo-terminals, few enough to leave others theirs."""
+    options = {"type": "devpts", "device": "devpts", "o": _TERMINALS}
+    return {
+        "Type": "volume",
+        "Target": "/dev/pts",
+        "VolumeOptions": {
+            "NoCopy": True,
+            "DriverConfig": {"Name": "local", "Options": options},
+        },
     }
 
 
