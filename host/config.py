@@ -163,6 +163,10 @@ class StateConfig(Model):
     """A folder for SQLite files, made with mode 0700, on a local disk. None: in
     memory, lost with the process, and no other process can answer approvals."""
 
+    records_days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
+    """Days that records of calls are kept. When it is reached they go, a thousand at
+    most with each hundredth call."""
+
     redis_url: SecretReference | None = None
     """A Redis server for the guard's counters, shared by many machines."""
 

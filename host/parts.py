@@ -359,7 +359,8 @@ def make_executor(
     records: MemoryRecords | SQLiteRecords = MemoryRecords()
     keys: MemoryIdempotency | SQLiteIdempotency = MemoryIdempotency()
     if folder is not None:
-        records = SQLiteRecords(folder / "records.db")
+        days = config.state.records_days
+        records = SQLiteRecords(folder / "records.db", keep_days=days)
         stack.callback(records.close)
         keys = SQLiteIdempotency(folder / "idempotency.db")
         stack.callback(keys.close)

@@ -343,3 +343,78 @@ async def test_a_run_keeps_its_key_however_long_it_takes(
     assert await other.claim("k", PAY_1, repeatable=False) == DONE
     one.close()
     other.close()
+
+
+# --- room --------------------------------------------------------------------
+
+
+def large(number: int) -> ToolResult:
+    return ToolResult(call_id=f"{number}", name="pay", content="x" * 100_000)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def narrow(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[MemoryIdempotency | SQLiteIdempotency]:
+    if request.param == "memory":
+        yield MemoryIdempotency(max_bytes=1_000_000)
+    else:
+        store = SQLiteIdempotency(tmp_path / "keys.db", max_bytes=1_000_000)
+        yield store
+        store.close()
+
+
+@pytest.mark.finding("A13")
+async def test_results_take_no_more_room_than_they_may(
+    narrow: MemoryIdempotency | SQLiteIdempotency,
+) -> None:
+    for number in range(200):
+        key = f"k{number}"
+        assert await narrow.claim(key, PAY_1, repeatable=False) is None
+        narrow.finish(key, large(number))
+    if isinstance(narrow, MemoryIdempotency):
+        assert sum(map(len, narrow._ended.values())) <= 1_000_000
+        assert narrow._bytes == sum(map(len, narrow._ended.values()))
+    else:
+        with narrow._file.transaction() as database:
+            [kept] = database.execute(
+                "SELECT sum(length(result)) FROM idempotency_keys"
+            ).fetchone()
+        assert (kept or 0) <= 1_100_000
+
+    # What ran is not run again, and another call under its id is still an error.
+    with pytest.raises(ToolExecutionError, match="ran already") as caught:
+        await narrow.claim("k0", PAY_1, repeatable=False)
+    assert caught.value.details["outcome"] == "done"
+    with pytest.raises(InvalidInputError, match="another call"):
+        await narrow.claim("k0", PAY_2, repeatable=False)
+    # What may be repeated is.
+    assert await narrow.claim("k1", PAY_1, repeatable=True) is None
+    narrow.finish("k1", DONE)
+    assert await narrow.claim("k1", PAY_1, repeatable=True) == DONE
+
+
+@pytest.mark.finding("A13")
+async def test_arguments_count_as_well_and_doubt_stays() -> None:
+    keys = MemoryIdempotency(max_bytes=100_000)
+    body = Body("pay", {"note": "x" * 200_000})
+    assert await keys.claim("k", body, repeatable=False) is None
+    keys.doubt("k")
+
+    assert keys._bytes < 1000
+    with pytest.raises(ToolExecutionError, match="half-way"):
+        await keys.claim("k", body, repeatable=False)
+    assert await keys.claim("k", body, repeatable=True) is None
+    keys.forget("k")
+
+
+def test_room_is_free_again_when_keys_expire(clock: Clock) -> None:
+    keys = MemoryIdempotency(ttl_seconds=60, max_entries=5, clock=clock)
+    for number in range(20):
+        assert keys.take(f"k{number}", PAY_1, repeatable=False)
+        keys.finish(f"k{number}", large(number))
+    clock.now += 61
+    # The first look at a key that is known frees all that is over.
+    assert keys.take("k19", PAY_1, repeatable=False)
+    assert (keys._bytes, keys._whole, keys._ended) == (0, {}, {})
+    keys.forget("k19")

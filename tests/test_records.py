@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,25 @@ def test_a_locked_file_is_a_typed_error_and_heals(tmp_path: Path) -> None:
     assert [each.call_id for each in records.all_records()] == ["2"]
     other.close()
     records.close()
+
+
+@pytest.mark.finding("F12")
+def test_a_file_keeps_records_for_so_many_days(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    clock = [now.timestamp()]
+    path = tmp_path / "records.db"
+    records = SQLiteRecords(path, keep_days=2, clock=lambda: clock[0])
+    for number in range(1500):
+        records.add(record(call_id=f"old {number}", started_at=now))
+    clock[0] += 3 * 86_400
+
+    left = [1500]
+    for number in range(250):
+        late = datetime.fromtimestamp(clock[0], UTC)
+        records.add(record(call_id=f"new {number}", started_at=late))
+        left.append(len(records.all_records()))
+    records.close()
+    assert max(before - after for before, after in pairwise(left)) < 1000
+    # Those since the last look at most are over.
+    assert left[-1] <= 250
+    assert left[-1] > 200

@@ -3,11 +3,13 @@
 A key is claimed before a tool runs and ended after it: *finished* with a result
 that later calls get, *forgotten* when the tool failed, or left *in doubt* when the
 tool was stopped half-way and nobody knows what it did. Who asks for a key that
-another call holds waits for its end.
+another call holds waits for its end. Where results take too much room the oldest go,
+and their keys stay: a call that ran is not run again because its result was large.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -25,7 +27,8 @@ from .validation import canonical_json
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5
 
-State = Literal["running", "done", "unknown"]
+State = Literal["running", "done", "unknown", "gone"]
+"""What became of a run; `gone`: it is done, and its result is no longer kept."""
 
 
 class Body(NamedTuple):
@@ -40,6 +43,11 @@ class Body(NamedTuple):
     def text(self) -> str:
         """The same for the same request, whatever the order of its keys."""
         return f"{self.tool}/{canonical_json(self.arguments)}"
+
+    @property
+    def hashed(self) -> str:
+        """A hash of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +104,12 @@ class Idempotency(ABC):
             key: What must happen once.
             body: What is asked for.
             repeatable: Whether running it twice does no harm. If so, a key whose
-                outcome is unknown is the caller's again.
+                outcome is unknown, or whose result is gone, is the caller's again.
 
         Raises:
             InvalidInputError: Something else was asked for under this key.
             ToolExecutionError: An earlier run was stopped half-way, and its outcome
-                is not known.
+                is not known; or it is done, and its result is no longer kept.
             StoreUnavailableError: The keys cannot be read or written.
         """
         pause = _FIRST_PAUSE_SECONDS
@@ -118,6 +126,8 @@ class Idempotency(ABC):
             _check(same=entry.same)
             if entry.state == "unknown":
                 raise _unknown_outcome()
+            if entry.state == "gone":
+                raise _result_gone()
             if entry.result is not None:
                 return entry.result
             # Another process runs it; SQLite cannot call us when it ends.
@@ -183,6 +193,14 @@ def _unknown_outcome() -> ToolExecutionError:
     )
 
 
+def _result_gone() -> ToolExecutionError:
+    return ToolExecutionError(
+        "this call ran already; its result was large and is no longer kept",
+        hint="use a new call id to run it again",
+        details={"outcome": "done"},
+    )
+
+
 class _Kept(NamedTuple):
     """What stands under a key.
 
@@ -191,7 +209,9 @@ class _Kept(NamedTuple):
     """
 
     tool: str
-    arguments: dict[str, JsonValue]
+    arguments: dict[str, JsonValue] | str
+    """Where there is no room for them a hash of the body."""
+
     state: State
     expires_at: float
     call_id: str = ""
@@ -204,6 +224,19 @@ class _Kept(NamedTuple):
             return None
         return ToolResult(call_id=self.call_id, name=self.name, content=self.content)
 
+    def is_of(self, body: Body) -> bool:
+        """Return whether it is of the same request."""
+        if isinstance(self.arguments, str):
+            return self.arguments == body.hashed
+        return Body(self.tool, self.arguments).text == body.text
+
+    def small(self) -> _Kept:
+        """Return what is left of it where there is no room for all of it."""
+        assert not isinstance(self.arguments, str)
+        hashed = Body(self.tool, self.arguments).hashed
+        state: State = "gone" if self.state == "done" else self.state
+        return _Kept("", hashed, state, self.expires_at)
+
 
 class MemoryIdempotency(Idempotency):
     """Keys that end with the process.
@@ -213,6 +246,9 @@ class MemoryIdempotency(Idempotency):
             free again.
         max_entries: How many ended keys are kept. When it is reached the oldest
             one goes.
+        max_bytes: Bytes of arguments and results that are kept, as JSON; default 64
+            MiB. When it is reached the oldest go. Their keys stay: who asks again for
+            a call is told that it ran, and a tool that may be repeated runs again.
         clock: Returns seconds that do not go backwards.
     """
 
@@ -221,14 +257,19 @@ class MemoryIdempotency(Idempotency):
         *,
         ttl_seconds: float = 3600.0,
         max_entries: int = 10_000,
+        max_bytes: int = 64 * 1_048_576,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._ttl = ttl_seconds
         self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._clock = clock
         # Oldest first: an entry is put in when its key ends.
         self._ended: dict[str, bytes] = {}
+        # Those of them that are whole, oldest first.
+        self._whole: dict[str, None] = {}
 
     def take(self, key: str, body: Body, *, repeatable: bool) -> bool:
         if key in self._ended:
@@ -241,9 +282,9 @@ class MemoryIdempotency(Idempotency):
     def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
         self._remove_expired()
         kept = self._standing(key)
-        if kept is not None and not (repeatable and kept.state == "unknown"):
-            same = Body(kept.tool, kept.arguments).text == body.text
-            return Entry(same=same, state=kept.state, result=kept.result())
+        if kept is not None and not (repeatable and kept.state != "done"):
+            result = kept.result()
+            return Entry(same=kept.is_of(body), state=kept.state, result=result)
         return None
 
     def _keep(self, key: str, body: Body, result: ToolResult) -> None:
@@ -263,10 +304,24 @@ class MemoryIdempotency(Idempotency):
 
     def _put(self, key: str, kept: tuple[JsonValue, ...]) -> None:
         # At the end of the line, also where it stood before.
-        self._ended.pop(key, None)
-        self._ended[key] = to_json(kept)
+        self._remove(key)
+        self._ended[key] = entry = to_json(kept)
+        self._whole[key] = None
+        self._bytes += len(entry)
         if len(self._ended) > self._max_entries:
-            del self._ended[next(iter(self._ended))]
+            self._remove(next(iter(self._ended)))
+        while self._bytes > self._max_bytes and self._whole:
+            self._shrink(next(iter(self._whole)))
+
+    def _remove(self, key: str) -> None:
+        self._bytes -= len(self._ended.pop(key, b""))
+        self._whole.pop(key, None)
+
+    def _shrink(self, key: str) -> None:
+        del self._whole[key]
+        whole = self._ended[key]
+        self._ended[key] = small = to_json(_Kept(*from_json(whole)).small())
+        self._bytes += len(small) - len(whole)
 
     def _remove_expired(self) -> None:
         now = self._clock()
@@ -275,4 +330,4 @@ class MemoryIdempotency(Idempotency):
             kept = self._standing(oldest)
             if kept is not None and kept.expires_at > now:
                 return
-            del self._ended[oldest]
+            self._remove(oldest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idempotency_expiry ON idempotency_keys (expires_at);
 """
+_DROPPED_AT_ONCE = 100
 
 
 class SQLiteIdempotency(Idempotency):
@@ -37,6 +39,10 @@ class SQLiteIdempotency(Idempotency):
         path: The file, on a local disk; it is made if it is missing.
         ttl_seconds: How long a result is handed out. When it is reached the key is
             free again.
+        max_bytes: Size of the file's used pages; default 1 GiB. When it is reached the
+            oldest results go, a hundred for each new one. Their keys stay: who asks
+            again for a call is told that it ran, and a tool that may be repeated runs
+            again.
         busy_seconds: How long to wait while another process writes. When it is
             reached StoreUnavailableError is raised.
         clock: Returns Unix time in seconds.
@@ -50,12 +56,14 @@ class SQLiteIdempotency(Idempotency):
         path: str | Path,
         *,
         ttl_seconds: float = 86_400.0,
+        max_bytes: int = 1024 * 1_048_576,
         busy_seconds: float = 1.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
         self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
         self._ttl = ttl_seconds
+        self._max_bytes = max_bytes
         self._clock = clock
         self._owner = OwnerFile(Path(path))
         for owner in self._owner.left():
@@ -68,7 +76,7 @@ class SQLiteIdempotency(Idempotency):
         self._owner.close()
 
     def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
-        now, hashed = self._clock(), _hash(body.text)
+        now, hashed = self._clock(), body.hashed
         with self._file.transaction() as database:
             database.execute(
                 "DELETE FROM idempotency_keys WHERE expires_at <= ?", [now]
@@ -78,7 +86,9 @@ class SQLiteIdempotency(Idempotency):
                 [_hash(key)],
             ).fetchone()
             entry = None if row is None else self._entry(hashed, *row)
-            if entry is not None and not (repeatable and entry.state == "unknown"):
+            if entry is not None and not (
+                repeatable and entry.state in ("unknown", "gone")
+            ):
                 if entry.state == "unknown":
                     # From when its run was found dead, it is kept as long as others.
                     database.execute(
@@ -100,6 +110,8 @@ class SQLiteIdempotency(Idempotency):
         if state == "done" and result is not None:
             done = ToolResult.model_validate_json(result)
             return Entry(same=same, state="done", result=done)
+        if state == "gone":
+            return Entry(same=same, state="gone")
         # A running key of our own that is asked for has no run any more.
         others = owner != self._owner.name
         if state == "running" and others and self._owner.sees(owner) == "alive":
@@ -109,6 +121,20 @@ class SQLiteIdempotency(Idempotency):
     def _keep(self, key: str, body: Body, result: ToolResult) -> None:
         told = result.model_dump_json(exclude={"usage", "remaining"})
         self._set(key, "done", told)
+
+    def _make_room(self, database: sqlite3.Connection) -> None:
+        """Drop results, the oldest first, if the file is too large."""
+        sizes = ("page_count", "freelist_count", "page_size")
+        pages, free, size = (
+            database.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes
+        )
+        if (pages - free) * size > self._max_bytes:
+            database.execute(
+                "UPDATE idempotency_keys SET state = 'gone', result = NULL WHERE key IN"
+                " (SELECT key FROM idempotency_keys WHERE state = 'done'"
+                " ORDER BY expires_at LIMIT ?)",
+                [_DROPPED_AT_ONCE],
+            )
 
     def _suspect(self, key: str, body: Body) -> None:
         self._set(key, "unknown", None)
@@ -126,6 +152,8 @@ class SQLiteIdempotency(Idempotency):
                     self._owner.name,
                 ],
             )
+            if result is not None:
+                self._make_room(database)
 
     def _drop(self, key: str, body: Body) -> None:
         with self._file.transaction() as database:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +26,8 @@ CREATE TABLE IF NOT EXISTS tool_records (
 CREATE INDEX IF NOT EXISTS tool_records_call ON tool_records (call_id);
 CREATE INDEX IF NOT EXISTS tool_records_agent ON tool_records (agent_id, tool_name);
 """
+_LOOK_EVERY = 100
+_LOOK_ROWS = 1_000
 _COLUMNS = ("call_id", "parent_id", "agent_id", "tool_name", "status")
 
 
@@ -35,24 +38,43 @@ class SQLiteRecords(Records):
 
     Args:
         path: The file; it is made if it is missing.
+        keep_days: How long a record is kept; default 30. When it is reached the record
+            goes with one of the next that are added, a thousand at most at a time.
         busy_seconds: How long to wait while another process writes. When it is
             reached StoreUnavailableError is raised.
+        clock: Returns Unix time in seconds.
 
     Raises:
         StoreUnavailableError: The file cannot be opened.
     """
 
-    def __init__(self, path: str | Path, *, busy_seconds: float = 1.0) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        keep_days: float = 30.0,
+        busy_seconds: float = 1.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._file = SQLiteFile(path, _SCHEMA, busy_seconds=busy_seconds)
+        self._keep_seconds = keep_days * 86_400
+        self._clock = clock
 
     def add(self, record: ToolExecutionRecord) -> None:
         values = [getattr(record, name) for name in _COLUMNS]
         with self._file.transaction() as database:
-            database.execute(
+            added = database.execute(
                 "INSERT INTO tool_records (call_id, parent_id, agent_id, tool_name,"
                 " status, started_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [*values, record.started_at.timestamp(), _written(record)],
             )
+            if (added.lastrowid or 0) % _LOOK_EVERY == 0:
+                # The oldest have the smallest numbers.
+                database.execute(
+                    "DELETE FROM tool_records WHERE number IN (SELECT number FROM"
+                    " tool_records ORDER BY number LIMIT ?) AND started_at < ?",
+                    [_LOOK_ROWS, self._clock() - self._keep_seconds],
+                )
 
     def _newest(
         self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
