@@ -22,6 +22,8 @@ _RLIMITS = {
 
 
 _NICE = 5
+FIRST_TO_GO = b"1000"
+"""The `oom_score_adj` of programs."""
 
 
 class ConfineError(Exception):
@@ -133,11 +135,14 @@ def _try(held: list[str], layer: str, step: Callable[[], None]) -> None:
 
 
 def _prefer_for_oom_kill() -> None:
-    """Be the one that the kernel kills, never the supervisor."""
+    """Be the one that the kernel kills, never the supervisor.
+
+    What a process with CAP_SYS_RESOURCE writes, none without it can lower.
+    """
     _allow_own_proc()
     try:
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        os.write(fd, b"1000")
+        os.write(fd, FIRST_TO_GO)
         os.close(fd)
     except OSError:
         pass

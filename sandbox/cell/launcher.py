@@ -290,10 +290,17 @@ class Launcher:
                 os.setgroups([])
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
+            # Who changes its user cannot open its own files in /proc.
+            linux.prctl(linux.PR_SET_DUMPABLE, 1)
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             self._shares.limit()
-            why = self._finish_namespaces(kind["limits"])
-            start, accounts = _keep_only(start, group)
+            files = group.files if group else {}
+            why = ""
+            try:
+                files["oom_score"] = self._finish_namespaces(kind["limits"])
+            except OSError as error:
+                why = f"cell set-up failed: {error}"
+            start, accounts = _keep_only(start, files)
             boss = supervisor.Supervisor(accounts, ready=True)
             if not why:
                 boss.prepare(kind["settings"])
@@ -311,16 +318,12 @@ class Launcher:
         finally:
             os._exit(70)
 
-    def _finish_namespaces(self, limits: dict[str, Any]) -> str:
-        try:
-            # Only now: it shows the group that the process was in when it was made.
-            linux.unshare(linux.CLONE_NEWCGROUP)
-            linux.set_hostname("cell")
-            linux.bring_up_loopback()
-            root.finish(self._masks, limits["disk_mb"], self._cell_uid)
-        except OSError as error:
-            return f"cell set-up failed: {error}"
-        return ""
+    def _finish_namespaces(self, limits: dict[str, Any]) -> int:
+        # Only now: it shows the group that the process was in when it was made.
+        linux.unshare(linux.CLONE_NEWCGROUP)
+        linux.set_hostname("cell")
+        linux.bring_up_loopback()
+        return root.finish(self._masks, limits["disk_mb"], self._cell_uid)
 
     def _reap(self) -> None:
         while True:
@@ -351,11 +354,10 @@ class Launcher:
 
 
 def _keep_only(
-    start: socket.socket, group: CellGroup | None
+    start: socket.socket, accounts: dict[str, int]
 ) -> tuple[socket.socket, dict[str, int]]:
     """Close all but the socket and the accounts; return where they are now."""
     null = os.open("/dev/null", os.O_RDWR)
-    accounts = group.files if group else {}
     place([null, null, null, start.fileno(), *accounts.values()], inherited=3)
     os.closerange(4 + len(accounts), 1024)
     start.detach()

@@ -163,10 +163,18 @@ def masks() -> list[str]:
     return [path for path in _MASKED if os.path.exists(path)]
 
 
-def finish(masked: list[str], disk_mb: int, uid: int) -> None:
-    """In the cell's own namespaces: its /proc and its scratch space."""
+def finish(masked: list[str], disk_mb: int, uid: int) -> int:
+    """In the cell's own namespaces: its /proc and its scratch space.
+
+    Returns:
+        A descriptor of the caller's own `oom_score_adj`, which only it can write to:
+        all else sees a /proc that is read-only.
+    """
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
+    oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+    readonly = flags | linux.MS_NOEXEC | linux.MS_RDONLY
+    linux.mount("proc", "/proc", "proc", readonly)
     for path in masked:
         linux.mount("/dev/null", path, "", linux.MS_BIND)
     size = f"size={disk_mb}m,nr_inodes={disk_mb * _MAX_FILES_PER_MB}"
@@ -175,3 +183,4 @@ def finish(masked: list[str], disk_mb: int, uid: int) -> None:
     )
     for path in _SCRATCH:
         linux.mount("tmpfs", path, "tmpfs", flags, f"{size},mode=1777")
+    return oom_score

@@ -54,8 +54,8 @@ class Shares:
         finally:
             if pid != 0:
                 os.seteuid(0)
-            # A process that changes its user is not dumpable, and its /proc is closed.
-            linux.prctl(linux.PR_SET_DUMPABLE, 1)
+                # Who changes its user cannot open its own files in /proc.
+                linux.prctl(linux.PR_SET_DUMPABLE, 1)
         return pid
 
     def limit(self) -> None:

@@ -111,7 +111,8 @@ class Supervisor:
     """What the first process of a cell knows and does.
 
     Args:
-        cgroup: Open descriptors of the cell's accounts; None to look for them.
+        cgroup: Open descriptors of the cell's accounts, and of this process's own
+            `oom_score_adj`, if programs cannot write to theirs; None to look for them.
         ready: Whether `runner.get_ready` was called in a process before this one.
     """
 
@@ -128,6 +129,7 @@ class Supervisor:
         self._settings: dict[str, Any] = {}
         self._held: list[str] = []
         self._strays_end = False
+        self._oom_score = cgroup.pop("oom_score", None) if cgroup else None
         self._accounts = Accounts(cgroup)
         self._egress: EgressRelay | None = None
         self._artifacts = artifacts.Seen()
@@ -243,11 +245,25 @@ class Supervisor:
     def _fork(self) -> None:
         """Fork the process of the next run."""
         child, pipes = open_pipes()
-        child.pid = os.fork()
+        child.pid = self._fork_first_to_go()
         if child.pid == 0:
             runner.start(pipes, self._settings)
         pipes.close()
         self._child = child
+
+    def _fork_first_to_go(self) -> int:
+        """Fork what the kernel kills before this process when memory is short.
+
+        A child that inherits that, and sees a /proc that is read-only, has to keep it.
+        """
+        if self._oom_score is None:
+            return os.fork()
+        own = os.pread(self._oom_score, 16, 0)
+        os.pwrite(self._oom_score, confine.FIRST_TO_GO, 0)
+        pid = os.fork()
+        if pid:
+            os.pwrite(self._oom_score, own, 0)
+        return pid
 
     def _rehearse(self) -> None:
         """Make the memory that a run touches ours, here and in the child.
