@@ -31,6 +31,14 @@ class CellProcess(Protocol):
         Called again if it was cut short, and only then.
         """
 
+    async def killed_for_memory(self, known: int, since: float) -> bool:
+        """Tell whether a cell that ended ran out of memory at last. Never raises.
+
+        Args:
+            known: How many kills for memory the supervisor has told of.
+            since: When the last run began, by `time.monotonic`.
+        """
+
 
 class Backend(Protocol):
     """Makes cells. One behaviour suite (`tests/`) holds for every backend."""

@@ -123,6 +123,7 @@ class Cell:
         self._greeted = False
         self._ready = False
         self._layers: tuple[str, ...] = ()
+        self._oom_kills = 0
         # The last request, since the next one is often the same.
         self._asked: dict[str, Any] = {}
         self._asked_text = b""
@@ -303,10 +304,10 @@ class Cell:
         return anyio.current_time() + program.limits.wall_seconds + grace
 
     async def give_up(self, report: RunReport) -> None:
-        """End a run whose supervisor could not keep the deadline."""
+        """End a run whose supervisor could not keep the deadline, or is gone."""
         # Nobody else has measured it.
         report.wall_ms = (time.monotonic() - report.began) * 1000
-        report.overdue = True
+        report.overdue = report.reason is None
         await self.kill()
 
     async def collect(self, report: RunReport) -> None:
@@ -413,7 +414,14 @@ class Cell:
         Raises:
             CellLostError: The cell ended or spoke nonsense.
         """
-        frame = await self._channel.receive()
+        try:
+            frame = await self._channel.receive()
+        except CellLostError:
+            if not await self._process.killed_for_memory(self._oom_kills, report.began):
+                raise
+            report.reason = "out_of_memory"
+            await self.give_up(report)
+            return True
         header, payload = frame.header, frame.payload
         kind = header["type"]
         try:
@@ -427,6 +435,7 @@ class Cell:
                 report.finish(header, payload, self._layers)
                 self._midway = report.collecting
                 self._layers = report.layers
+                self._oom_kills += report.oom_kills
                 return True
             else:
                 raise FrameError(f"unexpected frame {kind[:40]!r}")

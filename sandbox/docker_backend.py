@@ -16,6 +16,7 @@ import functools
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,6 +44,7 @@ T = TypeVar("T")
 _LAYERS = ("mount", "pid", "net", "ipc", "uts", "read_only_root")
 _REQUIRED = ("own_uid", "no_capabilities", "no_new_privileges", "seccomp")
 _TIMEOUT_SECONDS = 60
+_OOM_SECONDS = 2
 _POOLS = 1024
 _UNIX = "unix://"
 _DEFAULT_HOST = "unix:///var/run/docker.sock" if os.name == "posix" else ""
@@ -254,6 +256,25 @@ class DockerBackend:
         with contextlib.suppress(SandboxUnavailableError):
             await anyio.to_thread.run_sync(self._knock_first, remove)
 
+    async def told_of_memory(self, container_id: str, since: float) -> bool:
+        """Tell whether the engine says that memory ran out in a container."""
+        if not self._held.memory:
+            return False
+        api: Any = self._engine.api
+        now = time.time()
+        began = int(now - (time.monotonic() - since))
+        wanted = {"container": [container_id], "event": ["oom"]}
+
+        def ask() -> bool:
+            # It says so a little later than the container has ended.
+            until = int(now) + _OOM_SECONDS
+            return any(api.events(since=began, until=until, filters=wanted))
+
+        try:
+            return await self._call(ask)
+        except SandboxUnavailableError:
+            return False
+
     async def close(self) -> None:
         self._hosts.remove()
         client, self._client = self._client, None
@@ -267,6 +288,9 @@ class ContainerProcess:
     def __init__(self, backend: DockerBackend, container_id: str) -> None:
         self._backend = backend
         self._container_id = container_id
+
+    async def killed_for_memory(self, known: int, since: float) -> bool:
+        return await self._backend.told_of_memory(self._container_id, since)
 
     async def kill(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
@@ -140,8 +140,8 @@ class Launcher:
         finally:
             os.close(own)
 
-    async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int]:
-        """Make a cell; return its channel and a pidfd of its first process.
+    async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int, int]:
+        """Make a cell; return its channel, and pidfd and pid of its first process.
 
         Raises:
             SandboxUnavailableError: The cell could not be made.
@@ -166,7 +166,7 @@ class Launcher:
             # A cell that nobody watches ends with its channel.
             ours.close()
             raise
-        return ours, fds[0]
+        return ours, fds[0], answer["pid"]
 
     async def check(self) -> None:
         """Raise SandboxUnavailableError if it does not answer."""
@@ -174,6 +174,16 @@ class Launcher:
         answer, _ = await self._answer(_CHECK_SECONDS)
         if "error" in answer:
             raise SandboxUnavailableError(answer["error"])
+
+    async def oom_kills(self, pid: int) -> int:
+        """Return how many processes of a cell that ended the kernel killed for memory.
+
+        Raises:
+            SandboxUnavailableError: It does not answer.
+        """
+        self._request({"ended": pid}, [])
+        answer, _ = await self._answer(_CHECK_SECONDS)
+        return int(answer.get("oom_kills", 0))
 
     def _request(self, wish: dict[str, Any], fds: Sequence[int]) -> None:
         self._next_id += 1
@@ -259,10 +269,22 @@ class Launcher:
 
 
 class NamespaceProcess:
-    """The first process of a PID namespace. Owns the pidfd."""
+    """The first process of a PID namespace.
 
-    def __init__(self, pidfd: int) -> None:
+    Args:
+        pidfd: The process; it is closed here.
+        oom_kills: Says how many of the cell's processes memory has cost.
+    """
+
+    def __init__(self, pidfd: int, oom_kills: Callable[[], Awaitable[int]]) -> None:
         self._pidfd = pidfd
+        self._oom_kills = oom_kills
+
+    async def killed_for_memory(self, known: int, since: float) -> bool:
+        try:
+            return await self._oom_kills() > known
+        except SandboxUnavailableError:
+            return False
 
     async def kill(self) -> None:
         _kill(self._pidfd)

@@ -120,6 +120,9 @@ class PlainProcess:
         self._process = process
         self._workdir = workdir
 
+    async def killed_for_memory(self, known: int, since: float) -> bool:
+        return False
+
     async def kill(self) -> None:
         await anyio.to_thread.run_sync(self._kill)
 

@@ -175,9 +175,15 @@ class SubprocessBackend:
     async def create_cell(self, limits: Limits) -> Cell:
         async with self._lock:
             launcher = await self._living_launcher()
-            sock, pidfd = await launcher.launch(self._kind(limits))
+            sock, pidfd, pid = await launcher.launch(self._kind(limits))
+
+        async def oom_kills() -> int:
+            async with self._lock:
+                return await launcher.oom_kills(pid)
+
+        process = NamespaceProcess(pidfd, oom_kills)
         # Its supervisor has its settings from the launcher.
-        return Cell(Channel(sock), NamespaceProcess(pidfd), self.traits, {})
+        return Cell(Channel(sock), process, self.traits, {})
 
     def _kind(self, limits: Limits) -> dict[str, Any]:
         """Return what makes cells alike: the launcher keeps one of a kind ahead."""

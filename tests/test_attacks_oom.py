@@ -38,8 +38,8 @@ os.execv("/bin/sh", ["sh", "-c", "wait; sleep 100"])
 async def test_no_program_saves_itself(
     sandbox: SandboxManager, backend: BackendRow
 ) -> None:
-    if not backend.held_by_kernel:
-        pytest.skip("the number means nothing to this kernel")
+    if backend.name != "subprocess":
+        pytest.skip("an engine gives its containers a /proc that can be written to")
     async with sandbox.session() as session:
         first = await session.run(f"{LOWER}\nscore", fresh=True)
         again = await session.run(f"{LOWER}\nscore", fresh=True)
@@ -52,9 +52,10 @@ async def test_a_full_cell_is_out_of_memory_and_not_lost(backend: BackendRow) ->
         pytest.skip("a watchdog holds memory there")
     limits = Limits(memory_mb=32, disk_mb=32, wall_seconds=10)
     async with SandboxManager(backend.config(limits=limits)) as manager:
-        async with manager.session() as session:
-            result = await session.run(FILL, fresh=True)
-            after = await session.run("'alive'", fresh=True)
+        result = await manager.run(FILL)
+        after = await manager.run("'alive'")
 
-    assert result.status in ("out_of_memory", "timeout")
+    # A write may also fail for want of memory, and the program end by itself.
+    assert result.status in ("out_of_memory", "exit")
+    assert result.claimed is False
     assert after.value == "alive"

@@ -61,6 +61,9 @@ class NoProcess:
 
     killed = False
 
+    async def killed_for_memory(self, known: int, since: float) -> bool:
+        return False
+
     async def kill(self) -> None:
         self.killed = True
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from .cgroups import oom_kills_in
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -119,12 +121,7 @@ class Accounts:
         return None
 
     def _read_oom(self) -> int:
-        text = self._read("oom")
-        for line in text.splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-        return 0
+        return oom_kills_in(self._read("oom"))
 
     def _read_cpu_seconds(self) -> float:
         if "cpu" not in self._files:

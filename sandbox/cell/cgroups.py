@@ -75,6 +75,14 @@ class CellGroup:
             os.close(fd)
         self.files = {}
 
+    def oom_kills(self) -> int:
+        """Return how many of its processes the kernel killed for memory."""
+        for controller, parent in self._parents.items():
+            file = _ACCOUNT_FILES.get(controller, {}).get("oom")
+            if file is not None:
+                return oom_kills_in(_read(f"{self._name}/{file}", parent))
+        return 0
+
     def remove(self) -> bool:
         """Remove the group, whose processes are gone; tell whether nothing is left."""
         self.close()
@@ -123,6 +131,26 @@ class GroupMaker:
         self._left = [each for each in self._left if not each.remove()]
         for name, above in self._above:
             _rmdir(name, above)
+
+
+def oom_kills_in(text: str) -> int:
+    """Return the count in a group's `memory.oom_control` or `memory.events`."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return 0
+
+
+def _read(path: str, dir_fd: int) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return ""
+    try:
+        return os.read(fd, 4096).decode()
+    finally:
+        os.close(fd)
 
 
 def _rmdir(name: str, dir_fd: int) -> bool:

@@ -114,6 +114,8 @@ class Launcher:
         self._uid_base = _FIRST_UID + os.getpid() % 65_536 * 2 * _SLOTS
         self._groups: dict[int, CellGroup | None] = {}
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
+        # Of cells that have ended, by their first process; few, and asked for at once.
+        self._oom_kills: dict[int, int] = {}
         self._embryo: Embryo | None = None
         self._kind: dict[str, Any] = setup["cell"]
         self._slots = 0
@@ -184,13 +186,14 @@ class Launcher:
         request = json.loads(message)
         answer = {"id": request["id"]}
         if "cell" not in request:
-            # The host asks whether anybody answers.
+            # The host asks how a cell ended, or whether anybody answers.
+            answer["oom_kills"] = self._oom_kills_of(request.get("ended"))
             self._send(answer, [])
             return True
         [channel] = channels
         try:
             embryo = self._give(channel, request["cell"])
-            self._send(answer, [embryo.pidfd])
+            self._send({**answer, "pid": embryo.pid}, [embryo.pidfd])
             embryo.start.close()
             os.close(embryo.pidfd)
         except OSError as error:
@@ -252,6 +255,7 @@ class Launcher:
             self._become_cell(kind, theirs, group)
         theirs.close()
         self._groups[pid] = group
+        self._oom_kills.pop(pid, None)
         try:
             if group is not None:
                 group.add(pid)
@@ -338,7 +342,18 @@ class Launcher:
     def _remove_group(self, pid: int) -> None:
         group = self._groups.pop(pid, None)
         if self._maker is not None and group is not None:
+            if kills := group.oom_kills():
+                self._oom_kills[pid] = kills
+            if len(self._oom_kills) > _SLOTS:
+                del self._oom_kills[next(iter(self._oom_kills))]
             self._maker.remove(group)
+
+    def _oom_kills_of(self, pid: int | None) -> int:
+        """Return how many processes of a cell, which has ended, memory has cost."""
+        group = self._groups.get(pid) if pid else None
+        if group is not None:
+            return group.oom_kills()
+        return self._oom_kills.pop(pid, 0) if pid else 0
 
     def _shut_down(self) -> None:
         """Kill what still lives, wait for it, leave no cgroup behind.
