@@ -76,7 +76,8 @@ def _run(*, as_json: bool) -> None:
         # To make all commands takes as long as to run one.
         app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS.keys())
         raise SystemExit(app(standalone_mode=not as_json))
-    except ToolcellError as error:
+    except (ToolcellError, BaseExceptionGroup) as raised:
+        error = _own(raised)
         tell_error(ErrorInfo.of(error), as_json=as_json)
         bad_input = isinstance(error, _BAD_INPUT)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
@@ -85,6 +86,22 @@ def _run(*, as_json: bool) -> None:
         usage = ErrorInfo(kind="usage", message=error.format_message())
         tell_error(usage, as_json=True)
         raise SystemExit(EXIT_BAD_INPUT) from None
+
+
+def _own(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
+    """Return the typed error in what was raised; task groups wrap theirs.
+
+    Raises:
+        BaseExceptionGroup: There is another in it, which nobody foresaw.
+    """
+    errors: list[BaseException] = [raised]
+    while groups := [each for each in errors if isinstance(each, BaseExceptionGroup)]:
+        errors.remove(groups[0])
+        errors += groups[0].exceptions
+    typed = [each for each in errors if isinstance(each, ToolcellError)]
+    if len(typed) < len(errors):
+        raise raised
+    return typed[0]
 
 
 def make_app(names: Collection[str] = _COMMANDS.keys()) -> typer.Typer:

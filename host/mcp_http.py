@@ -83,8 +83,15 @@ class HttpServer:
         """Let `serve` end; calls that run are cancelled, unless they were drained."""
         self._stop.set()
 
-    async def serve(self) -> None:
-        """Serve until `stop`."""
+    async def serve(self, told: Callable[[str], None] = lambda url: None) -> None:
+        """Serve until `stop`.
+
+        Args:
+            told: Called with the URL when clients can connect.
+
+        Raises:
+            ConfigError: Who calls cannot be known.
+        """
         with self._socket, self._verifier() as verifier:
             manager = StreamableHTTPSessionManager(
                 self.server.lowlevel,
@@ -114,6 +121,7 @@ class HttpServer:
             async with anyio.create_task_group() as tasks:
                 async with manager.run(), plain.run():
                     tasks.start_soon(uvicorn_server._serve, [self._socket])
+                    told(self.url)
                     await self._stop.wait()
                     await bodies.settle(_CLOSE_SECONDS)
                     bodies.closed = True
@@ -235,6 +243,5 @@ async def serve_http(host: Host, address: str, told: Callable[[str], None]) -> N
     server = HttpServer(host, address)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop_on_signal, server.server, server.stop)
-        told(server.url)
-        await server.serve()
+        await server.serve(told)
         tasks.cancel_scope.cancel()

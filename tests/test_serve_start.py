@@ -1,0 +1,72 @@
+"""`toolcell serve` starts, or says in one line why it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toolcell.core import ConfigError, InvalidInputError
+from toolcell.host import commands
+
+from .cli import toolcell
+from .mcp_servers import CONFIG, http_process, written
+from .paths import ROOT
+
+pytestmark = pytest.mark.finding("N4")
+
+HTTP = ("serve", "--http", "127.0.0.1:0")
+STATELESS = CONFIG.replace('[state]\nfolder = "state"\n', "")
+OAUTH = "issuer = 'https://login.example'\nresource = 'https://example/mcp'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (STATELESS, "tokens need a place (name a folder in [state])"),
+        (f"{CONFIG}[auth]\nverifier = 'json:none_such'\n{OAUTH}", "none_such"),
+        (
+            "profile = 'development'\n"
+            + CONFIG.replace('agent_id = "a"\napproval', "approval", 1)
+            + "[auth]\nunauthenticated = true\n",
+            "auth.unauthenticated needs server.agent_id",
+        ),
+    ],
+)
+def test_who_calls_is_known_before_anything_is_served(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    path = str(written(tmp_path, text))
+    told = toolcell(*HTTP, "--config", path)
+    line = toolcell(*HTTP, "--json", "--config", path)
+
+    assert (told.returncode, told.stdout, told.stderr.count(b"\n")) == (2, b"", 1)
+    assert why in told.stderr.decode()
+    assert (line.returncode, line.stdout) == (2, b"")
+    assert json.loads(line.stderr)["error"]["kind"] == "config"
+
+
+def test_the_example_serves_over_http(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "toolcell.toml").read_text()
+    with http_process(written(tmp_path, text)) as (url, process):
+        assert url.endswith("/mcp")
+        process.terminate()
+        process.communicate(timeout=60)
+
+    assert process.returncode == 0
+
+
+def test_an_error_in_groups_is_itself() -> None:
+    error = ConfigError("one")
+    group = BaseExceptionGroup("", [BaseExceptionGroup("", [error])])
+
+    assert commands._own(group) is error
+
+
+def test_what_nobody_foresaw_keeps_its_traceback() -> None:
+    group = ExceptionGroup("", [InvalidInputError("one"), RuntimeError("two")])
+    with pytest.raises(ExceptionGroup) as raised:
+        commands._own(group)
+
+    assert raised.value is group
