@@ -20,7 +20,7 @@ from toolcell.core import (
     ToolValidationError,
 )
 
-from .exit_codes import EXIT_BAD_INPUT, EXIT_COULD_NOT_RUN
+from .exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_COULD_NOT_RUN
 from .show import tell_error
 from .streams import OutputError, drop_output, flush_streams
 
@@ -64,9 +64,10 @@ def run_command() -> None:
         finally:
             flush_streams()
     except OutputError as error:
-        with contextlib.suppress(OutputError):
-            told = ErrorInfo(kind="output", message=str(error))
-            tell_error(told, as_json=as_json)
+        if error.exit_code != EXIT_BROKEN_PIPE:
+            with contextlib.suppress(OutputError):
+                told = ErrorInfo(kind="output", message=str(error))
+                tell_error(told, as_json=as_json)
         drop_output()
         raise SystemExit(error.exit_code) from None
 
@@ -77,7 +78,7 @@ def _run(*, as_json: bool) -> None:
         app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS.keys())
         raise SystemExit(app(standalone_mode=not as_json))
     except (ToolcellError, BaseExceptionGroup) as raised:
-        error = _own(raised)
+        error = typed_error(raised)
         tell_error(ErrorInfo.of(error), as_json=as_json)
         bad_input = isinstance(error, _BAD_INPUT)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
@@ -88,7 +89,7 @@ def _run(*, as_json: bool) -> None:
         raise SystemExit(EXIT_BAD_INPUT) from None
 
 
-def _own(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
+def typed_error(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
     """Return the typed error in what was raised; task groups wrap theirs.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -64,6 +65,8 @@ max_concurrency = 4
 budgets = [{ unit = "wall_ms", limit = 3_600_000, window = "day" }]
 """
 
+_SUM = '{"expression": "6 * 7"}'
+
 
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = DEFAULT_CONFIG,
@@ -82,5 +85,6 @@ def init(
     if as_json:
         print(json.dumps({"path": str(path)}))
     else:
-        print(f"wrote {path}; try: toolcell call calculate --agent assistant")
-        print("""    --args '{"expression": "6 * 7"}'""")
+        where = "" if path == DEFAULT_CONFIG else f" --config {shlex.quote(str(path))}"
+        print(f"wrote {path}; try:")
+        print(f"toolcell call calculate --agent assistant --args '{_SUM}'{where}")

@@ -19,7 +19,6 @@ from anyio.from_thread import BlockingPortal
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.sandbox import (
     Artifact,
-    Described,
     ExecutionResult,
     SandboxManager,
     Session,
@@ -28,6 +27,7 @@ from toolcell.sandbox import (
 from .artifacts import FolderArtifacts
 from .run_command import LiveView, summary
 from .safe_text import safe
+from .show import show_value
 
 T = TypeVar("T")
 _INSIST_SECONDS = 1.0
@@ -166,11 +166,7 @@ class Repl:
 
     def _show(self, result: ExecutionResult) -> None:
         self._inputs += 1
-        value = result.value
-        if isinstance(value, Described):
-            print(safe(value.repr))
-        elif value is not None:
-            print(safe(repr(value)))
+        show_value(result)
         for line in (*result.reasons, *result.warnings):
             _complain(line)
         # Files stay in a session, and come again with each run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +27,9 @@ _EXIT_BY_STATUS = {
     "cancelled": 130,
 }
 
-_LANGUAGES = {".sh": "bash"} | dict.fromkeys(
-    (".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"), "node"
-)
+_STDIN_BYTES = 33_554_432
+"""Of standard input for a program. More is refused."""
+
 _Package = Annotated[
     list[str] | None,
     typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
@@ -41,10 +42,17 @@ _Build = Annotated[
 
 def run(
     file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGS", help="Its arguments; after -- options, too."),
+    ] = None,
     backend: Backend = "auto",
     language: Annotated[
-        str | None, typer.Option(help="python, bash or node; else by the file's name")
+        str | None, typer.Option(help="python, bash or node; else by the file's name.")
     ] = None,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Pass standard input on, read to its end.")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
     memory: Memory = 256,
     input_: Annotated[
@@ -74,28 +82,48 @@ def run(
     ] = False,
 ) -> None:
     """Run a program in a cell of its own."""
+    from .programs import program_of
     from .run_command import RunOptions, run_program
 
+    text = read_program(file)
+    code, language = program_of(file, text, language)
+    name = _name(file)
     options = RunOptions(
-        code=read_program(file),
-        language=language or _LANGUAGES.get(Path(file).suffix, "python"),
+        code=code,
+        language=language,
+        argv=[name, *(args or [])],
+        stdin=_read_stdin(file) if stdin else None,
+        shows_value=file == "-" and sys.stdout.isatty(),
         inputs=dict(parse_input(text) for text in input_ or []),
         config={
             "backend": backend,
             "minimum_isolation": isolation,
             "runtime": runtime,
-            "limits": {"wall_seconds": timeout, "memory_mb": memory},
+            "limits": {
+                "wall_seconds": timeout,
+                "memory_mb": memory,
+                **({"code_bytes": _STDIN_BYTES} if stdin else {}),
+            },
             **({"image": image} if image else {}),
             "package_rules": {"allow": package or [], "build": build or []},
             **({"network": _network(allow_host)} if allow_host else {}),
         },
-        files=dict(read_file(text) for text in file_ or []),
+        files={
+            **({} if file == "-" else {name: text.encode()}),
+            **dict(read_file(text) for text in file_ or []),
+        },
         packages=package or [],
         out=out,
         as_json=as_json,
     )
     status, exit_code, signal_name = run_program(options)
     raise typer.Exit(exit_code_of(status, exit_code, signal_name))
+
+
+def _name(file: str) -> str:
+    """Return what the program is called in its cell."""
+    name = "main.py" if file == "-" else Path(file).name
+    return name if name.isprintable() else "main.py"
 
 
 def _network(hosts: list[str]) -> dict[str, Any]:
@@ -116,6 +144,12 @@ def read_program(file: str) -> str:
         ) from None
 
 
+def _read_stdin(file: str) -> bytes:
+    if file == "-":
+        raise InvalidInputError("standard input is the program already")
+    return _read("standard input", _STDIN_BYTES, 0)
+
+
 def read_file(text: str) -> tuple[str, bytes]:
     """Return the path in the work dir and the bytes of LOCAL[:PATH]."""
     from toolcell.sandbox import Limits
@@ -131,7 +165,9 @@ def _read(file: str, most: int, source: str | int) -> bytes:
     except FileNotFoundError:
         raise InvalidInputError(f"there is no file {file}") from None
     except IsADirectoryError:
-        raise InvalidInputError(f"{file} is a directory") from None
+        raise InvalidInputError(
+            f"{file} is a directory", hint="name a file; --file takes one file each"
+        ) from None
     except OSError as error:
         raise InvalidInputError(f"cannot read {file}: {error.strerror}") from None
     if len(data) > most:

@@ -21,8 +21,9 @@ from toolcell.sandbox import (
 
 from .interrupts import run_async
 from .progress import progress
+from .run_hints import hints
 from .safe_text import safe
-from .show import tell
+from .show import show_value, tell
 
 _MAX_UNREACHED = 10
 
@@ -35,6 +36,9 @@ class RunOptions:
     language: str
     inputs: dict[str, Any]
     config: dict[str, Any]
+    argv: list[str]
+    stdin: bytes | None
+    shows_value: bool
     files: dict[str, bytes] = field(default_factory=dict)
     packages: list[str] = field(default_factory=list)
     out: Path | None = None
@@ -58,7 +62,15 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     else:
         for reason in result.reasons:
             tell(f"refused: {reason}", as_json=False)
-        for line in (*result.warnings, *unreached(result), summary(result)):
+        if options.shows_value:
+            show_value(result)
+        helps = hints(
+            result,
+            has_network=config.network.mode == "allow",
+            has_stdin=options.stdin is not None,
+            saved=options.out is not None,
+        )
+        for line in (*result.warnings, *unreached(result), *helps, summary(result)):
             tell(line, as_json=False)
     return result.status, result.exit_code, result.signal
 
@@ -77,6 +89,8 @@ async def _run(
             language=options.language,  # type: ignore[arg-type] # checked by run
             inputs=options.inputs,
             files=options.files,
+            argv=options.argv,
+            stdin=options.stdin,
             packages=options.packages,
             on_output=view.show if view else None,
         )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from toolcell.core import ErrorInfo
 
 from .safe_text import safe
+
+if TYPE_CHECKING:
+    from toolcell.sandbox import ExecutionResult
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -26,6 +30,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in shown:
         table.add_row(*map(Text, row))
     Console().print(table)
+
+
+def show_value(result: ExecutionResult) -> None:
+    """Print the value of the last expression, if it has one, as Python shows it."""
+    from toolcell.sandbox import Described
+
+    value = result.value
+    if isinstance(value, Described):
+        print(safe(value.repr))
+    elif value is not None:
+        print(safe(repr(value)))
 
 
 def tell(text: str, *, as_json: bool) -> None:

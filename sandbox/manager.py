@@ -29,7 +29,7 @@ from .files import WorkDir
 from .function_source import call_program, returned
 from .look_ups import LookUps
 from .pool import Pool, PoolStats
-from .program import check_kinds, make_program, refused
+from .program import check_kinds, make_program, refused, with_arguments
 from .result import ExecutionResult
 from .selection import check_strength, open_backend
 from .session import Session
@@ -148,6 +148,8 @@ class SandboxManager:
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
         files: Mapping[str, bytes | str] | None = None,
+        argv: Sequence[str] = (),
+        stdin: bytes | None = None,
         secrets: Mapping[str, SecretStr] | None = None,
         packages: Sequence[str] = (),
         agent_id: str | None = None,
@@ -167,6 +169,11 @@ class SandboxManager:
             limits: Narrower limits for this run; what is not set in them, and
                 None, takes the manager's.
             files: Files of the work dir, by path.
+            argv: The program's name and its arguments, text without NUL, at most
+                `code_bytes` together; `sys.argv`. If the name is one of `files`, it
+                is Python's `__file__`, too. Bash and node take the arguments alone.
+            stdin: What it finds on its standard input, at most `code_bytes`; None is
+                nothing.
             calls: What the program may call here, as `tools.<name>(...)`.
             secrets: Environment variables of this run alone, at most 65,536 bytes
                 together. They reach the program, and through it whatever it
@@ -187,9 +194,10 @@ class SandboxManager:
             SandboxUnavailableError: There is no cell to be had.
             CellLostError: The cell went away during the run.
         """
-        program = self._program(
+        program = self.program(
             code, language, inputs, limits, final=True, secrets=secrets, calls=calls
         )
+        program = with_arguments(program, argv, stdin)
         rules = self.narrowed(network)
         if rules.mode == "allow":
             program = self.reaching_out(program, rules, on_connection, agent_id)
@@ -234,7 +242,7 @@ class SandboxManager:
             return program
         return replace(program, packages=await self.install(packages))
 
-    def _program(
+    def program(
         self,
         code: str,
         language: Language,
@@ -247,6 +255,7 @@ class SandboxManager:
         secrets: Mapping[str, SecretStr] | None = None,
         calls: HostCalls | None = None,
     ) -> Program:
+        """Check and pack a program for a cell."""
         check_kinds(
             inputs=(inputs, Mapping),
             limits=(limits, Limits),
@@ -262,31 +271,6 @@ class SandboxManager:
             own if limits is None else own.narrowed_by(limits),
             restricted=restricted,
             final=final,
-            branch=branch,
-            streamed=streamed,
-            secrets=secrets,
-            calls=calls,
-        )
-
-    def session_program(
-        self,
-        code: str,
-        language: Language,
-        inputs: Mapping[str, Any] | None,
-        limits: Limits | None,
-        *,
-        branch: str | None,
-        streamed: bool,
-        secrets: Mapping[str, SecretStr] | None = None,
-        calls: HostCalls | None = None,
-    ) -> Program:
-        """Check and pack a program for a session's cell."""
-        return self._program(
-            code,
-            language,
-            inputs,
-            limits,
-            final=False,
             branch=branch,
             streamed=streamed,
             secrets=secrets,
@@ -315,7 +299,7 @@ class SandboxManager:
 
         Arguments and errors are those of `run`.
         """
-        program = self._program(
+        program = self.program(
             code,
             language,
             inputs,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from pydantic import SecretStr
@@ -14,6 +16,7 @@ from toolcell.core import InvalidInputError
 
 from . import code_policy
 from .call_server import HostCalls
+from .cell.arguments import ARGV, STDIN
 from .cell.frames import FrameError, strict_json
 from .cell.runner import SECRETS
 from .cell_client import Language, Program
@@ -104,6 +107,48 @@ def make_program(
         streamed=streamed,
         calls=calls,
     )
+
+
+def with_arguments(
+    program: Program, argv: Sequence[str], stdin: bytes | None
+) -> Program:
+    """Return a program with arguments and a standard input.
+
+    Raises:
+        InvalidInputError: They are of other kinds, or larger than `code_bytes`.
+    """
+    if not argv and stdin is None:
+        return program
+    check_kinds(stdin=(stdin, bytes))
+    values = json.loads(program.inputs or b"{}")
+    if argv:
+        values[ARGV] = _words(argv, program.limits.code_bytes)
+    if stdin is not None:
+        _fits("the standard input", len(stdin), program.limits.code_bytes)
+        values[STDIN] = base64.b64encode(stdin).decode()
+    return replace(program, inputs=json.dumps(values).encode())
+
+
+def _words(argv: Sequence[str], most: int) -> list[str]:
+    words = list(argv)
+    if isinstance(argv, str) or not all(isinstance(each, str) for each in words):
+        raise InvalidInputError("argv must be a list of str")
+    try:
+        size = sum(len(each.encode()) for each in words)
+    except UnicodeEncodeError:
+        raise InvalidInputError("an argument is not valid Unicode") from None
+    if any("\0" in each for each in words):
+        raise InvalidInputError("arguments must not hold a NUL character")
+    _fits("the arguments", size, most)
+    return words
+
+
+def _fits(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise InvalidInputError(
+            f"{what}: {size} bytes, the limit is {most}",
+            hint="raise limits.code_bytes, or pass a file",
+        )
 
 
 def _encode(code: str, limits: Limits) -> bytes:

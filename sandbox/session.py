@@ -216,11 +216,12 @@ class Session:
                 "'process' isolation keeps no state", hint="use fresh=True"
             )
         branch = None if fresh or language != "python" else self._branch
-        return self._manager.session_program(
+        return self._manager.program(
             code,
             language,
             inputs,
             limits,
+            final=False,
             secrets=secrets,
             branch=branch,
             streamed=streamed,

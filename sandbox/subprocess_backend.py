@@ -54,6 +54,7 @@ _SHOWN = (
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
     "/etc/alternatives",
+    "/etc/fonts",
     # The public certificates of the system, for programs that may reach out.
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",

@@ -63,5 +63,9 @@ FINDINGS = {
     "N17": "imports on Windows end in ModuleNotFoundError",
     "N18": "a draining server loses a finished call",
     "N20": "there is no --version",
+    "N21": "the command that init suggests cannot be pasted",
+    "N22": "run - shows no last value on a terminal",
+    "N23": "a reader that leaves is told as an error",
     "N24": "tests fail under nohup",
+    "N26": "plots complain about fonts",
 }

@@ -28,7 +28,6 @@ allow = ["calculate"]
 """
 RUN = "run program.py --backend subprocess"
 FULL = "toolcell: cannot write the output: No space left on device\n"
-BROKEN = "toolcell: cannot write the output: Broken pipe\n"
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def test_output_that_is_lost_is_told(folder: Path, line: str) -> None:
     full, broken = shell(f"{line} >/dev/full"), without_reader(line)
 
     assert (full.returncode, full.stderr) == (4, FULL)
-    assert (broken.returncode, broken.stderr) == (141, BROKEN)
+    assert (broken.returncode, broken.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("line", [RUN, "doctor", "tools list", "clean", "audit verify"])

@@ -139,8 +139,8 @@ async def test_the_next_run_of_the_same_cell_has_nothing(
     limits = sandbox.config.limits
 
     def packed(code: str, given: dict[str, SecretStr] | None = None) -> Any:
-        return sandbox.session_program(
-            code, "python", None, None, branch=branch, streamed=False, secrets=given
+        return sandbox.program(
+            code, "python", None, None, final=False, branch=branch, secrets=given
         )
 
     async with sandbox._cell(limits, None) as cell:

@@ -61,12 +61,12 @@ def test_an_error_in_groups_is_itself() -> None:
     error = ConfigError("one")
     group = BaseExceptionGroup("", [BaseExceptionGroup("", [error])])
 
-    assert commands._own(group) is error
+    assert commands.typed_error(group) is error
 
 
 def test_what_nobody_foresaw_keeps_its_traceback() -> None:
     group = ExceptionGroup("", [InvalidInputError("one"), RuntimeError("two")])
     with pytest.raises(ExceptionGroup) as raised:
-        commands._own(group)
+        commands.typed_error(group)
 
     assert raised.value is group

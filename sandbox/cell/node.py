@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 from . import signals
 
@@ -29,7 +30,7 @@ const {inspect} = require('node:util'), {pathToFileURL} = require('node:url');
 const {stripTypeScriptTypes} = require('node:module');
 const text = fs.readFileSync(SCRIPT_FD, 'utf8');
 fs.closeSync(SCRIPT_FD);
-const {code, inputs} = JSON.parse(text);
+const {code, inputs, args} = JSON.parse(text);
 const NAME = 'main.js', MAX = 524288, LOOSE =
   /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 let value, failure, finished = false, drained = false;
@@ -134,7 +135,11 @@ function understood() {
   try {
     return parsed(code);
   } catch (error) {
-    if (!stripTypeScriptTypes) throw error;
+    if (!stripTypeScriptTypes) {
+      error.message += ' (TypeScript needs node 22.13 or newer; this is ' +
+        process.version + ')';
+      throw error;
+    }
     let plain;
     try {
       plain = quietly(() => stripTypeScriptTypes(code));
@@ -144,7 +149,7 @@ function understood() {
     return parsed(plain);
   }
 }
-process.argv = [process.argv[0], NAME];
+process.argv = [process.argv[0], NAME, ...args];
 Object.assign(globalThis, inputs);
 const program = understood();
 if (program instanceof vm.Script) {
@@ -168,7 +173,8 @@ def run(node: str, memory_mb: int, code: bytes, inputs: dict[str, Any]) -> int:
     """Replace this process by node; inputs become global variables."""
     text = code.decode("utf-8")
     script = os.memfd_create("script", 0)
-    data = json.dumps({"code": text, "inputs": inputs}).encode()
+    asked = {"code": text, "inputs": inputs, "args": sys.argv[1:]}
+    data = json.dumps(asked).encode()
     view = memoryview(data)
     while view:
         view = view[os.write(script, view) :]

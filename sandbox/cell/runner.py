@@ -22,7 +22,7 @@ import time
 import traceback
 import types
 
-from . import bridge, displays, live, node, packages, signals, values
+from . import arguments, bridge, displays, live, node, packages, signals, values
 from .confine import ConfineError, confine, limit_memory, set_rlimits
 from .descriptors import place
 from .frames import RUN_DEFAULTS
@@ -247,6 +247,7 @@ def _read_request(first: bytes) -> dict[str, Any]:
     request = _asked(header)
     inputs: dict[str, Any] = _from_json(named.decode()) if named else {}
     secrets = {**request["variables"], **inputs.pop(SECRETS, {})}
+    arguments.take(inputs, _home)
     if request["packages"]:
         packages.use(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}
@@ -286,9 +287,9 @@ def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
     os.close(RESULT_FD)
     os.dup2(script, RESULT_FD)
     os.close(script)
-    arguments = ["bash", "--norc", "--noprofile", f"/dev/fd/{RESULT_FD}"]
+    shell = ["bash", "--norc", "--noprofile", f"/dev/fd/{RESULT_FD}", *sys.argv[1:]]
     try:
-        os.execvp("bash", arguments)
+        os.execvp("bash", shell)
     except OSError as error:
         os.write(2, f"toolcell: cannot start bash: {error}\n".encode())
         return 127

@@ -1,0 +1,78 @@
+"""What `toolcell run` is given: a file, its language, and notebooks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from toolcell.core import InvalidInputError
+
+_BY_SUFFIX = {
+    ".py": "python",
+    ".sh": "bash",
+    ".bash": "bash",
+    **dict.fromkeys((".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"), "node"),
+}
+_BY_INTERPRETER = {"python": "python", "bash": "bash", "sh": "bash", "node": "node"}
+_SHEBANG = re.compile(r"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(?:\S*/)?([A-Za-z]+)")
+_NOTEBOOK = ".ipynb"
+_NOT_PYTHON = re.compile(r"^\s*[%!]", re.M)
+
+
+def program_of(file: str, text: str, language: str | None) -> tuple[str, str]:
+    """Return what runs of a file's text, and in which language.
+
+    Raises:
+        InvalidInputError: It is in a language that nobody named or that none is.
+    """
+    if language is not None:
+        return text, language
+    suffix = Path(file).suffix.lower()
+    if suffix == _NOTEBOOK:
+        return _code_of(file, text), "python"
+    if file == "-":
+        return text, "python"
+    shebang = _SHEBANG.match(text)
+    known = _BY_SUFFIX.get(suffix)
+    if known is None and not suffix and shebang:
+        known = _BY_INTERPRETER.get(shebang[1].lower())
+    if known is None:
+        raise InvalidInputError(
+            f"{os.path.basename(file)} does not say that it is Python, bash, "
+            "JavaScript or TypeScript",
+            hint="pass --language python, bash or node to run it as that",
+        )
+    return text, known
+
+
+def _code_of(file: str, text: str) -> str:
+    """Return the code cells of a notebook as one program."""
+    try:
+        notebook = json.loads(text)
+        told = notebook.get("metadata", {}).get("kernelspec", {})
+        language = told.get("language", "python")
+        cells = [_source(each) for each in notebook["cells"] if _is_code(each)]
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        raise InvalidInputError(f"{file} is not a notebook of version 4") from None
+    if language != "python":
+        raise InvalidInputError(f"{file} is a notebook in {language}, not in Python")
+    for number, cell in enumerate(cells, 1):
+        if magic := _NOT_PYTHON.search(cell):
+            line = cell[magic.start() :].strip().partition("\n")[0]
+            raise InvalidInputError(
+                f"code cell {number} of {file} is not all Python: {line}",
+                hint="commands of IPython are not run; take them out",
+            )
+    return "\n\n".join(cells)
+
+
+def _is_code(cell: Any) -> bool:
+    return bool(cell["cell_type"] == "code")
+
+
+def _source(cell: Any) -> str:
+    source = cell["source"]
+    return source if isinstance(source, str) else "".join(source)
