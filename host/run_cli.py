@@ -38,48 +38,56 @@ _Build = Annotated[
     list[str] | None,
     typer.Option(help="A package to build from its source, in a cell."),
 ]
+_Args = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="Its arguments; after -- options, too."),
+]
+_Language = Annotated[
+    str | None, typer.Option(help="python, bash or node; else by the file's name.")
+]
+_Stdin = Annotated[
+    bool, typer.Option("--stdin", help="Pass standard input on, read to its end.")
+]
+_Input = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
+]
+_File = Annotated[
+    list[str] | None,
+    typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
+]
+_Out = Annotated[
+    Path | None, typer.Option(help="A new folder for the program's artifacts.")
+]
+_Isolation = Annotated[
+    str,
+    typer.Option(
+        help="The weakest accepted: kernel, container, namespaces or process."
+    ),
+]
+_AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON line only.")
+]
 
 
 def run(
     file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGS", help="Its arguments; after -- options, too."),
-    ] = None,
+    args: _Args = None,
     backend: Backend = "auto",
-    language: Annotated[
-        str | None, typer.Option(help="python, bash or node; else by the file's name.")
-    ] = None,
-    stdin: Annotated[
-        bool, typer.Option("--stdin", help="Pass standard input on, read to its end.")
-    ] = False,
+    language: _Language = None,
     timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
     memory: Memory = 256,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
-    ] = None,
-    file_: Annotated[
-        list[str] | None,
-        typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
-    ] = None,
+    input_: _Input = None,
+    file_: _File = None,
+    stdin: _Stdin = False,
     package: _Package = None,
     build: _Build = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A new folder for the program's artifacts.")
-    ] = None,
+    out: _Out = None,
     image: Image = None,
     runtime: Runtime = None,
-    isolation: Annotated[
-        str,
-        typer.Option(
-            help="The weakest accepted: kernel, container, namespaces or process."
-        ),
-    ] = "namespaces",
+    isolation: _Isolation = "namespaces",
     allow_host: AllowHost = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON line only.")
-    ] = False,
+    as_json: _AsJson = False,
 ) -> None:
     """Run a program in a cell of its own."""
     from .programs import program_of
