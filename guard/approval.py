@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import unicodedata
@@ -14,6 +15,7 @@ from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolCall
 
+from .approver_view import ApproverView
 from .facts import CallFacts, call_hash, canonical_json
 from .redaction import Redactor
 
@@ -85,25 +87,52 @@ class ApprovalRequest:
         """Whether the tool runs what its arguments say, by its tags and names."""
         return is_shell_like(self.call, self.facts)
 
-    def to_display(self, redactor: Redactor | None = None) -> str:
-        """Return lines for a person: nothing in them can act on a terminal.
+    @property
+    def code(self) -> str:
+        """What an approval has to name that has seen the hidden parts opened."""
+        return hashlib.sha256(f"opened {self.id} {self.digest}".encode()).hexdigest()[
+            :12
+        ]
+
+    def view(self, redactor: Redactor | None = None) -> ApproverView:
+        """Return the arguments as an approver sees them before hidden parts are opened.
 
         Args:
-            redactor: Hides secrets; default `Redactor()`.
+            redactor: Says what looks like a secret; default `Redactor()`.
+        """
+        return ApproverView(self.call.arguments, redactor or Redactor())
+
+    def to_display(
+        self, redactor: Redactor | None = None, *, opened: bool = False
+    ) -> str:
+        """Return lines for a person: nothing in them can act on a terminal.
+
+        Nothing is cut. What looks like a secret is hidden, its length told.
+
+        Args:
+            redactor: Says what looks like a secret; default `Redactor()`.
+            opened: Whether to hide nothing, and to tell the `code` for an approval.
         """
         redact = redactor or Redactor()
+        view = self.view(redact)
         expires = datetime.fromtimestamp(int(self.expires_at), UTC)
         lines = {
             "request": self.id,
             "agent": self.call.agent_id,
             "run": self.run_id,
             "tool": f"{self.call.name} {self.version}".rstrip(),
-            "arguments": self.call.arguments,
+            "arguments": None,
             "rule": self.rule,
             "expires": f"{expires:%Y-%m-%d %H:%M:%S} UTC",
         }
-        shown = ((name, redact(value)) for name, value in lines.items())
-        return "\n".join(f"{name}: {_safe(value)}" for name, value in shown)
+        shown = {name: redact(value) for name, value in lines.items()}
+        shown["arguments"] = self.call.arguments if opened else view.shown
+        if opened:
+            shown["code"] = self.code
+        elif view.hidden:
+            parts = ", ".join(f"{each.path} {each}" for each in view.hidden)
+            shown["hidden"] = f"{len(view.hidden)} parts, to be opened first: {parts}"
+        return "\n".join(f"{name}: {_safe(value)}" for name, value in shown.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +172,11 @@ class Approve:
 
     grant: Grant | None = None
     """Leave for further calls; default none."""
+
+    code: str | None = None
+    """`ApprovalRequest.code`, which is told with the opened request: the approver has
+    seen its hidden parts. An approval of hidden parts without it does not count, except
+    with `arguments` of the approver's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,12 @@ from .approval import (
     is_shell_like,
 )
 from .approval_store import ApprovalRecord, ApprovalStore
+from .approver_view import told
 from .audit import AuditLog
 from .clock import Clock
 from .decision import Decision
 from .facts import CallFacts, call_hash
+from .redaction import Redactor
 
 
 class ApprovalDesk:
@@ -34,14 +36,20 @@ class ApprovalDesk:
     Args:
         store: Where they are kept.
         audit: Where they are recorded; None: nowhere.
+        redactor: Says which parts of a request are hidden.
         clock: Seconds since 1970 (UTC).
     """
 
     def __init__(
-        self, store: ApprovalStore, audit: AuditLog | None, clock: Clock
+        self,
+        store: ApprovalStore,
+        audit: AuditLog | None,
+        redactor: Redactor,
+        clock: Clock,
     ) -> None:
         self.store = store
         self.audit = audit
+        self.redactor = redactor
         self.clock = clock
 
     def standing(self, call: ToolCall, facts: CallFacts) -> Answer:
@@ -88,6 +96,7 @@ class ApprovalDesk:
             **_named(request),
             run_id=facts.run_id,
             arguments=call.arguments,
+            hidden=told(request.view(self.redactor).hidden),
             rule=request.rule,
             expires_at=request.expires_at,
         )
@@ -106,6 +115,8 @@ class ApprovalDesk:
         self._check_approver(request, reply.approver, automatic=automatic)
         edited, grant, reason = None, None, ""
         if isinstance(reply, Approve):
+            if reply.arguments is None and not automatic:
+                self._check_seen(request, reply)
             call = request.call
             if reply.arguments is not None:
                 call = with_arguments(call, reply.arguments)
@@ -127,6 +138,7 @@ class ApprovalDesk:
             automatic=automatic,
             reason=reason,
             arguments=edited,
+            opened=isinstance(reply, Approve) and reply.code == request.code,
             **_granted(grant),
         )
         if not self.store.answer(
@@ -140,6 +152,30 @@ class ApprovalDesk:
             record=record,
         ):
             raise InvalidInputError(f"the request {request_id!r} no longer waits")
+
+    def reveal(self, request_id: str, by: str) -> ApprovalRequest:
+        """Return a request for its hidden parts to be opened; who does is recorded.
+
+        Raises:
+            InvalidInputError: It does not wait, or may not be answered by this name.
+        """
+        found = self.store.get(request_id)
+        if found is None or found.status != "pending":
+            raise InvalidInputError(f"no request {request_id!r} waits")
+        request = found.request
+        self._check_approver(request, by, automatic=False)
+        hidden = told(request.view(self.redactor).hidden)
+        self._record("approval_opened", **_named(request), by=by, hidden=hidden)
+        return request
+
+    def _check_seen(self, request: ApprovalRequest, reply: Approve) -> None:
+        hidden = request.view(self.redactor).hidden
+        if hidden and reply.code != request.code:
+            raise InvalidInputError(
+                f"{len(hidden)} parts of the request are hidden",
+                hint=f"see `toolcell approvals show {request.id} --reveal`, "
+                "and approve with the code that it tells",
+            )
 
     def use(self, answer: Answer) -> bool:
         """Use an approval up; return whether it was there."""

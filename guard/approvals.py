@@ -23,7 +23,12 @@ import anyio.lowlevel
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from toolcell.core import ConfigError, StoreUnavailableError, ToolCall
+from toolcell.core import (
+    ConfigError,
+    InvalidInputError,
+    StoreUnavailableError,
+    ToolCall,
+)
 
 from .approval import (
     Answer,
@@ -40,6 +45,7 @@ from .audit import AuditLog
 from .clock import Clock, steady_time
 from .decision import Decision
 from .facts import CallFacts
+from .redaction import Redactor
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -89,6 +95,8 @@ class Approvals:
             further calls of the agent are refused without asking.
         profile: `development` lets an `AutoApprove` in; default `production`.
         audit: Where requests and answers are recorded; a guard fills in its own.
+        redactor: Says which parts of a request are hidden from approvers until they
+            are opened; default `Redactor()`.
         clock: Seconds since 1970 (UTC).
 
     Raises:
@@ -106,6 +114,7 @@ class Approvals:
         max_pending: int = 100,
         profile: Literal["production", "development"] = "production",
         audit: AuditLog | None = None,
+        redactor: Redactor | None = None,
         clock: Clock = steady_time,
     ) -> None:
         if not (wait_seconds >= 0 and 0 < expiry_seconds and max_pending > 0):
@@ -117,7 +126,9 @@ class Approvals:
                     hint="ask a person, or choose the profile 'development'",
                 )
             _log.warning("calls are approved without a person, by %r", handler.by)
-        self._desk = ApprovalDesk(store or ApprovalStore(), audit, clock)
+        self._desk = ApprovalDesk(
+            store or ApprovalStore(), audit, redactor or Redactor(), clock
+        )
         self._handler = handler
         self._profile = profile
         self._answered_elsewhere = answered_elsewhere
@@ -140,6 +151,11 @@ class Approvals:
     @audit.setter
     def audit(self, audit: AuditLog | None) -> None:
         self._desk.audit = audit
+
+    @property
+    def redactor(self) -> Redactor:
+        """Says which parts of a request are hidden."""
+        return self._desk.redactor
 
     async def peek(self, call: ToolCall, facts: CallFacts) -> Answer:
         """Return what stands about a call; asks nobody and uses nothing up.
@@ -215,6 +231,16 @@ class Approvals:
             StoreUnavailableError: The store did not answer.
         """
         await _in_thread(self._desk.answer, request_id, reply, automatic=False)
+
+    async def reveal(self, request_id: str, *, by: str) -> ApprovalRequest:
+        """Return a request for its hidden parts to be opened; who does is recorded.
+
+        Raises:
+            InvalidInputError: No such request waits, or `by` may not answer it.
+            AuditError: It cannot be recorded.
+            StoreUnavailableError: The store did not answer.
+        """
+        return await _in_thread(self._desk.reveal, request_id, by)
 
     async def pending(self) -> list[ApprovalRequest]:
         """Return the requests that wait for an answer, the oldest first."""
@@ -312,9 +338,7 @@ class Approvals:
         try:
             reply = await handler(request)
             if reply is not None:
-                await _in_thread(
-                    self._desk.answer, request.id, reply, automatic=automatic
-                )
+                await self._hand_in(request, reply, automatic=automatic)
         except Exception as error:  # noqa: BLE001 - whatever it raises, nobody approved
             # Its text may hold arguments of the call.
             _log.error("a handler of approvals failed: %s", type(error).__name__)
@@ -323,6 +347,14 @@ class Approvals:
             raise
         question.asked = False
         gone.set()
+
+    async def _hand_in(
+        self, request: ApprovalRequest, reply: Reply, *, automatic: bool
+    ) -> None:
+        try:
+            await _in_thread(self._desk.answer, request.id, reply, automatic=automatic)
+        except InvalidInputError as error:
+            _log.error("an answer does not count: %s", error)
 
 
 async def _in_thread(

@@ -150,6 +150,23 @@ class Redactor:
             return self._shortened(text)
         return _without_forms(text)
 
+    def secrets_in(self, text: str) -> list[tuple[int, int]]:
+        """Return where secrets are in a text of any length, from start to end each."""
+        found = [] if self._known is None else list(self._known.finditer(text))
+        spans = [match.span() for match in found]
+        lower = text.lower()
+        for words, form in _FORMS:
+            if any(word in lower for word in words):
+                group = "secret" if "secret" in form.groupindex else 0
+                spans += [match.span(group) for match in form.finditer(text)]
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(spans):
+            if merged and start <= merged[-1][1]:
+                start, last = merged.pop()
+                end = max(end, last)
+            merged.append((start, end))
+        return merged
+
     def _shortened(self, text: str) -> str:
         # A cut through a secret would leave a part that has no known form: what
         # stands at the cut goes as a whole.

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,13 @@ from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .show import print_table
 
 if TYPE_CHECKING:
-    from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
+    from toolcell.guard import (
+        ApprovalRequest,
+        Approvals,
+        Approve,
+        Redactor,
+        Reject,
+    )
 
 approvals = typer.Typer(help="Calls that wait for a person.", no_args_is_help=True)
 
@@ -31,12 +38,15 @@ By = Annotated[
 @approvals.command("list")
 def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """List the requests that wait, the oldest first."""
-    waiting = run_async(_pending, config)
+    waiting, redactor = run_async(_pending, config)
     if as_json:
-        print(json.dumps([request_facts(each) for each in waiting]))
+        print(json.dumps([request_facts(each, redactor) for each in waiting]))
         return
     rows = [
-        (each.id, each.call.agent_id, each.call.name, _arguments(each))
+        (
+            *(each.id, each.call.agent_id, each.call.name),
+            json.dumps(each.view(redactor).shown),
+        )
         for each in waiting
     ]
     print_table(("request", "agent", "tool", "arguments"), rows)
@@ -44,15 +54,23 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
 
 @approvals.command()
 def show(
-    request: RequestId, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
+    request: RequestId,
+    config: ConfigPath = DEFAULT_CONFIG,
+    reveal: Annotated[
+        bool,
+        typer.Option(
+            "--reveal", help="Open hidden parts, which is recorded, and tell the code."
+        ),
+    ] = False,
+    by: By = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what exactly would be approved."""
-    found = {each.id: each for each in run_async(_pending, config)}.get(request)
-    if found is None:
-        raise InvalidInputError(
-            f"no request {request!r} waits", hint="see `toolcell approvals list`"
-        )
-    print(json.dumps(request_facts(found)) if as_json else found.to_display())
+    """Show what exactly would be approved; what looks like a secret is hidden."""
+    found, redactor = run_async(_find, config, request, _name(by) if reveal else None)
+    if as_json:
+        print(json.dumps(request_facts(found, redactor, opened=reveal)))
+    else:
+        print(found.to_display(redactor, opened=reveal))
 
 
 @approvals.command()
@@ -63,12 +81,16 @@ def approve(
     arguments: Annotated[
         str | None, typer.Option("--args", help="Run it with this JSON object instead.")
     ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(help="Of `show --reveal`; needed where parts are hidden."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Let the call run, once; it goes through the policy again."""
     from toolcell.guard import Approve
 
-    reply = Approve(approver=_name(by), arguments=_object(arguments))
+    reply = Approve(approver=_name(by), arguments=_object(arguments), code=code)
     _answer(config, request, reply, as_json=as_json)
 
 
@@ -119,9 +141,23 @@ async def _send(config: Path, request: str, reply: Approve | Reject) -> None:
         await desk.answer(request, reply)
 
 
-async def _pending(config: Path) -> list[ApprovalRequest]:
+async def _pending(config: Path) -> tuple[list[ApprovalRequest], Redactor]:
     async with _open(config) as desk:
-        return await desk.pending()
+        return await desk.pending(), desk.redactor
+
+
+async def _find(
+    config: Path, request: str, revealed_by: str | None
+) -> tuple[ApprovalRequest, Redactor]:
+    async with _open(config) as desk:
+        if revealed_by is not None:
+            return await desk.reveal(request, by=revealed_by), desk.redactor
+        for each in await desk.pending():
+            if each.id == request:
+                return each, desk.redactor
+    raise InvalidInputError(
+        f"no request {request!r} waits", hint="see `toolcell approvals list`"
+    )
 
 
 @asynccontextmanager
@@ -139,25 +175,32 @@ async def _open(path: Path) -> AsyncIterator[Approvals]:
         yield open_guard(config, os.environ, stack).approvals
 
 
-def request_facts(request: ApprovalRequest) -> dict[str, Any]:
-    """Return a request as JSON values, redacted."""
-    from toolcell.guard import Redactor
+def request_facts(
+    request: ApprovalRequest, redactor: Redactor, *, opened: bool = False
+) -> dict[str, Any]:
+    """Return a request as JSON values, what looks like a secret hidden.
 
+    Args:
+        request: The request.
+        redactor: Says what looks like a secret.
+        opened: Whether nothing is hidden, and the code for an approval is told.
+    """
+    view = request.view(redactor)
+    seen: dict[str, Any] = {"arguments": view.shown}
+    if opened:
+        seen = {"arguments": request.call.arguments, "code": request.code}
     return {
         "id": request.id,
         "agent_id": request.call.agent_id,
         "run_id": request.run_id,
         "tool": request.call.name,
         "version": request.version,
-        "arguments": Redactor()(request.call.arguments),
+        **seen,
+        "hidden": [] if opened else [asdict(each) for each in view.hidden],
         "rule": request.rule,
         "asked_at": request.asked_at,
         "expires_at": request.expires_at,
     }
-
-
-def _arguments(request: ApprovalRequest) -> str:
-    return json.dumps(request_facts(request)["arguments"])
 
 
 def _name(by: str | None) -> str:

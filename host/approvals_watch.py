@@ -20,6 +20,7 @@ from .stdin_lines import stdin_lines
 
 _LOOK_SECONDS = 0.5
 _QUESTION = "approve? [y]es, [n]o, anything else leaves it waiting: "
+_QUESTION_OF_HIDDEN = "[o]pen the hidden parts, [n]o, anything else leaves it waiting: "
 
 
 class AnswerLine(FrozenModel):
@@ -28,18 +29,21 @@ class AnswerLine(FrozenModel):
     refusal_hint = '{"request": "ID", "answer": "approve"}'
 
     request: str
-    answer: Literal["approve", "deny"]
+    answer: Literal["approve", "deny", "reveal"]
     reason: str = ""
     """Told to the model, for `deny`."""
 
     arguments: dict[str, JsonValue] | None = None
     """What to run it with instead, for `approve`."""
 
+    code: str | None = None
+    """For `approve` where parts are hidden; `reveal` tells it."""
+
     def reply(self, by: str) -> Approve | Reject:
         """Return what a person says by it."""
         if self.answer == "deny":
             return Reject(approver=by, reason=self.reason)
-        return Approve(approver=by, arguments=self.arguments)
+        return Approve(approver=by, arguments=self.arguments, code=self.code)
 
 
 async def watch_lines(desk: Approvals, by: str) -> None:
@@ -78,23 +82,48 @@ async def watch_terminal(desk: Approvals, by: str) -> None:
         )
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
-            # What was typed before is no answer to this.
-            termios.tcflush(sys.stdin, termios.TCIFLUSH)
-            print(f"\n{request.to_display()}\n{_QUESTION}", end="", flush=True)
-            async with aclosing(stdin_lines()) as lines:
-                said = await anext(lines, None)
+            said = await _ask(desk, request, opened=False)
+            code = None
+            if said == "o" and await _opened(desk, request, by):
+                said, code = await _ask(desk, request, opened=True), request.code
             if said is None:
                 print()
                 return
-            await _reply(desk, request, by, said.strip().lower())
+            await _reply(desk, request, by, said, code)
 
 
-async def _reply(desk: Approvals, request: ApprovalRequest, by: str, said: str) -> None:
+async def _ask(
+    desk: Approvals, request: ApprovalRequest, *, opened: bool
+) -> str | None:
+    """Show a request; return the first letter of what is said, None at the end."""
+    # What was typed before is no answer to this.
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    hides = request.view(desk.redactor).hidden and not opened
+    question = _QUESTION_OF_HIDDEN if hides else _QUESTION
+    shown = request.to_display(desk.redactor, opened=opened)
+    print(f"\n{shown}\n{question}", end="", flush=True)
+    async with aclosing(stdin_lines()) as lines:
+        said = await anext(lines, None)
+    return None if said is None else said.strip().lower()[:1]
+
+
+async def _opened(desk: Approvals, request: ApprovalRequest, by: str) -> bool:
+    try:
+        await desk.reveal(request.id, by=by)
+    except InvalidInputError as error:
+        print(f"toolcell: {safe(str(error))}", file=sys.stderr)
+        return False
+    return True
+
+
+async def _reply(
+    desk: Approvals, request: ApprovalRequest, by: str, said: str, code: str | None
+) -> None:
     replies: dict[str, Approve | Reject] = {
-        "y": Approve(approver=by),
+        "y": Approve(approver=by, code=code),
         "n": Reject(approver=by),
     }
-    reply = replies.get(said[:1])
+    reply = replies.get(said)
     if reply is None:
         print("left waiting")
         return
@@ -123,12 +152,17 @@ async def _tell_new(desk: Approvals) -> None:
 
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
-            print(json.dumps(request_facts(request)), flush=True)
+            print(json.dumps(request_facts(request, desk.redactor)), flush=True)
 
 
 async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
+    from .approvals_cli import request_facts
+
     try:
         answer = AnswerLine.model_validate_json(line)
+        if answer.answer == "reveal":
+            request = await desk.reveal(answer.request, by=by)
+            return request_facts(request, desk.redactor, opened=True)
         reply = answer.reply(by)
         await desk.answer(answer.request, reply)
     except ToolcellError as error:

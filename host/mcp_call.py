@@ -55,6 +55,7 @@ class McpCall:
             ctx,
             caller,
             asked=params.input_responses is not None,
+            redactor=host.approvals.redactor,
             seconds=self._wait,
             park=self._park,
         )

@@ -15,7 +15,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from toolcell.core import GuardDeniedError, ToolcellError
-from toolcell.guard import ApprovalRequest, Approve, Reject
+from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject
 from toolcell.tools import inside_program
 
 from .host import Host
@@ -65,6 +65,7 @@ class AskClient:
         ctx: The request that makes the call.
         caller: Who makes it.
         asked: Whether the user was asked about this call already.
+        redactor: Says which parts of a request are hidden.
         seconds: How long others may answer when the user does not.
         park: Ends the call; its client makes it again, with or without the answer.
     """
@@ -75,12 +76,14 @@ class AskClient:
         caller: Caller,
         *,
         asked: bool,
+        redactor: Redactor,
         seconds: float,
         park: Callable[[], None],
     ) -> None:
         self._ctx = ctx
         self._caller = caller
         self._asked = asked
+        self._redactor = redactor
         self._seconds = seconds
         self._park = park
         self.request: ApprovalRequest | None = None
@@ -98,10 +101,12 @@ class AskClient:
         self.request = request
         if not self.can_ask or self._caller.approver is None:
             return None
-        if self._is_modern:
-            self._park()
-            return None
-        reply = await self._elicit(request, self._caller.approver)
+        reply = None
+        if self._shows_all(request):
+            if self._is_modern:
+                self._park()
+                return None
+            reply = await self._elicit(request, self._caller.approver)
         if reply is None:
             await anyio.sleep(self._seconds)
             self._park()
@@ -111,7 +116,13 @@ class AskClient:
         """Ask while the program runs: made again, it would do everything twice."""
         if not self.can_ask or self._is_modern or self._caller.approver is None:
             return None
+        if not self._shows_all(request):
+            return None
         return await self._elicit(request, self._caller.approver)
+
+    def _shows_all(self, request: ApprovalRequest) -> bool:
+        # Clients keep what they show: hidden parts are opened elsewhere.
+        return not request.view(self._redactor).hidden
 
     @property
     def _is_modern(self) -> bool:
@@ -122,7 +133,9 @@ class AskClient:
     ) -> Approve | Reject | None:
         try:
             answer = await self._ctx.session.elicit_form(
-                request.to_display(), _SCHEMA, related_request_id=self._ctx.request_id
+                request.to_display(self._redactor),
+                _SCHEMA,
+                related_request_id=self._ctx.request_id,
             )
         except (MCPError, ValidationError) as error:
             _log.warning("a client asked nobody: %s", type(error).__name__)
@@ -132,12 +145,14 @@ class AskClient:
     @property
     def asks_by_result(self) -> bool:
         """Whether the question is the result of the call, which is made again."""
+        if self.request is None or not self._shows_all(self.request):
+            return False
         return self._is_modern and self.can_ask
 
     def question(self, request: ApprovalRequest) -> types.InputRequiredResult:
         """Return the question as a result."""
         form = types.ElicitRequestFormParams(
-            message=request.to_display(), requested_schema=_SCHEMA
+            message=request.to_display(self._redactor), requested_schema=_SCHEMA
         )
         return types.InputRequiredResult(
             input_requests={ANSWER_KEY: types.ElicitRequest(params=form)},
@@ -149,8 +164,8 @@ def waits_for_approval(request: ApprovalRequest) -> dict[str, Any]:
     """Return the error of a call that nobody has approved yet."""
     return {
         "code": GuardDeniedError.kind,
-        "message": f"this call waits for approval as {request.id}; "
-        "make the same call again later",
+        "message": f"this call waits for approval as {request.id} "
+        "(`toolcell approvals`); make the same call again later",
         "retryable": True,
         "rule": request.rule,
         "reason": "approval_unavailable",

@@ -137,7 +137,7 @@ def open_guard(
     redactor = Redactor(secrets=secrets.values())
     make_folder(config)
     audit = open_audit(config, secrets, redactor, stack)
-    approvals = open_approvals(config, stack, audit)
+    approvals = open_approvals(config, stack, audit, redactor)
     guard = ActionGuard(
         config.all_policies(),
         store=open_store(config, secrets, stack),
@@ -189,7 +189,10 @@ def open_audit(
 
 
 def open_approvals(
-    config: HostConfig, stack: AsyncExitStack, audit: AuditLog | None
+    config: HostConfig,
+    stack: AsyncExitStack,
+    audit: AuditLog | None,
+    redactor: Redactor,
 ) -> Approvals:
     """Return who asks people. With a folder any process can answer."""
     settings, folder = config.approvals, config.state.folder
@@ -204,6 +207,7 @@ def open_approvals(
         max_pending=settings.max_pending,
         profile=config.profile,
         audit=audit,
+        redactor=redactor,
     )
 
 

@@ -228,6 +228,28 @@ def test_a_person_denies_with_a_reason(host: Command) -> None:
     assert host("approvals", "show", "none").code == 2
 
 
+@pytest.mark.finding("A19")
+def test_hidden_parts_are_opened_before_they_are_approved(host: Command) -> None:
+    code = "echo 1 # -----BEGIN PRIVATE KEY-----\necho hidden"
+    arguments = json.dumps({"command": code})
+    shell = ("call", "run_shell", "--agent", "assistant", "--args", arguments)
+    assert host(*shell, "--wait", "0.01").code == 3
+    [request] = host("approvals", "list", "--json").json
+    approve = ("approvals", "approve", request["id"], "--by", "anna")
+    show = ("approvals", "show", request["id"])
+    shown, unseen = host(*show), host(*approve)
+    opened = host(*show, "--reveal", "--by", "anna", "--json").json
+    done = host(*approve, "--code", opened["code"])
+
+    assert [part["path"] for part in request["hidden"]] == [f"command[9:{len(code)}]"]
+    assert "echo hidden" not in shown.out + host("approvals", "list").out
+    assert (unseen.code, "--reveal" in unseen.err) == (2, True)
+    assert (opened["arguments"], opened["hidden"]) == ({"command": code}, [])
+    assert done.code == 0
+    assert host(*shell, "--json").json["content"]["stdout"] == "1\nhidden\n"
+    assert "approval_opened" in host("audit", "tail").out
+
+
 def test_edited_arguments_are_what_runs(host: Command) -> None:
     shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
     assert host(*shell, "--wait", "0.01").code == 3

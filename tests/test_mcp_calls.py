@@ -294,6 +294,25 @@ async def test_anything_but_a_yes_is_a_no(
     assert len(answer.asked) == 1
 
 
+@pytest.mark.finding("A19")
+async def test_a_client_is_not_asked_about_what_it_would_not_show(
+    tmp_path: Path, mode: Any
+) -> None:
+    answer = answering("accept", approve=True)
+    code = "1 # -----BEGIN PRIVATE KEY-----\nprint('hidden')"
+    text = WITH_CODE.replace('ask = ["', 'ask = ["run_python", "')
+    async with (
+        served(tmp_path, approver="anna", text=text) as server,
+        client_of(server, mode=mode, elicitation_callback=answer) as client,
+    ):
+        waiting = await client.call_tool("run_python", {"code": code})
+        [request] = await server.host.approvals.pending()
+
+    assert (waiting.is_error, answer.asked) == (True, [])
+    assert said(waiting)["approval_id"] == request.id
+    assert "toolcell approvals" in said(waiting)["message"]
+
+
 async def test_who_cannot_be_asked_waits_with_an_id(tmp_path: Path, mode: Any) -> None:
     async with (
         served(tmp_path, approver="anna") as server,
