@@ -6,14 +6,22 @@ import json
 import os
 from collections import deque
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toolcell.core import AuditError, ConfigError
 
+from .exit_codes import EXIT_WITHOUT_KEY
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .show import print_table
+from .show import print_table, tell
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+_WITHOUT_KEY = (
+    "checked without a key: whoever can write the log can have written all of it anew"
+)
 
 audit = typer.Typer(help="The audit log.", no_args_is_help=True)
 
@@ -28,16 +36,26 @@ def verify(
     anchor: Annotated[
         list[str] | None, typer.Option(help="A head that was kept, as 12:9f86...")
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REFERENCE",
+            help="The log's key, as env:NAME; default that of the configuration.",
+        ),
+    ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Look for edits, gaps and, against kept heads, cuts; exit code 1 if there are."""
+    """Look for edits, gaps and, against kept heads, cuts; exit code 1 if there are.
+
+    Exit code 5: all is well as far as can be told of a --file without a key.
+    """
     from toolcell.guard import AuditHead, verify_audit
 
-    path, key = (file, None) if file is not None else _log(config)
+    path, secret = _log_to_verify(file, key, config)
     anchors = [AuditHead.parse(text) for text in anchor or []]
     try:
-        report = verify_audit(path, anchors=anchors, key=key)
+        report = verify_audit(path, anchors=anchors, key=secret)
     except AuditError as error:
         raise ConfigError(error.message) from None
     if as_json:
@@ -46,11 +64,15 @@ def verify(
             for each in report.problems
         ]
         facts = {"ok": report.ok, "records": report.records, "problems": problems}
-        print(json.dumps({**facts, "head": str(report.head)}))
+        keyed = secret is not None
+        print(json.dumps({**facts, "keyed": keyed, "head": str(report.head)}))
     else:
         print(report)
         print(f"head {report.head}")
-    raise typer.Exit(0 if report.ok else 1)
+    if secret is None:
+        tell(_WITHOUT_KEY, as_json=as_json)
+    well = EXIT_WITHOUT_KEY if file is not None and secret is None else 0
+    raise typer.Exit(well if report.ok else 1)
 
 
 @audit.command()
@@ -88,17 +110,43 @@ def _record(line: str) -> dict[str, Any]:
 
 
 def _outcome(record: dict[str, Any]) -> str:
-    words = (record.get(name) for name in ("verdict", "reason", "status", "error_kind"))
+    words = [record.get(name) for name in ("verdict", "reason", "status", "error_kind")]
+    by = record.get("approver") or record.get("by")
+    if record.get("event") == "approval_answered":
+        words = ["approved" if record.get("approved") else "rejected"]
+    words.append(f"by {by}" if by else None)
     return " ".join(str(word) for word in words if word)
 
 
-def _log(config: Path) -> tuple[Path, Any]:
+def _log_to_verify(
+    file: Path | None, key: str | None, config: Path
+) -> tuple[Path, SecretStr | None]:
+    """Return the log, and the key that was named or that the configuration names."""
+    from .secret import read_secret
+
+    named = None if key is None else read_secret(key, os.environ)
+    if file is None:
+        path, configured = _log(config)
+        return path, named or configured
+    if named is None and (config != DEFAULT_CONFIG or config.exists()):
+        named = _key(config)
+    return file, named
+
+
+def _log(config: Path) -> tuple[Path, SecretStr | None]:
     """Return the log of a configuration, and its key."""
     from .config import HostConfig
-    from .secret import read_secret
 
     settings = HostConfig.from_file(config).audit
     if settings.path is None:
         raise ConfigError("there is no audit log", hint="name its path in [audit]")
-    key = None if settings.key is None else read_secret(settings.key, os.environ)
-    return settings.path, key
+    return settings.path, _key(config)
+
+
+def _key(config: Path) -> SecretStr | None:
+    """Return the key of a configuration's log."""
+    from .config import HostConfig
+    from .secret import read_secret
+
+    key = HostConfig.from_file(config).audit.key
+    return None if key is None else read_secret(key, os.environ)

@@ -293,6 +293,40 @@ def test_the_audit_log_is_shown_and_verified(host: Command) -> None:
     assert host("audit", "tail", "--file", "none.jsonl").code == 2
 
 
+@pytest.mark.finding("A22")
+def test_a_forged_log_without_a_key_does_not_pass_for_one_with_it(
+    host: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "a-key-of-sixteen-or-more"
+    with AuditLog("true.jsonl", key=key.encode()) as log:
+        log.append("hello")
+    with AuditLog("forged.jsonl") as log:
+        log.append("hello")
+
+    def verify(name: str, *more: str) -> int:
+        return host("audit", "verify", "--file", f"{name}.jsonl", *more).code
+
+    monkeypatch.setenv("KEY", key)
+    named = ("--key", "env:KEY")
+    assert [verify("true", *named), verify("forged", *named)] == [0, 1]
+    assert [verify("true"), verify("forged")] == [1, 5]
+    told = host("audit", "verify", "--file", "forged.jsonl", "--json")
+    assert (told.json["keyed"], "without a key" in told.err) == (False, True)
+    monkeypatch.setenv("TOOLCELL__AUDIT__KEY", "env:KEY")
+    assert [verify("true"), verify("forged")] == [0, 1]
+    monkeypatch.delenv("KEY")
+    assert verify("forged") == 2
+
+
+def test_the_tail_tells_who_answered(host: Command) -> None:
+    shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
+    host(*shell, "--wait", "0.01")
+    [request] = host("approvals", "list", "--json").json
+    host("approvals", "approve", request["id"], "--by", "anna")
+
+    assert "approved by anna" in host("audit", "tail").out
+
+
 def test_a_log_with_a_key_is_verified_with_it(
     host: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
