@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +17,14 @@ from toolcell.core import CellLostError
 
 from .cell.frames import strict_json
 from .cell_client import Cell
+from .download import MAX_DOWNLOAD_BYTES, Download, Piece, create_local
 from .file_errors import file_error, host_error, known
 from .program import check_kinds
 from .result import Artifact
 
 _CHUNK_BYTES = 4 * 1024 * 1024
+# Of a file that may turn out to be another name of one that is there.
+_FIRST_BYTES = 64 * 1024
 _MAX_FILES = 10_000
 _MAX_PATH_BYTES = 4096
 _MAX_NAME_BYTES = 255
@@ -133,22 +137,32 @@ class WorkDir:
             InvalidInputError: There is no such file, or it is larger.
             CellLostError: The cell went away.
         """
-        data, _ = await self._read(checked_path(path), max_bytes)
-        return data
+        name = checked_path(path)
+        async with aclosing(self._pieces(name, max_bytes, _CHUNK_BYTES)) as pieces:
+            return b"".join([piece.data async for piece in pieces])
 
-    async def _read(self, name: str, max_bytes: int) -> tuple[bytes, bool]:
-        """Return a file's bytes, and whether it is executable."""
-        parts, offset = [], 0
+    async def _pieces(
+        self, name: str, max_bytes: int, first: int
+    ) -> AsyncGenerator[Piece, None]:
+        """Yield what a file holds, its first so many bytes first."""
+        offset, size = 0, first
         while True:
-            wish = {"op": "read", "path": name, "offset": offset, "size": _CHUNK_BYTES}
+            wish = {"op": "read", "path": name, "offset": offset, "size": size}
             answer, data = await self._ask(wish)
-            if answer["total"] > max_bytes:
-                size = f"{name} has {answer['total']} bytes"
-                raise file_error(f"{size}, the limit is {max_bytes}", "too_large")
-            parts.append(data)
+            piece = Piece(
+                data=data,
+                total=answer["total"],
+                executable=answer["executable"] is True,
+                inode=str(answer["inode"]),
+            )
             offset += len(data)
-            if not data or offset >= answer["total"]:
-                return b"".join(parts), answer["executable"] is True
+            if max(piece.total, offset) > max_bytes:
+                told = f"{name} has {piece.total} bytes, the limit is {max_bytes}"
+                raise file_error(told, "too_large")
+            yield piece
+            if not data or offset >= piece.total:
+                return
+            size = _CHUNK_BYTES
 
     async def list(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder, 10,000 entries at most.
@@ -203,32 +217,37 @@ class WorkDir:
             files += 1
         return files
 
-    async def download(self, target: str | Path, path: str = "") -> int:
+    async def download(
+        self,
+        target: str | Path,
+        path: str = "",
+        *,
+        max_bytes: int = MAX_DOWNLOAD_BYTES,
+    ) -> int:
         """Write the work dir's regular files into a new folder; return how many.
 
         Its folders are made, too. All is its owner's alone: folders and files that
         were executable have mode 0700, other files 0600. Names come from the
-        program: what would lead out of `target` is refused,
-        and nothing that is there is followed or replaced.
+        program: what would lead out of `target` is refused, and nothing that is
+        there is followed or replaced. Holes in files stay holes, and names of one file
+        stay names of one. When it fails nothing of it stays.
 
         Raises:
-            InvalidInputError: `target` exists, or a name cannot be used.
+            InvalidInputError: `target` exists, a name cannot be used, a file has more
+                than 256 MiB, or all have more than `max_bytes`.
             CellLostError: The cell went away.
         """
         entries = await self.list(path)
-        try:
-            await anyio.Path(target).mkdir(mode=0o700)
-        except OSError as error:
-            raise host_error(f"cannot make the folder {target}", error) from None
         files = 0
-        for each in entries:
-            place = Path(target, checked_path(each.path))
-            if each.kind == "folder":
-                await anyio.to_thread.run_sync(_make_local, place)
-            elif each.kind == "file":
-                data, executable = await self._read(each.path, MAX_READ_BYTES)
-                await anyio.to_thread.run_sync(_write_local, place, data, executable)
-                files += 1
+        async with Download(Path(target), max_bytes) as download:
+            for each in entries:
+                name = checked_path(each.path)
+                if each.kind == "folder":
+                    await download.make_folder(name)
+                elif each.kind == "file":
+                    pieces = self._pieces(name, MAX_READ_BYTES, _FIRST_BYTES)
+                    await download.write(name, pieces)
+                    files += 1
         return files
 
     async def _ask(
@@ -254,7 +273,11 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
             file that stands there is not replaced.
     """
     place = Path(folder, checked_path(artifact.name))
-    _write_local(place, artifact.data)
+    try:
+        with open(create_local(place, executable=False), "wb") as file:
+            file.write(artifact.data)
+    except OSError as error:
+        raise host_error(f"cannot write {place}", error) from None
     return place
 
 
@@ -297,21 +320,3 @@ def _read_local(path: Path) -> tuple[bytes, bool]:
             return file.read(), executable
     except OSError as error:
         raise host_error(f"cannot read {path}", error) from None
-
-
-def _make_local(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise host_error(f"cannot make the folder {path}", error) from None
-
-
-def _write_local(path: Path, data: bytes, executable: bool = False) -> None:
-    _make_local(path.parent)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    mode = 0o700 if executable else 0o600
-    try:
-        with open(os.open(path, flags, mode), "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise host_error(f"cannot write {path}", error) from None

@@ -23,6 +23,7 @@ from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableEr
 from .call_server import HostCalls
 from .cell_client import Cell, Language, OnOutput, Program
 from .config import Limits, Network
+from .download import MAX_DOWNLOAD_BYTES
 from .events import Event, Finished
 from .files import MAX_READ_BYTES, FileInfo, WorkDir
 from .program import refused
@@ -436,10 +437,17 @@ class Session:
         async with self._trunk as cell:
             return await WorkDir(cell, self._line).upload(source, path)
 
-    async def download(self, target: str | Path, path: str = "") -> int:
+    async def download(
+        self,
+        target: str | Path,
+        path: str = "",
+        *,
+        max_bytes: int = MAX_DOWNLOAD_BYTES,
+    ) -> int:
         """Write the work dir's files into a new folder; as `WorkDir.download`."""
         async with self._trunk as cell:
-            return await WorkDir(cell, self._line).download(target, path)
+            files = WorkDir(cell, self._line)
+            return await files.download(target, path, max_bytes=max_bytes)
 
     async def end_when_idle(self, idle: float, lifetime: float) -> None:
         """End the session after `idle` seconds without a run, or `lifetime` in all."""

@@ -93,10 +93,15 @@ def _read(
     header: dict[str, Any], _: bytes, folder: str
 ) -> tuple[dict[str, Any], bytes]:
     with opened(folder, header["path"], os.O_RDONLY) as fd:
-        data = os.pread(fd, header["size"], header["offset"])
         found = os.fstat(fd)
-        executable = bool(found.st_mode & stat.S_IXUSR)
-        return {"total": found.st_size, "executable": executable}, data
+        data = os.pread(fd, header["size"], header["offset"])
+        inode = "%d:%d" % (found.st_dev, found.st_ino) if found.st_nlink > 1 else ""
+        answer = {
+            "total": found.st_size,
+            "executable": bool(found.st_mode & stat.S_IXUSR),
+            "inode": inode,
+        }
+        return answer, data
 
 
 def _list(
