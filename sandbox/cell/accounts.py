@@ -6,6 +6,7 @@ import os
 import time
 
 from .cgroups import oom_kills_in
+from .cpu_samples import CpuSamples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Accounts:
         self._baseline = 0
         self._cpu_before = self._own_before = 0.0
         self._oom_before = 0
+        self._charged = 0.0
+        self._samples: CpuSamples | None = None
         self.rest()
 
     @staticmethod
@@ -77,6 +80,10 @@ class Accounts:
             self._own_before = time.process_time()
         counted = alone or request["cpu_seconds"]
         self._cpu_before = self._read_cpu_seconds() if counted else 0.0
+        self._charged, self._samples = 0.0, None
+        if request["cpu_seconds"] and self._owns_namespace and "cpu" not in self._files:
+            cpus = len(os.sched_getaffinity(0))
+            self._samples = CpuSamples(time.monotonic(), cpus)
 
     def rest(self) -> None:
         """Count what is yet to come to the next run."""
@@ -96,7 +103,7 @@ class Accounts:
         wait4 says nothing of processes that their parent does not wait for.
         """
         if not self._counts_alone(request):
-            return 0.0
+            return self._charged
         own = time.process_time() - self._own_before
         return self._read_cpu_seconds() - self._cpu_before - own
 
@@ -116,9 +123,23 @@ class Accounts:
         if limit and self._memory_exceeds(limit):
             return "out_of_memory"
         seconds = request["cpu_seconds"]
-        if seconds and self._read_cpu_seconds() - self._cpu_before >= seconds:
+        if seconds and self._cpu_seconds_charged() >= seconds:
             return "cpu_limit"
         return None
+
+    def patience(self) -> float:
+        """Return after how many seconds to look again at what is watched."""
+        if self._samples is None:
+            return self.INTERVAL_SECONDS
+        return min(self._samples.due(time.monotonic()), self.INTERVAL_SECONDS)
+
+    def _cpu_seconds_charged(self) -> float:
+        counted = self._read_cpu_seconds() - self._cpu_before
+        if self._samples is None:
+            return counted
+        now, processes = time.monotonic(), self._processes()
+        self._charged = self._samples.charge(now, counted, processes)
+        return self._charged
 
     def _read_oom(self) -> int:
         return oom_kills_in(self._read("oom"))

@@ -250,7 +250,7 @@ class Run:
     def _patience(self) -> float:
         patience = self._deadline - time.monotonic()
         if self._accounts.must_watch(self._request):
-            patience = min(patience, self._accounts.INTERVAL_SECONDS)
+            patience = min(patience, self._accounts.patience())
         for sink in self._sinks.values():
             patience = min(patience, sink.patience())
         return max(patience, 0.0)
