@@ -10,21 +10,18 @@ ask rule one.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import math
-import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
-from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
 from .argument_paths import Nothing, Path, Reached, values_at
+from .hosts import HOST, Mentions, host_in
 from .model import PolicyModel
 
 MAX_PATTERN = 1000
@@ -34,13 +31,6 @@ _BOOLEANS = dict.fromkeys(("true", "yes", "on", "t", "y"), 1) | dict.fromkeys(
     ("false", "no", "off", "f", "n"), 0
 )
 _Check = Callable[[Any], bool | None]
-_HOST = re.compile(
-    r"(\*\.)?(?!-)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*(:[0-9]{1,5})?"
-    r"|\[[0-9a-f:.]+\](:[0-9]{1,5})?"
-)
-_NAMED_HOST = re.compile(r"[\w-]+(?:\.[\w-]+)*")
-_PORTS = {"http": 80, "https": 443}
-_UNCLEAR = re.compile(r"[^\x21-\x7e]|\\")
 _WITH_CODE = frozenset(
     "ash awk bash busybox csh dash deno doas env fish gawk gdb ionice irb ksh lua "
     "make nice node nohup npx nsenter osascript parallel perl php pip pipx pwsh "
@@ -97,8 +87,10 @@ class Condition(PolicyModel):
     cannot be judged."""
 
     mentions_host: Annotated[tuple[Host, ...], Field(min_length=1)] | None = None
-    """A text that names one of these hosts, or one below it, in any spelling; with
-    the argument name `*` any text anywhere in the arguments. For deny rules."""
+    """A text that names one of these hosts, or one below it, in any spelling that a
+    resolver takes for it, percent-encoded too; with the argument name `*` any text
+    anywhere in the arguments. What cannot be decoded is a mention. For deny rules;
+    a port counts for nothing."""
 
     argv: Annotated[tuple[Command, ...], Field(min_length=1)] | None = None
     """A list of texts, run without a shell, that is one of these commands. `*`
@@ -137,7 +129,7 @@ class Condition(PolicyModel):
         if value is None:
             return None
         hosts = tuple(host.lower().rstrip(".") for host in value)
-        if wrong := [host for host in hosts if not _HOST.fullmatch(host)]:
+        if wrong := [host for host in hosts if not HOST.fullmatch(host)]:
             raise ValueError(f"not a host: {wrong[0]!r}")
         return hosts
 
@@ -169,8 +161,8 @@ class Condition(PolicyModel):
             "matches": _matcher(self.matches or ""),
             "max_length": self._is_short,
             "under": lambda value: _under(value, self.under or ""),
-            "host_in": lambda value: _host_in(value, self.host_in or ()),
-            "mentions_host": lambda value: _mentions(value, self.mentions_host or ()),
+            "host_in": lambda value: host_in(value, self.host_in or ()),
+            "mentions_host": Mentions(self.mentions_host or ()),
             "argv": lambda value: _runs(value, self.argv or ()),
         }
         return tuple((name, every[name]) for name in every if self._sets(name))
@@ -385,82 +377,6 @@ def _under(value: object, root: str) -> bool | None:
     if root.startswith("/") is not str(value).startswith("/"):
         return None
     return parts[: len(beneath)] == beneath
-
-
-def url_host(value: object) -> tuple[str, int] | None:
-    """Return host and port of a URL that reads one way only, else None."""
-    if not isinstance(value, str) or _UNCLEAR.search(value):
-        return None
-    try:
-        parts = urlsplit(value)
-        host, port = (parts.hostname or "").removesuffix("."), parts.port
-    except ValueError:
-        return None
-    usual = _PORTS.get(parts.scheme)
-    if usual is None or not host or parts.netloc.count("@") or "%" in parts.netloc:
-        return None
-    if not value.lower().startswith(f"{parts.scheme}://"):
-        return None
-    if ":" in host:
-        host = f"[{ipaddress.IPv6Address(host).compressed}]"
-    elif not _HOST.fullmatch(host) or _odd_number(host):
-        return None
-    return host, usual if port is None else port
-
-
-def _odd_number(host: str) -> bool:
-    """Whether some program may take a host for an address while it is no plain one."""
-    last = host.rpartition(".")[2]
-    if not (last.isdigit() or last.startswith("0x")):
-        return False
-    try:
-        return str(ipaddress.IPv4Address(host)) != host
-    except ValueError:
-        return True
-
-
-def _host_in(value: object, hosts: tuple[str, ...]) -> bool | None:
-    found = url_host(value)
-    if found is None:
-        return None
-    host, port = found
-    for entry in hosts:
-        name, colon, wanted = entry.rpartition(":")
-        if not colon or entry.endswith("]"):
-            name, wanted = entry, ""
-        if int(wanted) == port if wanted else port in _PORTS.values():
-            below = name.startswith("*.") and host.endswith(name[1:])
-            if below or host == name:
-                return True
-    return False
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, each in value.items():
-            yield str(name)
-            yield from _texts(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
-
-
-def _mentions(value: object, hosts: tuple[str, ...]) -> bool:
-    names = tuple(host.removeprefix("*.") for host in hosts)
-    for text in _texts(value):
-        for reading in {text, unquote(text)}:
-            for found in _NAMED_HOST.findall(_plain(reading)):
-                if any(f".{found}".endswith(f".{name}") for name in names):
-                    return True
-    return False
-
-
-def _plain(text: str) -> str:
-    """Return a text as a resolver reads it: one case, one form, nothing invisible."""
-    folded = unicodedata.normalize("NFKC", text).lower().replace("。", ".")
-    return "".join(c for c in folded if unicodedata.category(c) != "Cf")
 
 
 def _runs(value: object, commands: tuple[tuple[str, ...], ...]) -> bool | None:
