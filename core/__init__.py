@@ -1,5 +1,6 @@
 """The words that every room speaks."""
 
+from . import unix  # noqa: F401
 from .addresses import is_public_address
 from .errors import (
     AuditError,

@@ -57,11 +57,12 @@ def bench(
 
 async def _measure(runs: int, backend: str) -> dict[str, list[float]]:
     """Return milliseconds by work; the kinds of work take turns."""
-    from toolcell.sandbox import SandboxConfig, SandboxManager
+    from toolcell.sandbox import SandboxManager
 
+    from .cell_options import config_of
     from .host import Host
 
-    config = SandboxConfig(backend=backend)  # type: ignore[arg-type] # checked by it
+    config = config_of({"backend": backend})
     async with (
         SandboxManager(config) as sandbox,
         sandbox.session() as session,

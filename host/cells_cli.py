@@ -19,12 +19,12 @@ def doctor(
     runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
 ) -> None:
     """Try every layer of isolation here; say what holds and how to get the rest."""
-    from toolcell.sandbox import SandboxConfig, examine
+    from toolcell.sandbox import examine
 
-    config = SandboxConfig(runtime=runtime)
-    if image is not None:
-        config = SandboxConfig(runtime=runtime, image=image)
-    report = run_async(examine, config)
+    from .cell_options import config_of
+
+    named = {} if image is None else {"image": image}
+    report = run_async(examine, config_of({"runtime": runtime, **named}))
     if as_json:
         print(report.model_dump_json())
     else:

@@ -327,7 +327,7 @@ class HostConfig(Model):
         try:
             return TypeAdapter(cls).validate_python(source.document, context=context)
         except ValidationError as error:
-            raise source.error(error) from None
+            raise source.error(error, cls) from None
 
     def all_policies(self) -> list[AgentPolicy]:
         """Return the policies of this configuration and of its files.

@@ -12,10 +12,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from toolcell.core import ConfigError
 from toolcell.guard import toml_places
@@ -36,12 +37,14 @@ class Source:
     variables: Mapping[tuple[str, ...], str]
     """The environment variables that were used, by the keys they stand for."""
 
-    def error(self, error: ValidationError) -> ConfigError:
-        """Return what is wrong, with the place of each problem."""
+    def error(self, error: ValidationError, model: type[BaseModel]) -> ConfigError:
+        """Return what is wrong with values of a model, with the place of each."""
         problems = []
         for item in error.errors(include_input=False, include_url=False):
             field = ".".join(map(str, item["loc"]))
             reason = item["msg"].removeprefix("Value error, ")
+            if item["type"] == "extra_forbidden":
+                reason = _no_such_key(model, item["loc"])
             problems.append(
                 {"field": field, "reason": reason, **self._place(item["loc"])}
             )
@@ -61,6 +64,24 @@ class Source:
             return {}
         line, column = toml_places(self.text).find(location)
         return {"line": line, "column": column}
+
+
+def _no_such_key(model: type[BaseModel], location: Sequence[str | int]) -> str:
+    within: type[BaseModel] | None = model
+    for key in location[:-1]:
+        if within is not None and isinstance(key, str):
+            field = within.model_fields.get(key)
+            within = None if field is None else _model_in(field.annotation)
+    known = [] if within is None else list(within.model_fields)
+    close = get_close_matches(str(location[-1]), known, n=1)
+    return "there is no such key" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_in(each) for each in get_args(annotation))
+    return next((each for each in found if each is not None), None)
 
 
 def _told(problem: Mapping[str, Any]) -> str:

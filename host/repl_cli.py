@@ -36,8 +36,9 @@ def repl(
     """Run Python in a cell line by line; variables and files stay. `:help` helps."""
     from anyio.from_thread import start_blocking_portal
 
-    from toolcell.sandbox import SandboxConfig, SandboxManager
+    from toolcell.sandbox import SandboxManager
 
+    from .cell_options import config_of
     from .repl import Repl
     from .repl_history import default_history, kept_history
     from .run_command import new_folder
@@ -53,8 +54,7 @@ def repl(
         "session_lifetime_seconds": _DAY,
         **({"image": image} if image else {}),
     }
-    config = SandboxConfig.model_validate(options)
-    manager = SandboxManager(config)
+    manager = SandboxManager(config_of(options))
     # The loop has a thread of its own: Ctrl-C is this one's, and so is the terminal.
     with (
         new_folder(out),

@@ -19,6 +19,7 @@ from toolcell.sandbox import (
     save_artifact,
 )
 
+from .cell_options import config_of
 from .interrupts import run_async
 from .progress import progress
 from .run_hints import hints
@@ -51,7 +52,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     Raises:
         ToolcellError: It could not be run.
     """
-    config = SandboxConfig(**options.config)
+    config = config_of(options.config)
     with new_folder(options.out):
         result, notices = run_async(_run, config, options)
     unsaved = [] if options.out is None else save_artifacts(result, options.out)

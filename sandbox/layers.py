@@ -4,7 +4,8 @@ Theory of operation. A layer is a folder whose name cannot be guessed, in a fold
 that cannot be listed. That folder alone is shown to cells, read-only, so any cell
 can be handed any layer by being told its name, and finds no other. A layer is
 built elsewhere and moved into place whole; its entry in the index holds what
-every file was like then, change times included, which nobody can set back.
+every file was like then, change times included, which nobody can set back. Where
+these differ the files are read: those of a copied folder are still the same.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class _Entry(BaseModel):
     packages: tuple[str, ...]
     size_bytes: int
     signature: str
+    content: str = ""
+    """A hash over all files, for a copy of them; empty in entries of old."""
 
 
 class LayerStore:
@@ -116,12 +119,25 @@ class LayerStore:
         entry = self._read(key)
         if entry is None:
             return None
-        place = self.layers / entry.folder
-        if not entry.folder or signature(place)[0] != entry.signature:
+        if not entry.folder or not self._is_whole(key, entry):
             return None
         with contextlib.suppress(OSError):
             os.utime(self._index / f"{key}.json")
         return entry.folder
+
+    def _is_whole(self, key: str, entry: _Entry) -> bool:
+        """Whether a layer's files are those that were installed; a copy's are, too."""
+        place = self.layers / entry.folder
+        found = signature(place)[0]
+        if found == entry.signature:
+            return True
+        # Looked at again, for who writes while its files are read.
+        if not entry.content or content(place) != entry.content:
+            return False
+        if not found or signature(place)[0] != found:
+            return False
+        self._enter(key, entry.model_copy(update={"signature": found}))
+        return True
 
     def begin(self) -> Path:
         """Return a new folder to build a layer in."""
@@ -160,13 +176,17 @@ class LayerStore:
             packages=tuple(packages),
             size_bytes=size,
             signature=mark,
+            content=content(place),
         )
-        draft = self.building / f"{place.name}.json"
-        draft.write_text(entry.model_dump_json())
-        draft.rename(self._index / f"{key}.json")
-        draft.with_suffix(".mark").unlink(missing_ok=True)
+        self._enter(key, entry)
+        (self.building / f"{place.name}.mark").unlink(missing_ok=True)
         if old is not None:
             remove_tree(self.layers / old.folder)
+
+    def _enter(self, key: str, entry: _Entry) -> None:
+        draft = self.building / f"{entry.folder}.json"
+        draft.write_text(entry.model_dump_json())
+        draft.rename(self._index / f"{key}.json")
 
     def abandon(self, path: Path) -> None:
         """Remove what was begun, wherever it has come to."""
@@ -214,7 +234,7 @@ class LayerStore:
         for used, key in sorted(found, reverse=True):
             entry = self._read(key)
             if entry is not None:
-                kept = entry.model_dump(exclude={"folder", "signature"})
+                kept = entry.model_dump(exclude={"folder", "signature", "content"})
                 yield PackageLayer(key=key, last_used=used, **kept)
 
     def prune(self, unused_days: float) -> list[PackageLayer]:
@@ -339,6 +359,27 @@ def signature(path: Path) -> tuple[str, int]:
     except OSError:
         return "", 0
     return digest.hexdigest(), size
+
+
+def content(path: Path) -> str:
+    """Return a hash over the names, kinds and bytes of all files; empty if one is gone.
+
+    It takes as long as reading them, so it is for a layer that is new or was copied.
+    """
+    digest = hashlib.sha256()
+    try:
+        for name, found in _walk(path):
+            if stat.S_ISDIR(found.st_mode):
+                digest.update(repr((name, found.st_mode)).encode())
+            elif stat.S_ISREG(found.st_mode):
+                with open(path / name, "rb") as file:
+                    inner = hashlib.file_digest(file, "sha256").hexdigest()
+                digest.update(repr((name, found.st_mode, inner)).encode())
+            else:
+                return ""
+    except OSError:
+        return ""
+    return digest.hexdigest()
 
 
 def remove_tree(path: Path) -> None:

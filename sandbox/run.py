@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 
 from .config import SandboxConfig
 from .manager import SandboxManager
@@ -15,6 +17,9 @@ def run(
     code: str, *, config: SandboxConfig | None = None, **options: Any
 ) -> ExecutionResult:
     """Run one program and return its result.
+
+    Where an event loop runs in this thread already, as in a notebook, it stands still
+    meanwhile: the program is waited for in a loop of another thread.
 
     Args:
         code: The program's text.
@@ -31,4 +36,15 @@ def run(
         async with SandboxManager(config) as sandbox:
             return await sandbox.run(code, **options)
 
-    return anyio.run(once)
+    if not _loop_runs():
+        return anyio.run(once)
+    with anyio.from_thread.start_blocking_portal() as portal:
+        return portal.call(once)
+
+
+def _loop_runs() -> bool:
+    try:
+        anyio.lowlevel.current_token()
+    except RuntimeError:
+        return False
+    return True

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ def test_ctrl_c_wakes_a_loop_that_sleeps() -> None:
     assert (done.stdout, done.returncode) == ("130\n", 0), done.stderr
 
 
+@pytest.fixture
+def under_nohup() -> Iterator[None]:
+    """Ignore SIGHUP here, as all that `nohup` starts does, the tests too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def heed_hangup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.mark.finding("N24")
+@pytest.mark.usefixtures("under_nohup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("option", ["--json", None])
 def test_a_signal_ends_a_run_and_its_cell(
@@ -70,7 +85,9 @@ def test_a_signal_ends_a_run_and_its_cell(
     program.write_text("import time; time.sleep(600)")
     options = ("--backend", "subprocess", *([option] if option else []))
     arguments = [TOOLCELL, "run", str(program), *options]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangup
+    ) as process:
         while not groups(process.pid):
             assert process.poll() is None
         process.send_signal(number)

@@ -187,6 +187,15 @@ class ToolExecutor(ABC):
         """
         return await self._pipeline(self.registry.snapshot(), call, 0, run).execute()
 
+    def tools(self, agent_id: str | None) -> list[Tool]:
+        """Return the tools to show an agent: without those always denied to it.
+
+        Args:
+            agent_id: Who would call; None stands for one without a name.
+        """
+        seen = self.registry.snapshot().for_agent(agent_id)
+        return [tool for tool in seen if self.sees(agent_id, tool)]
+
     def sees(self, agent_id: str | None, tool: Tool) -> bool:
         """Return whether the guard could allow some call of an agent to a tool.
 

@@ -114,7 +114,11 @@ class Snapshot:
         """Grows with each change of the registry."""
 
     def for_agent(self, agent_id: str | None) -> Snapshot:
-        """Return what an agent may know of; None stands for one that has no name."""
+        """Return what an agent may know of; None stands for one that has no name.
+
+        A registry that was made without `visible` knows of no policy: there it is
+        `ToolExecutor.tools` that hides what the guard always denies.
+        """
         visible = self.state.visible
         if visible is None:
             return self

@@ -1,0 +1,48 @@
+"""The configuration of cells from options, and its errors in the options' words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolcell.core import ConfigError
+from toolcell.sandbox import SandboxConfig
+
+_OPTIONS = {
+    "backend": "--backend",
+    "image": "--image",
+    "limits.memory_mb": "--memory",
+    "limits.wall_seconds": "--timeout",
+    "minimum_isolation": "--isolation",
+    "network.hosts": "--allow-host",
+    "package_rules.allow": "--package",
+    "package_rules.build": "--build",
+    "runtime": "--runtime",
+}
+_UNITS = {"--memory": " (MiB)", "--timeout": " (seconds)"}
+_SHOULD = "Input should "
+
+
+def config_of(options: dict[str, Any]) -> SandboxConfig:
+    """Return the configuration that options stand for.
+
+    Raises:
+        ConfigError: One of them cannot be used; the message names it.
+    """
+    try:
+        return SandboxConfig.model_validate(options)
+    except ConfigError as error:
+        problems = error.details.get("problems", [])
+        told = "; ".join(_told(each["field"], each["reason"]) for each in problems)
+        raise ConfigError(told or error.message, details=error.details) from None
+
+
+def _told(field: str, reason: str) -> str:
+    known = [each for each in _OPTIONS if f"{field}.".startswith(f"{each}.")]
+    reason = reason.removeprefix("Value error, ")
+    if not known:
+        return reason.replace("backend='docker'", "--backend docker")
+    option = _OPTIONS[known[0]]
+    if reason.startswith(_SHOULD):
+        must = reason.removeprefix(_SHOULD).removeprefix("be ")
+        return f"{option} must be {must}{_UNITS.get(option, '')}"
+    return f"{option}: {reason}"

@@ -1,0 +1,75 @@
+"""Errors of the command line speak of its options, those of a file of its keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolcell.core import ConfigError
+from toolcell.host import HostConfig
+
+from .cli import toolcell
+
+pytestmark = pytest.mark.finding("N14")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "-", "--timeout", "0"], "--timeout must be greater than 0 (seconds)"),
+        (
+            ["repl", "--memory", "1"],
+            "--memory must be greater than or equal to 32 (MiB)",
+        ),
+        (
+            ["run", "-", "--backend", "dokcer"],
+            "--backend must be 'auto', 'docker' or 'subprocess'",
+        ),
+        (
+            ["bench", "--backend", "dokcer"],
+            "--backend must be 'auto', 'docker' or 'subprocess'",
+        ),
+        (
+            ["run", "-", "--isolation", "kernle"],
+            "--isolation must be 'kernel', 'container', 'namespaces' or 'process'",
+        ),
+        (
+            ["run", "-", "--allow-host", "example.org"],
+            "--allow-host: 'example.org' has no port; write host:port",
+        ),
+        (
+            ["run", "-", "--runtime", "runsc", "--backend", "subprocess"],
+            "the subprocess backend has no runtime 'runsc'; use --backend docker",
+        ),
+        (["doctor", "--image", ""], "--image: String should have at least 1 character"),
+    ],
+)
+def test_an_option_is_named_as_it_was_typed(arguments: list[str], said: str) -> None:
+    done = toolcell(*arguments)
+
+    assert done.returncode == 2
+    assert done.stderr.decode() == f"toolcell: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[sandbox.limits]\nmemory = 256", "did you mean memory_mb?"),
+        ("[sandbox]\nbackand = 'auto'", "did you mean backend?"),
+        ("[tols]\nbuiltin = []", "did you mean tools?"),
+        ("[[policies]]\nagent_id = 'a'\nalow = []", "did you mean allow?"),
+        ("[sandbox]\nzzz = 1", "sandbox.zzz: there is no such key (docs"),
+    ],
+)
+def test_a_key_that_is_none_is_compared_with_those_there_are(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        HostConfig.from_file(path, environ={})
+
+    told = f"{raised.value.message} ({raised.value.hint})"
+    assert said in told
+    assert "Extra inputs" not in told
