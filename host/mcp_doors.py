@@ -21,6 +21,10 @@ BODY_SECONDS = 30.0
 """Seconds that a body may take to come. When it is reached the request is answered
 408."""
 
+LINGER_SECONDS = 0.5
+"""Seconds without a request in which a server that stops still answers one: a client
+that has its result may ask for the list of tools to check it by."""
+
 
 class Addresses:
     """Lets in requests to names of this server, from pages of its own.
@@ -79,13 +83,29 @@ class Bodies:
         self._max_values = max_values
         self._shares = shares
         self._idle = anyio.Event()
-        self.closed = False
-        """Whether nothing is behind any more."""
+        self._answered = -LINGER_SECONDS
+        self._reading: set[anyio.CancelScope] = set()
+        self._closed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.closed:
+        began = False
+
+        async def sending(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        try:
+            if not self._closed:
+                await self._take(scope, receive, sending)
+        except Exception:
+            # What is behind has ended with the request in its hands.
+            if not self._closed:
+                raise
+        if self._closed and not began:
             await _busy("the server stops")(scope, receive, send)
-            return
+
+    async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
         agent_id = _agent_of(scope)
         seconds = self._shares.seconds_to_wait(agent_id)
         if seconds:
@@ -101,7 +121,13 @@ class Bodies:
     ) -> None:
         body: bytes | None = None
         with anyio.move_on_after(BODY_SECONDS) as waiting:
-            body = await self._read(scope, receive)
+            self._reading.add(waiting)
+            try:
+                body = await self._read(scope, receive)
+            finally:
+                self._reading.discard(waiting)
+        if self._closed:
+            return
         self._shares.charge(agent_id, self._max_bytes if body is None else len(body))
         if waiting.cancelled_caught:
             await Response(status_code=408)(scope, receive, send)
@@ -129,15 +155,27 @@ class Bodies:
         except TooManyError as error:
             await _busy(str(error))(scope, receive, send)
         finally:
+            self._answered = anyio.current_time()
             if not self._shares:
                 self._idle.set()
 
     async def settle(self, seconds: float) -> None:
-        """Wait until no request is without its whole answer, but no longer."""
+        """Wait until no request is without its answer, and none follows; no longer."""
         with anyio.move_on_after(seconds):
-            while self._shares:
-                self._idle = anyio.Event()
-                await self._idle.wait()
+            while True:
+                while self._shares:
+                    self._idle = anyio.Event()
+                    await self._idle.wait()
+                left = self._answered + LINGER_SECONDS - anyio.current_time()
+                if left <= 0:
+                    return
+                await anyio.sleep(left)
+
+    def close(self) -> None:
+        """Take no more requests, and wait for no bodies: nothing is behind any more."""
+        self._closed = True
+        for each in list(self._reading):
+            each.cancel()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """Return the body; None if it is too large."""

@@ -124,7 +124,7 @@ class HttpServer:
                     told(self.url)
                     await self._stop.wait()
                     await bodies.settle(_CLOSE_SECONDS)
-                    bodies.closed = True
+                    bodies.close()
                 uvicorn_server.should_exit = True
 
     @contextmanager

@@ -27,6 +27,7 @@ from .mcp_servers import (
     CONFIG,
     INITIALIZE,
     MODERN,
+    MODES,
     http_client,
     http_served,
     make_token,
@@ -230,6 +231,64 @@ def test_what_an_agent_sent_is_forgotten_in_time() -> None:
     assert owed == pytest.approx(2.16384)
     assert shares.seconds_to_wait("a") == pytest.approx(0)
     assert shares.seconds_to_wait("b") == 0
+
+
+@pytest.mark.finding("N18")
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_call_that_ends_while_the_server_stops_reaches_its_client(
+    tmp_path: Path, mode: Any
+) -> None:
+    """The official client asks for the list of tools before it hands out a result."""
+
+    @tool(name="own_wait")
+    async def wait() -> str:
+        """Wait."""
+        at_work.set()
+        await done.wait()
+        return "done"
+
+    at_work, done = anyio.Event(), anyio.Event()
+    found: list[Any] = []
+    secret = make_token(tmp_path)
+    async with http_served(tmp_path, wait) as server:
+        async with http_client(server.url, secret, mode=mode) as client:
+
+            async def call() -> None:
+                found.append(said(await client.call_tool("own_wait", {})))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(call)
+                await at_work.wait()
+                tasks.start_soon(_drained, server)
+                await anyio.wait_all_tasks_blocked()
+                done.set()
+
+    assert found == [{"result": "done"}]
+
+
+async def _drained(server: HttpServer) -> None:
+    await server.server.calls.drain(10)
+    server.stop()
+
+
+@pytest.mark.finding("A29")
+async def test_a_request_that_the_stop_meets_is_answered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = make_token(tmp_path)
+    async with http_served(tmp_path) as server:
+        port = server.url.removesuffix("/mcp").rpartition(":")[2]
+        text = head(secret, 100).replace("{port}", port) + "{"
+        async with await spoken(server, text) as stream:
+            async with httpx2.AsyncClient() as http:
+                assert (await http.get(server.url.replace("mcp", "healthz"))).is_success
+            server.stop()
+            with anyio.fail_after(20):
+                answer = await stream.receive()
+
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert "Exception in ASGI" not in caplog.text
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 async def ended(stream: SocketStream) -> None:
