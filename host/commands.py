@@ -6,9 +6,10 @@ import contextlib
 import sys
 from collections.abc import Collection
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from toolcell.core import (
     ConfigError,
@@ -32,24 +33,24 @@ _BAD_INPUT = (
     ToolValidationError,
 )
 _COMMANDS = {
-    "init": "init_cli",
-    "repl": "repl_cli",
-    "call": "call_cli",
-    "serve": "serve_cli",
-    "budget": "budget_cli",
-    "bench": "bench_cli",
     "run": "run_cli",
+    "repl": "repl_cli",
     "doctor": "cells_cli",
-    "clean": "cells_cli",
+    "init": "init_cli",
+    "serve": "serve_cli",
+    "call": "call_cli",
     "tools": "tools_cli",
     "policy": "policy_cli",
+    "budget": "budget_cli",
     "approvals": "approvals_cli",
     "audit": "audit_cli",
-    "images": "images_cli",
     "tokens": "tokens_cli",
     "packages": "packages_cli",
+    "images": "images_cli",
+    "clean": "cells_cli",
+    "bench": "bench_cli",
 }
-"""Where each command is, under its own name."""
+"""Where each command is, under its own name, in the order in which people meet them."""
 
 
 def run_command() -> None:
@@ -75,7 +76,7 @@ def run_command() -> None:
 def _run(*, as_json: bool) -> None:
     try:
         # To make all commands takes as long as to run one.
-        app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS.keys())
+        app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS)
         raise SystemExit(app(standalone_mode=not as_json))
     except (ToolcellError, BaseExceptionGroup) as raised:
         error = typed_error(raised)
@@ -105,15 +106,47 @@ def typed_error(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
     return typed[0]
 
 
+class _InOrder(TyperGroup):
+    """Lists commands in the order of `_COMMANDS`, groups among them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in _COMMANDS if name in self.commands]
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"toolcell {version('toolcell')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            "-V",
+            help="Show the version and exit.",
+            callback=_tell_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Options of the command line itself."""
+
+
 def make_app(names: Collection[str] = _COMMANDS.keys()) -> typer.Typer:
     """Return the command line with some commands, or all."""
     app = typer.Typer(
         name="toolcell",
+        cls=_InOrder,
         help="Run code and call tools that you do not trust, and see what they did.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         # Without a callback a single command would need no name.
-        callback=lambda: None,
+        callback=_options,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in names:
         module = import_module(f".{_COMMANDS[name]}", __package__)

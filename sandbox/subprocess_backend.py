@@ -61,6 +61,9 @@ _SHOWN = (
     "/usr/share/ca-certificates",
     "/etc/localtime",
     "/etc/mime.types",
+    # The public names of ports and protocols.
+    "/etc/services",
+    "/etc/protocols",
 )
 _NODE = "/node/bin/node"
 _log = logging.getLogger(__name__)

@@ -300,3 +300,18 @@ def test_a_folder_is_not_left_behind_when_nothing_ran(
 
     assert done.returncode == exit_code
     assert not out.exists()
+
+
+@pytest.mark.finding("N20")
+def test_the_command_says_its_version_and_lists_commands_as_they_are_met() -> None:
+    version, short, listed = (toolcell(each) for each in ("--version", "-V", "-h"))
+
+    assert re.fullmatch(rb"toolcell \d+\.\d+\.\d+\n", version.stdout)
+    assert (short.stdout, short.returncode) == (version.stdout, 0)
+    text = listed.stdout.decode()
+    first = ["run", "repl", "doctor", "init", "serve", "call", "tools", "policy"]
+    places = [re.search(rf"^\W*{name}  ", text, re.M) for name in first]
+    found = [place.start() for place in places if place is not None]
+    assert len(found) == len(first)
+    assert found == sorted(found)
+    assert b"Usage" in toolcell("run", "-h").stdout

@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from .conftest import missing
 from .paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
+# The namespace is no package: it holds `__main__` alone.
+PACKAGES = {n: f for n, f in SETUPTOOLS["package-dir"].items() if n != "toolcell"}
 ROOMS = {folder.partition("/")[0] for folder in PACKAGES.values()}
 
 
@@ -69,7 +72,7 @@ def test_the_wheel_is_the_tree(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}
 
-    assert names == in_rooms
+    assert names == in_rooms | {"toolcell/__main__.py"}
     assert "toolcell/sandbox/cell/supervisor.py" in names
     assert "toolcell/images/python/Dockerfile" in names
     assert "toolcell/core/py.typed" in names
@@ -113,6 +116,23 @@ print(run("6 * 7", config=SandboxConfig(backend="subprocess")).value)
     assert (done.stdout, done.stderr) == ("42\n", "")
 
 
+@pytest.mark.finding("N20")
+def test_the_wheel_runs_as_a_module(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    version = PROJECT["project"]["version"]
+    for option in ("--version", "-V"):
+        done = subprocess.run(
+            [sys.executable, "-m", "toolcell", option],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout) == (0, f"toolcell {version}\n")
+
+
 def test_every_package_is_listed() -> None:
     found = {
         str(path.parent.relative_to(ROOT))
@@ -120,8 +140,9 @@ def test_every_package_is_listed() -> None:
         for path in (ROOT / room).rglob("__init__.py")
     }
 
+    assert [path.name for path in (ROOT / "main").glob("*.py")] == ["__main__.py"]
     assert set(PACKAGES.values()) == found
-    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(PACKAGES)
+    assert sorted(SETUPTOOLS["packages"]) == ["toolcell", *sorted(PACKAGES)]
     assert all(
         name == f"toolcell.{folder.replace('/', '.')}"
         for name, folder in PACKAGES.items()

@@ -181,3 +181,24 @@ said = subprocess.check_output([sys.executable, '-c', child], text=True)
             await branch.write_file("lib/mine.py", "name = 'the branch'")
             kept = await branch.run("import mine\nmine.name")
             assert (first.value, kept.value) == (False, "the branch"), kept.stderr
+
+
+async def test_output_streams_are_what_they_lead_to(sandbox: SandboxManager) -> None:
+    code = """
+import sys
+for stream in (sys.stdout, sys.stderr):
+    stream.reconfigure(errors='backslashreplace', line_buffering=True)
+    print('seen', file=stream)
+[sys.stdout.seekable(), sys.stderr.seekable()]
+"""
+    async with sandbox.session() as session:
+        for run in (
+            await sandbox.run(code),
+            await session.run(code),
+            await session.run(code, fresh=True),
+        ):
+            assert (run.value, run.stdout, run.stderr) == (
+                [False, False],
+                "seen\n",
+                "seen\n",
+            )

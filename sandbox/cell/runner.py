@@ -111,6 +111,9 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             _rehearse()
             _set_stage()
             first = b""
+        else:
+            # Those from before the fork remember that they could seek.
+            _open_streams()
         setup = {"layers": held, "cpu": time.process_time()}
         global _address_space, _node
         _address_space, _node = settings["address_space"], settings["node"]
@@ -301,12 +304,16 @@ def _set_stage() -> None:
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     sys.argv = [FILE_NAME]
+    _open_streams()
+    atexit._clear()
+
+
+def _open_streams() -> None:
     sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
     sys.stdout = _writer(1, "surrogateescape")
     sys.stderr = _writer(2, "backslashreplace")
     # What `sys.stdout = sys.__stdout__` in a program goes back to.
     sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
-    atexit._clear()
 
 
 def _run_python(request: dict[str, Any]) -> int:
