@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HANDSHAKE = 22
+RECORDS = range(20, 25)
+"""With which a record of TLS begins: its kind."""
+
 _CLIENT_HELLO = 1
 _SERVER_NAME = 0
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import h11
 
-from .client_hello import HANDSHAKE, read_client_hello
+from .client_hello import HANDSHAKE, RECORDS, read_client_hello
 from .network import read_authority, read_host, write_authority
 
 _MAX_HEAD_BYTES = 65_536
@@ -28,10 +28,13 @@ _METHOD = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MAY_BE_HTTP = re.compile(
     b"(?:%b)?(?:%b+(?:[^\0- ]|\\Z)|\\Z)|GET%b" % (_METHOD, _SPACE, _SPACE)
 )
+_OTHER_RECORDS = tuple(bytes((kind,)) for kind in RECORDS if kind != HANDSHAKE)
+_PROXY_HEADERS = (b"PROXY ", b"\r\n\r\n\0")
 _VERSION = re.compile(rb"(?i)HTTP/")
 # HTTP/0.9, and what some servers take for it.
 _NO_VERSION = re.compile(b"GET%b|%b%b+(?i:/|https?:)" % (_SPACE, _METHOD, _SPACE))
 _ENDS_IN_VERSION = re.compile(b"(?i)%bHTTP/[0-9.+_]*%b*\\Z" % (_SPACE, _SPACE))
+_OPTIONS = (b"OPTIONS", "*")
 _HOP_BY_HOP = frozenset(
     (
         "connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
@@ -338,6 +341,11 @@ def _names_the_host(data: bytes, host: str) -> bool:
 
 def _is_http(data: bytes, host: str, *, ended: bool) -> bool | None:
     """Tell whether HTTP begins here, and check TLS; None if that is not whole yet."""
+    if data[:1] in _OTHER_RECORDS:
+        # Some servers overlook alerts, and read the ClientHello behind them.
+        raise RefusedError("TLS: it does not begin with a ClientHello")
+    if data.startswith(_PROXY_HEADERS):
+        raise RefusedError("a header of the PROXY protocol hides what is behind it")
     if data.startswith(bytes((HANDSHAKE,))):
         return False if _names_the_host(data, host) or ended else None
     line, newline, behind = data.lstrip(_BLANK).partition(b"\n")
@@ -386,6 +394,8 @@ async def _inner_request(source: Source, data: bytes, wish: Wish) -> HTTPRequest
             target = _path(found[2])
             if read_authority(found[1], _HTTP_PORT) != (wish.host, wish.port):
                 raise ValueError(f"the request is for {found[1][:100]!r}")
+        elif not target.startswith("/") and (request.method, target) != _OPTIONS:
+            raise ValueError("the target is neither a path nor http://...")
         _check_host(request, wish.host, wish.port)
         return HTTPRequest(connection, request, target, wish.host, wish.port)
     except (h11.ProtocolError, ValueError) as error:

@@ -332,6 +332,70 @@ async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "target",
+    [
+        *("ftp://b.test/", "https://b.test/", "https://a.test:443/", "x:/b.test"),
+        *("httpx://b.test/", "http:b.test/", "http:/b.test/", "b.test", "a.test:443"),
+        *("*", "?", "@b.test/", "http://b.test/"),
+    ],
+)
+@pytest.mark.finding("A21")
+async def test_a_target_in_a_tunnel_is_a_path_or_the_tunnels_own_host(
+    target: str,
+) -> None:
+    text = f"GET {target} HTTP/1.1\r\nHost: a.test:443\r\n\r\n".encode()
+
+    for script in (Script([text]), in_bytes(text)):
+        with pytest.raises(RefusedError):
+            await read_first_words(script, HOST)
+
+
+async def test_a_tunnel_may_ask_its_own_host_for_anything() -> None:
+    for line in ("GET http://a.test:443/x", "GET /x?y=http://b.test", "OPTIONS *"):
+        text = f"{line} HTTP/1.1\r\nHost: a.test:443\r\n\r\n".encode()
+        said = await read_first_words(Script([text]), HOST)
+        assert b"\r\nHost: a.test:443\r\n" in await made(said)
+
+
+BEFORE_A_HELLO = [
+    b"\x15\x03\x01\x00\x02\x01\x00",
+    b"\x15\x03\x03\x00\x02\x01\x5a" * 3,
+    b"\x15\x00\x01\x00\x02\x01\x00",
+    b"\x14\x03\x03\x00\x01\x01",
+    b"\x17\x03\x03\x00\x00",
+    b"\x18\x03\x03\x00\x03\x01\x00\x00",
+    b"\x16\x03\x01\x00\x04\x00\x00\x00\x00",
+    b"\x16\x03\x01\x00\x00",
+    b"PROXY TCP4 192.0.2.1 192.0.2.2 1 443\r\n",
+    b"PROXY UNKNOWN\r\n",
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12),
+]
+
+
+@pytest.mark.parametrize("before", BEFORE_A_HELLO)
+@pytest.mark.parametrize("behind", [client_hello("b.test"), b"GET / HTTP/1.1\r\n\r\n"])
+@pytest.mark.finding("A21")
+async def test_nothing_comes_before_a_hello(before: bytes, behind: bytes) -> None:
+    text = before + behind
+    for script in (Script([text]), in_bytes(text), Script([before, behind])):
+        with pytest.raises(RefusedError):
+            await read_first_words(script, HOST)
+
+
+@pytest.mark.finding("A21")
+async def test_a_hello_in_pieces_is_read_to_its_end() -> None:
+    whole, other = client_hello("a.test")[5:], client_hello("b.test")[5:]
+    for size in (1, 7, 100):
+        pieces = in_records(whole, size)
+        assert await read_first_words(in_bytes(pieces), HOST) == pieces
+        with pytest.raises(RefusedError, match="it calls for"):
+            await read_first_words(in_bytes(in_records(other, size)), HOST)
+        with pytest.raises(RefusedError):
+            alert = b"\x15\x03\x01\x00\x02\x01\x00"
+            await read_first_words(Script([pieces[: size + 5] + alert]), HOST)
+
+
+@pytest.mark.parametrize(
     "text", [b"GET /" + b"a" * 17_000, b"a" * 17_000, b"\n" * 17_000 + b"GET /"]
 )
 @pytest.mark.attack(68)
