@@ -13,7 +13,7 @@ import pytest
 from . import kernel_accounts
 from .kernel_accounts import ACCOUNTS
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.finding("A7")]
 
 LOWER = """
 sysctl -qw fs.epoll.max_user_watches=4000 fs.pipe-user-pages-soft=1024
