@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
@@ -230,6 +230,22 @@ class ApprovalStore:
         with self._reading() as db:
             row = db.execute(f"{_RECORD} WHERE id = ?", (request_id,)).fetchone()
             return None if row is None else _read(row)
+
+    def ended(self, request_ids: Iterable[str]) -> dict[str, ApprovalRecord | None]:
+        """Return what became of requests that no longer wait; None: forgotten."""
+        wanted = set(request_ids)
+        with self._reading() as db:
+            waiting = db.execute(
+                "SELECT id FROM approvals WHERE status = 'pending' AND id IN"
+                " (SELECT value FROM json_each(?))",
+                (json.dumps([*wanted]),),
+            )
+            wanted.difference_update(request_id for (request_id,) in waiting)
+            rows = {
+                each: db.execute(f"{_RECORD} WHERE id = ?", (each,)).fetchone()
+                for each in wanted
+            }
+        return {each: row and _read(row) for each, row in rows.items()}
 
     def pending(self, now: float) -> list[ApprovalRequest]:
         """Return what waits for an answer, the oldest first."""

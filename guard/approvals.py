@@ -6,22 +6,22 @@ process or after a crash in another, finds the same request and its answer. An
 approval is used once: by the first call that is about to run with it.
 
 Waiting calls look at the store again and again, at growing intervals of at most a
-second: an answer may come from any process that has the store.
+second: an answer may come from any process that has the store. Those of one event loop
+look together, so that a thousand take no more threads than one.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from anyio.abc import TaskGroup
+from anyio.lowlevel import RunVar
 
 from toolcell.core import (
     ConfigError,
@@ -40,6 +40,7 @@ from .approval import (
     is_automatic,
 )
 from .approval_desk import ApprovalDesk, answered, unanswered
+from .approval_looks import ApprovalLooks
 from .approval_store import ApprovalStore
 from .audit import AuditLog
 from .clock import Clock, steady_time
@@ -47,8 +48,6 @@ from .decision import Decision
 from .facts import CallFacts
 from .redaction import Redactor
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
@@ -137,6 +136,16 @@ class Approvals:
         self._max_pending = max_pending
         self._questions: dict[str, _Question] = {}
         self._counting = threading.Lock()
+        self._of_loop = RunVar[ApprovalLooks](f"approvals-{id(self)}")
+
+    @property
+    def _looks(self) -> ApprovalLooks:
+        try:
+            return self._of_loop.get()
+        except LookupError:
+            looks = ApprovalLooks(self._desk.store.ended)
+            self._of_loop.set(looks)
+            return looks
 
     @property
     def wait_seconds(self) -> float:
@@ -163,7 +172,7 @@ class Approvals:
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        return await _in_thread(self._desk.standing, call, facts)
+        return await self._looks.in_thread(self._desk.standing, call, facts)
 
     async def ask(
         self,
@@ -195,7 +204,7 @@ class Approvals:
         reachable = self._answered_elsewhere or self._handler is not None
         if wait <= 0 or not reachable:
             return unanswered(call, "nobody can be asked for approval")
-        record = await _in_thread(
+        record = await self._looks.in_thread(
             self._desk.request,
             call,
             facts,
@@ -219,7 +228,7 @@ class Approvals:
         """
         if self._profile == "production" and is_automatic(answer.approver or ""):
             return False
-        return await _in_thread(self._desk.use, answer)
+        return await self._looks.in_thread(self._desk.use, answer)
 
     async def answer(self, request_id: str, reply: Reply) -> None:
         """Answer a request; from any process that has the store.
@@ -230,7 +239,9 @@ class Approvals:
             AuditError: The answer cannot be recorded; it does not count.
             StoreUnavailableError: The store did not answer.
         """
-        await _in_thread(self._desk.answer, request_id, reply, automatic=False)
+        await self._looks.in_thread(
+            self._desk.answer, request_id, reply, automatic=False
+        )
 
     async def reveal(self, request_id: str, *, by: str) -> ApprovalRequest:
         """Return a request for its hidden parts to be opened; who does is recorded.
@@ -240,11 +251,11 @@ class Approvals:
             AuditError: It cannot be recorded.
             StoreUnavailableError: The store did not answer.
         """
-        return await _in_thread(self._desk.reveal, request_id, by)
+        return await self._looks.in_thread(self._desk.reveal, request_id, by)
 
     async def pending(self) -> list[ApprovalRequest]:
         """Return the requests that wait for an answer, the oldest first."""
-        return await _in_thread(self._desk.store.pending, self._desk.clock())
+        return await self._looks.in_thread(self._desk.store.pending, self._desk.clock())
 
     async def check(self) -> None:
         """Look whether requests and answers can be kept.
@@ -252,15 +263,15 @@ class Approvals:
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        await _in_thread(self._desk.store.check)
+        await self._looks.in_thread(self._desk.store.check)
 
     async def grants(self) -> list[StandingGrant]:
         """Return the grants that have not ended."""
-        return await _in_thread(self._desk.store.grants, self._desk.clock())
+        return await self._looks.in_thread(self._desk.store.grants, self._desk.clock())
 
     async def revoke(self, grant_id: str, *, by: str) -> bool:
         """End a grant now; return whether there was one."""
-        return await _in_thread(self._desk.revoke, grant_id, by)
+        return await self._looks.in_thread(self._desk.revoke, grant_id, by)
 
     async def _wait(
         self, call: ToolCall, request: ApprovalRequest, seconds: float
@@ -308,10 +319,11 @@ class Approvals:
         with anyio.move_on_after(seconds):
             while True:
                 handled = question.asked
-                record = await _in_thread(self._desk.store.get, request.id)
-                if record is None or record.status == "used":
-                    return unanswered(call, "the approval of this call is used up")
-                if record.status != "pending":
+                ended = await self._looks.ended(request.id)
+                if request.id in ended:
+                    record = ended[request.id]
+                    if record is None or record.status == "used":
+                        return unanswered(call, "the approval of this call is used up")
                     return answered(call, record)
                 if self._desk.clock() >= request.expires_at:
                     break
@@ -322,8 +334,8 @@ class Approvals:
                     tasks.start_soon(self._handle, handler, request, question, gone)
                 elif not (handled or self._answered_elsewhere):
                     break
-                with anyio.move_on_after(pause):
-                    await (anyio.sleep(pause) if gone.is_set() else gone.wait())
+                with anyio.move_on_after(_until_next_look(pause)):
+                    await (anyio.sleep_forever() if gone.is_set() else gone.wait())
                 pause = min(pause * 1.5, _LAST_PAUSE_SECONDS)
         return unanswered(call, "nobody has answered the request for approval")
 
@@ -352,16 +364,15 @@ class Approvals:
         self, request: ApprovalRequest, reply: Reply, *, automatic: bool
     ) -> None:
         try:
-            await _in_thread(self._desk.answer, request.id, reply, automatic=automatic)
+            await self._looks.in_thread(
+                self._desk.answer, request.id, reply, automatic=automatic
+            )
         except InvalidInputError as error:
             _log.error("an answer does not count: %s", error)
 
 
-async def _in_thread(
-    function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-) -> _T:
-    """Run what may wait for a disk or a lock; never queued behind tools' threads."""
-    limiter = anyio.CapacityLimiter(1)
-    return await anyio.to_thread.run_sync(
-        partial(function, *args, **kwargs), limiter=limiter
-    )
+def _until_next_look(pause: float) -> float:
+    """Return a pause in seconds; who has waited for long looks with all others."""
+    if pause < _LAST_PAUSE_SECONDS:
+        return pause
+    return _LAST_PAUSE_SECONDS - anyio.current_time() % _LAST_PAUSE_SECONDS

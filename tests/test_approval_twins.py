@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any
 
@@ -34,9 +35,9 @@ class Watched(ApprovalStore):
         super().__init__()
         self.looked: set[str] = set()
 
-    def get(self, request_id: str) -> Any:
+    def ended(self, request_ids: Iterable[str]) -> Any:
         self.looked.add(caller.get())
-        return super().get(request_id)
+        return super().ended(request_ids)
 
     async def seen(self, name: str) -> None:
         while name not in self.looked:
