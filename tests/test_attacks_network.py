@@ -284,6 +284,28 @@ def say_in_tunnels(where: str, tunnels: list[list[str]]) -> None:
                 pass
 
 
+@pytest.mark.finding("A21")
+async def test_no_target_and_no_prefix_leads_to_another_virtual_host(
+    cell: Session, world: World
+) -> None:
+    here = f"{NAME}:{world.site.port}"
+    end = f" HTTP/1.1\r\nHost: {here}\r\nConnection: close\r\n\r\n"
+    alert = "\x15\x03\x01\x00\x02\x01\x00"
+    tunnels = [
+        [f"GET ftp://evil.test/x{end}"],
+        [f"GET https://evil.test/x{end}"],
+        ["GET x:", f"//evil.test/x{end}"],
+        [f"GET evil.test{end}"],
+        [alert, f"GET /x{end}"],
+        [f"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nGET /x{end}"],
+    ]
+    world.site.hits.clear()
+    result = await run(cell, program(say_in_tunnels), where=here, tunnels=tunnels)
+
+    assert world.site.hits == []
+    assert [each.verdict for each in result.connections] == ["refused"] * len(tunnels)
+
+
 @pytest.mark.attack(68)
 async def test_http_in_pieces_does_not_lead_elsewhere(
     cell: Session, world: World

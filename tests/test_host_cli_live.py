@@ -31,6 +31,7 @@ allow = ["run_python"]
 ask = ["calculate"]
 """
 SUM = '{"expression": "6 * 7"}'
+HIDDEN_SUM = '{"expression": "6 * 7 # token=x-or-y-and-z"}'
 
 
 @pytest.fixture
@@ -52,8 +53,8 @@ main()
 class Asking:
     """A command that calls a tool and waits for a person."""
 
-    def __init__(self, folder: Path, run: str = "r") -> None:
-        words = ("call", "calculate", "--agent", "a", "--args", SUM, "--run", run)
+    def __init__(self, folder: Path, run: str = "r", sum_: str = SUM) -> None:
+        words = ("call", "calculate", "--agent", "a", "--args", sum_, "--run", run)
         self._process = subprocess.Popen(
             [TOOLCELL, *words],
             cwd=folder,
@@ -118,6 +119,36 @@ def test_answers_may_come_as_lines(folder: Path, watching: Watching) -> None:
         assert watching.say(bad)["error"] == "invalid_input"
     assert watching.say({"request": request["id"], "answer": "deny"})
     assert second.outcome()[0] == 3
+
+
+@pytest.mark.finding("A19")
+def test_lines_open_what_is_hidden(folder: Path, watching: Watching) -> None:
+    asking = Asking(folder, sum_=HIDDEN_SUM)
+    request = watching.told()
+    approve = {"request": request["id"], "answer": "approve"}
+    assert watching.say(approve)["error"] == "invalid_input"
+    opened = watching.say({"request": request["id"], "answer": "reveal"})
+    assert watching.say({**approve, "code": opened["code"]})["answer"] == "approve"
+
+    assert [each["characters"] for each in request["hidden"]] == [12]
+    assert "x-or-y-and-z" not in json.dumps(request)
+    assert opened["arguments"] == json.loads(HIDDEN_SUM)
+    assert asking.outcome() == (0, "42\n")
+
+
+@pytest.mark.finding("A19")
+def test_a_person_opens_what_is_hidden_in_a_terminal(folder: Path) -> None:
+    with Terminal("approvals", "watch", "--by", "anna", folder=folder) as terminal:
+        asking = Asking(folder, sum_=HIDDEN_SUM)
+        shown = terminal.expect("leaves it waiting: ")
+        terminal.send("o\n")
+        opened = terminal.expect("leaves it waiting: ")
+        terminal.send("y\n")
+        terminal.expect("approve: ")
+        assert asking.outcome() == (0, "42\n")
+
+    assert "x-or-y-and-z" not in shown and "[o]pen" in shown
+    assert "x-or-y-and-z" in opened
 
 
 def test_watching_ends_with_its_input(folder: Path) -> None:
