@@ -31,6 +31,14 @@ from .mcp_calls import BusyError, Calls
 from .mcp_results import Definitions, error_envelope, failure
 
 NAME = "toolcell"
+INSTRUCTIONS = (
+    "Each call is checked against your policy and its limits. A call that is refused "
+    "or fails is an error whose text is JSON: `code` and `message` say why, `field` "
+    "which argument does not fit, `retryable` and `retry_after_ms` whether and when "
+    "the same call may succeed. With an `approval_id` it waits for a person: make the "
+    "same call again later."
+)
+"""What the model of a client is told of this server."""
 
 
 class _LowLevelServer(Server[Any]):
@@ -82,6 +90,7 @@ class McpServer:
         server = _LowLevelServer(
             NAME,
             version=version("toolcell"),
+            instructions=INSTRUCTIONS,
             get_tool_input_schema=self._header_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,

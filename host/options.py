@@ -45,7 +45,10 @@ def _tools(incomplete: str) -> list[str]:
 
 
 ConfigPath = Annotated[
-    Path, typer.Option("--config", help="The configuration of the host.")
+    Path,
+    typer.Option(
+        "--config", envvar="TOOLCELL_CONFIG", help="The configuration of the host."
+    ),
 ]
 DEFAULT_CONFIG = Path("toolcell.toml")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

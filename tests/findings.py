@@ -68,4 +68,5 @@ FINDINGS = {
     "N23": "a reader that leaves is told as an error",
     "N24": "tests fail under nohup",
     "N26": "plots complain about fonts",
+    "N27": "small things that a stranger misses",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,14 @@ def test_a_key_that_is_none_is_compared_with_those_there_are(
     told = f"{raised.value.message} ({raised.value.hint})"
     assert said in told
     assert "Extra inputs" not in told
+
+
+@pytest.mark.finding("N27")
+def test_the_environment_may_name_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "elsewhere.toml"
+    path.write_text("[tols]")
+    env = {**os.environ, "TOOLCELL_CONFIG": str(path)}
+    done = toolcell("tools", "list", env=env)
+
+    assert done.returncode == 2
+    assert f"toolcell: {path}: line 1" in done.stderr.decode()

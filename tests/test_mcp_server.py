@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from toolcell.tools import tool
 
-from .mcp_servers import CONFIG, MODES, SUM, client_of, said, served
+from .mcp_servers import CONFIG, MODERN, MODES, SUM, client_of, said, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("mode", MODES)]
 
@@ -71,6 +71,17 @@ async def test_a_client_sees_what_its_agent_may_call_gr_15(
         "read_only_hint": True,
         "open_world_hint": True,
     }
+
+
+@pytest.mark.finding("N27")
+async def test_a_model_is_told_how_to_read_refusals(tmp_path: Path, mode: Any) -> None:
+    # Without a handshake a client of the later protocol asks when it wants to know.
+    asks = "auto" if mode == MODERN else mode
+    async with served(tmp_path) as server, client_of(server, mode=asks) as client:
+        told = client.instructions
+
+    assert told is not None
+    assert "approval_id" in told and "retry_after_ms" in told
 
 
 async def test_results_are_text_and_objects(tmp_path: Path, mode: Any) -> None:
