@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
 
-from .exit_codes import EXIT_COULD_NOT_RUN
+from .exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
 from .interrupts import run_async
 
 
@@ -51,13 +50,20 @@ def _print_report(report: Any) -> None:
 def clean(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Remove containers, cgroups and folders of toolcell hosts that died."""
+    """Remove containers, cgroups and folders of toolcell hosts that died.
+
+    Exits with 1 if something could not be removed.
+    """
     from toolcell.sandbox import clean as sweep
 
-    removed = run_async(sweep)
+    cleaned = run_async(sweep)
     if as_json:
-        print(json.dumps({"removed": removed}))
+        print(cleaned.model_dump_json())
     else:
-        for name in removed:
+        for name in cleaned.removed:
             print(f"removed {name}")
-        print(f"{len(removed)} leftovers removed")
+        for name in cleaned.left:
+            print(f"not removed {name}")
+        print(f"{len(cleaned.removed)} leftovers removed", end="")
+        print(f", {len(cleaned.left)} not" if cleaned.left else "")
+    raise typer.Exit(EXIT_LEFT_SOMETHING if cleaned.left else 0)

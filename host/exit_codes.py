@@ -1,5 +1,8 @@
 """Exit codes of the `toolcell` command."""
 
+EXIT_LEFT_SOMETHING = 1
+"""`toolcell clean` could not remove all that it found."""
+
 EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
 EXIT_COULD_NOT_RUN = 4

@@ -14,7 +14,7 @@ from .images import (
     prune_images,
     pull_image,
 )
-from .janitor import clean
+from .janitor import Cleaned, clean
 from .layers import PackageLayer, list_packages, prune_packages
 from .manager import SandboxManager
 from .pool import PoolStats
@@ -37,6 +37,7 @@ __all__ = [
     "ArtifactMade",
     "CallProgram",
     "Check",
+    "Cleaned",
     "CodePolicy",
     "Connected",
     "Connection",

@@ -29,6 +29,9 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _FILES_PER_MB = 256
 # Where the supervisor names the image's interpreter, and no program can write.
 _ALIASES = os.path.dirname(aliases.FOLDER)
+IN_MEMORY = (_ALIASES, WORKDIR, "/tmp", "/dev/shm")  # noqa: S108 - the cell's own
+"""Where a cell has file systems of its own."""
+
 _MOUNT_FLAGS = "nosuid,nodev,exec"
 
 
@@ -90,8 +93,13 @@ def container_arguments(
     runtime: str | None,
     limits: Limits,
     binds: list[Bind],
+    covers: dict[str, str],
 ) -> dict[str, Any]:
-    """Return the body of the engine's create call for one cell."""
+    """Return the body of the engine's create call for one cell.
+
+    Args:
+        covers: What is put over the image's volumes; see `docker_volumes`.
+    """
     return {
         "Image": image,
         "Entrypoint": [*command("python3", "supervisor", 0, 1)],
@@ -116,7 +124,7 @@ def container_arguments(
         "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
-            **_host_config(runtime, limits),
+            **_host_config(runtime, limits, covers),
             "Mounts": [
                 *(_mount(bind) for bind in binds),
                 *([] if has_own_kernel(runtime) else [_terminals()]),
@@ -149,7 +157,9 @@ def _terminals() -> dict[str, Any]:
     }
 
 
-def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
+def _host_config(
+    runtime: str | None, limits: Limits, covers: dict[str, str]
+) -> dict[str, Any]:
     memory = limits.memory_mb << 20
     size = f"size={limits.disk_mb}m,nr_inodes={limits.disk_mb * _FILES_PER_MB}"
     config: dict[str, Any] = {
@@ -164,6 +174,7 @@ def _host_config(runtime: str | None, limits: Limits) -> dict[str, Any]:
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
         "Tmpfs": {
+            **covers,
             _ALIASES: f"size=64k,nr_inodes=16,mode=0755,{_MOUNT_FLAGS}",
             WORKDIR: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},{_MOUNT_FLAGS}",
             "/tmp": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the cell's own

@@ -10,11 +10,11 @@ import sys
 from typing import Any
 
 import anyio
-import anyio.to_thread
 from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import SandboxError, ToolcellError
 
+from . import engine
 from .backend import Backend
 from .cell_client import Program
 from .config import Limits, SandboxConfig
@@ -87,7 +87,7 @@ class Report(BaseModel):
 async def examine(config: SandboxConfig | None = None) -> Report:
     """Try everything and report; starts, and removes, a few cells per backend."""
     config = config or SandboxConfig()
-    namespaces = await anyio.to_thread.run_sync(_probe_namespaces)
+    namespaces = await engine.in_thread(_probe_namespaces)
     subprocess_checks, subprocess_works = await _subprocess_cell(config, namespaces)
     docker_checks, docker_level = await _docker_cell(config)
     backend, level = None, None
@@ -181,7 +181,13 @@ async def _pool_check(backend: Backend, config: SandboxConfig) -> Check:
 
 async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
     try:
-        facts = await anyio.to_thread.run_sync(_engine_facts, config.docker_host)
+        with anyio.fail_after(engine.QUICK_SECONDS):
+            facts = await engine.in_thread(lambda: _engine_facts(config.docker_host))
+    except TimeoutError:
+        why = f"it has not answered for {engine.QUICK_SECONDS:g} seconds"
+        return [
+            Check(name="docker engine", ok=False, detail=why, fix="`docker info`")
+        ], None
     except Exception as error:  # noqa: BLE001 - any reason is worth telling
         why = str(error).splitlines()[0][:200]
         return [
@@ -217,9 +223,7 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
 
 
 def _engine_facts(docker_host: str | None) -> dict[str, Any]:
-    from .docker_backend import connect
-
-    client = connect(docker_host)
+    client = engine.connect(docker_host)
     try:
         version, info = client.version(), client.info()
     finally:

@@ -25,6 +25,8 @@ LABEL = "dev.toolcell.image"
 """On every image that `build_image` made: its name."""
 
 _REQUIREMENTS = "requirements.txt"
+# How long a build or a pull may say nothing.
+_SILENT_SECONDS = 60
 OnStep = Callable[[int, int, str], None]
 
 
@@ -258,11 +260,11 @@ def prune_images(*, everything: bool = False) -> list[str]:
 def _engine(purpose: str) -> Iterator[docker.DockerClient]:
     import docker.errors
 
-    from .docker_backend import connect
+    from .engine import connect
 
     try:
         try:
-            client = connect(None)
+            client = connect(None, _SILENT_SECONDS)
         except OSError as error:
             raise SandboxUnavailableError(
                 f"no Docker engine answers: {error.strerror}",

@@ -2,48 +2,102 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
+from pydantic import BaseModel, ConfigDict
 
 from . import host_cgroups, owner
 
+_CONTAINER_SECONDS = 10.0
 
-async def clean(docker_host: str | None = None) -> list[str]:
-    """Remove leftovers of dead owners on this machine and return their names.
+
+class Cleaned(BaseModel):
+    """What `clean` came to, by names such as "cgroup /sys/fs/cgroup/..."."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    removed: tuple[str, ...]
+    """What is gone."""
+
+    left: tuple[str, ...]
+    """What is there still: its processes do not end, or it is not this user's."""
+
+
+async def clean(docker_host: str | None = None) -> Cleaned:
+    """Remove leftovers of dead owners on this machine.
 
     Containers and cgroups of living owners, and everything that toolcell did not
-    make, stay. An engine that does not answer is passed over.
+    make, stay. An engine that does not answer is passed over. It takes 25 seconds at
+    most.
 
     Args:
         docker_host: The engine's address; None takes DOCKER_HOST or the default.
     """
-    removed = [f"cgroup {path}" for path in host_cgroups.sweep()]
-    removed += [f"folder {path}" for path in _sweep_folders()]
-    containers = await anyio.to_thread.run_sync(_sweep_containers, docker_host)
-    return removed + [f"container {name[:12]}" for name in containers]
+    groups, stuck = await anyio.to_thread.run_sync(host_cgroups.sweep_everywhere)
+    folders, kept = await anyio.to_thread.run_sync(_sweep_folders)
+    containers, running = await _sweep_containers(docker_host)
+    return Cleaned(
+        removed=_names(groups, folders, containers), left=_names(stuck, kept, running)
+    )
 
 
-def _sweep_folders() -> list[str]:
-    removed = []
+def _names(
+    groups: list[str], folders: list[str], containers: list[str]
+) -> tuple[str, ...]:
+    return (
+        *(f"cgroup {path}" for path in groups),
+        *(f"folder {path}" for path in folders),
+        *(f"container {name[:12]}" for name in containers),
+    )
+
+
+def _sweep_folders() -> tuple[list[str], list[str]]:
+    removed: list[str] = []
+    left: list[str] = []
     for path in Path(tempfile.gettempdir()).glob(f"{owner.FOLDER_PREFIX}*"):
         process = path.name.removeprefix(owner.FOLDER_PREFIX).rpartition("_")[0]
         if not path.is_symlink() and not owner.lives(process):
             shutil.rmtree(path, ignore_errors=True)
-            removed.append(str(path))
-    return removed
+            (left if path.exists() else removed).append(str(path))
+    return removed, left
 
 
-def _sweep_containers(docker_host: str | None) -> list[str]:
-    from .docker_backend import connect, sweep
+async def _sweep_containers(docker_host: str | None) -> tuple[list[str], list[str]]:
+    from .engine import QUICK_SECONDS, in_thread
 
+    found: list[str] = []
+    # An engine that is not there, or does not answer, is asked for nothing.
+    with anyio.move_on_after(QUICK_SECONDS), contextlib.suppress(Exception):
+        found = await in_thread(lambda: _orphans(docker_host))
+    left = found
+    with anyio.move_on_after(_CONTAINER_SECONDS), contextlib.suppress(Exception):
+        if found:
+            await in_thread(lambda: _remove(docker_host, found))
+            orphans = await in_thread(lambda: _orphans(docker_host))
+            left = [each for each in found if each in orphans]
+    return [each for each in found if each not in left], left
+
+
+def _orphans(docker_host: str | None) -> list[str]:
+    from .engine import connect, orphans
+
+    client = connect(docker_host)
     try:
-        client = connect(docker_host)
-    except Exception:  # noqa: BLE001 - no engine, nothing of it to clean
-        return []
+        return orphans(client)
+    finally:
+        client.close()
+
+
+def _remove(docker_host: str | None, containers: list[str]) -> None:
+    from .engine import SLOW_SECONDS, connect, remove_all
+
+    client = connect(docker_host, SLOW_SECONDS)
     try:
-        return sweep(client)
+        remove_all(client, containers)
     finally:
         client.close()

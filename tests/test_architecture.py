@@ -46,7 +46,7 @@ FACES = {
         is_public_address open_sqlite put_together
     """,
     "sandbox": """
-        Artifact ArtifactMade CallProgram Check CodePolicy Connected Connection
+        Artifact ArtifactMade CallProgram Check Cleaned CodePolicy Connected Connection
         Described Event ExceptionInfo
         ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation Limits Mount
         Network PackageLayer PackageRules PoolStats Report SandboxConfig

@@ -243,7 +243,10 @@ def test_doctor_is_a_table_for_people() -> None:
 def test_clean_finds_nothing_to_do() -> None:
     done = toolcell("clean", "--json")
 
-    assert (done.returncode, list(json.loads(done.stdout))) == (0, ["removed"])
+    assert (done.returncode, list(json.loads(done.stdout))) == (
+        0,
+        ["removed", "left"],
+    )
 
 
 def test_no_heavy_import_before_a_command_is_known() -> None:

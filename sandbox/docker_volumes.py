@@ -1,0 +1,54 @@
+"""What an image's VOLUMEs become: nothing that is on the host's disk.
+
+For each volume that its image declares, an engine gives a container a new folder on
+the host's disk: writable, whatever else is read-only, and without a limit of size.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Iterable
+
+from toolcell.core import SandboxUnavailableError
+
+_EMPTY = "ro,nosuid,nodev,noexec,size=4k,mode=0755"
+_KERNELS = ("/proc", "/sys", "/dev")
+_TERMINALS = "/dev/pts"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the cell's own
+
+
+def covers(declared: Iterable[str], taken: Collection[str]) -> dict[str, str]:
+    """Return an empty, read-only file system for each volume, as tmpfs options.
+
+    Args:
+        declared: Where an image wants its volumes.
+        taken: Where cells have something else, which comes first.
+
+    Raises:
+        SandboxUnavailableError: A volume is where nothing can be put over it.
+    """
+    places = {
+        volume: "/" + posixpath.normpath(volume).lstrip("/") for volume in declared
+    }
+    for volume, place in places.items():
+        kernels = any(f"{place}/".startswith(f"{each}/") for each in _KERNELS)
+        shared = f"{place}/".startswith(f"{_SHARED_MEMORY}/")
+        if not volume.startswith("/") or place == "/" or (kernels and not shared):
+            raise SandboxUnavailableError(
+                f"the image declares a volume at {volume!r}, where cells can have none",
+                hint="build it without that VOLUME",
+            )
+    return {place: _EMPTY for place in places.values() if place not in taken}
+
+
+def require_none(mounts: Iterable[dict[str, str]]) -> None:
+    """Raise SandboxUnavailableError if a container got a volume all the same.
+
+    Its pseudo-terminals are one that cells ask for; see `docker_profile`.
+    """
+    for mount in mounts:
+        if mount.get("Type") == "volume" and mount.get("Destination") != _TERMINALS:
+            raise SandboxUnavailableError(
+                f"the engine gives cells a volume at {mount.get('Destination')!r}",
+                hint="build the image without a VOLUME there",
+            )

@@ -1,0 +1,251 @@
+"""A Docker engine: how to reach it, and how long to wait for it.
+
+Theory of operation. The SDK blocks, so its calls run in threads of their own. A
+thread cannot be stopped, but it can be left alone: who is cancelled, or has waited
+long enough, goes on at once, and neither the event loop nor the end of the process
+waits for the thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+
+from toolcell.core import SandboxUnavailableError
+
+from . import docker_profile, owner
+from .config import SandboxConfig
+from .leases import lease
+
+if TYPE_CHECKING:
+    import docker
+
+T = TypeVar("T")
+
+QUICK_SECONDS = 5
+"""How long an engine has to answer a question, such as which images it has."""
+
+SLOW_SECONDS = 30
+"""How long an engine has to make, start or remove a container."""
+
+_TO_CLEAN_UP = 1.0
+_POOLS = 1024
+UNIX = "unix://"
+_DEFAULT_HOST = "unix:///var/run/docker.sock" if os.name == "posix" else ""
+
+
+async def in_thread(
+    function: Callable[[], T], give_up: Callable[[], None] | None = None
+) -> T:
+    """Call in a thread of its own, which is left alone when the caller is cancelled.
+
+    Args:
+        function: May block.
+        give_up: Called when the caller is cancelled. The thread has a second then, to
+            clean up before control returns; later it does so in the background.
+    """
+    token = anyio.lowlevel.current_token()
+    done, outcome = anyio.Event(), Future[T]()
+
+    def work() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised to who waits
+            outcome.set_exception(error)
+        # The loop may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            anyio.from_thread.run_sync(done.set, token=token)
+
+    threading.Thread(target=work, name="toolcell engine", daemon=True).start()
+    try:
+        await done.wait()
+    except anyio.get_cancelled_exc_class():
+        if give_up is not None:
+            give_up()
+            with anyio.move_on_after(_TO_CLEAN_UP, shield=True):
+                await done.wait()
+        raise
+    return outcome.result()
+
+
+def connect(
+    docker_host: str | None, seconds: int = QUICK_SECONDS, version: str | None = None
+) -> docker.DockerClient:
+    """Return a client of the engine at `docker_host`, DOCKER_HOST or the default.
+
+    Args:
+        docker_host: The engine's address.
+        seconds: How long each request waits for the next word of an answer.
+        version: That of the engine's API; None asks the engine, for five seconds.
+
+    Raises:
+        docker.errors.DockerException: Nothing answers there.
+        OSError: The same, of a Unix socket.
+    """
+    knock(address(docker_host))
+    # Not for who has no engine: they take a third as long as all else that is imported.
+    import docker
+    import docker.utils
+
+    where = docker.utils.kwargs_from_env()
+    if docker_host is not None:
+        where = {"base_url": docker_host}
+    # The SDK keeps one pool per URL, thus per container, and closes the oldest even
+    # in use; so many pools, and no idle connection in any of them.
+    client = docker.DockerClient(
+        timeout=QUICK_SECONDS + 1, num_pools=_POOLS, version=version, **where
+    )
+    # Longer than whoever waits: the SDK does not tell silence from absence.
+    client.api.timeout = seconds + 1
+    client.api.headers["Connection"] = "close"
+    return client
+
+
+def address(docker_host: str | None) -> str:
+    """Return where the engine is."""
+    return docker_host or os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
+
+
+def knock(where: str) -> None:
+    """Raise OSError if the engine's Unix socket is dead.
+
+    The SDK forgets to close a socket that could not connect.
+    """
+    if where.startswith(UNIX):
+        with socket.socket(socket.AF_UNIX) as door:
+            # A stopped engine may have no room for one more who waits.
+            door.settimeout(QUICK_SECONDS)
+            door.connect(where.removeprefix(UNIX))
+
+
+def orphans(client: docker.DockerClient) -> list[str]:
+    """Return the ids of the containers of this machine's dead owners."""
+    found: list[str] = []
+    for entry in client.api.containers(
+        all=True, filters={"label": docker_profile.OWNER_LABEL}
+    ):
+        marks = entry["Labels"]
+        here = marks.get(docker_profile.PLACE_LABEL) == owner.place()
+        if here and not owner.lives(marks[docker_profile.OWNER_LABEL]):
+            found.append(entry["Id"])
+    return found
+
+
+def remove(client: docker.DockerClient, container_id: str) -> None:
+    """Kill and remove a container; one that is gone already is fine.
+
+    Raises nothing: an engine that is gone cannot be asked; its containers end with
+    their streams, and the next start sweeps.
+    """
+    import docker.errors
+
+    try:
+        client.api.remove_container(container_id, force=True, v=True)
+    except docker.errors.NotFound:
+        return
+    except docker.errors.APIError as error:
+        if error.status_code != 409:
+            return
+        # The engine is at it already; wait until it is done.
+        with contextlib.suppress(Exception):
+            client.api.wait(container_id, timeout=10, condition="removed")
+    except Exception:  # noqa: BLE001 - the SDK and its transport raise anything
+        return
+
+
+def remove_all(client: docker.DockerClient, container_ids: Iterable[str]) -> None:
+    """Remove containers, one after the other. Raises nothing."""
+    for each in container_ids:
+        remove(client, each)
+
+
+def own_socket(attached: Any) -> socket.socket:
+    """Return a plain socket for an attach stream, ours to close.
+
+    No process that is forked from here keeps the stream open.
+    """
+    raw = getattr(attached, "_sock", attached)
+    if type(raw) is socket.socket:
+        ours = lease(socket.socket(fileno=os.dup(raw.fileno())))
+        response = getattr(attached, "_response", None)
+        raw.close()
+        if response is not None:
+            response.close()
+        return ours
+    # TLS and SSH streams have no descriptor that can be polled for plaintext.
+    if isinstance(raw, socket.socket):
+        lease(raw)
+    ours, theirs = map(lease, socket.socketpair())
+    for source, target in ((raw, theirs), (theirs, raw)):
+        threading.Thread(target=_relay, args=(source, target), daemon=True).start()
+    return ours
+
+
+def _relay(source: Any, target: Any) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while data := source.recv(65_536):
+            target.sendall(data)
+    for end in (source, target):
+        with contextlib.suppress(Exception):
+            end.close()
+
+
+def silent(seconds: float, config: SandboxConfig) -> SandboxUnavailableError:
+    """Say that the engine is there and does not answer."""
+    place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
+    return SandboxUnavailableError(
+        f"the Docker engine at {place} has not answered for {seconds:g} seconds",
+        hint="look whether it is stopped or overloaded: `docker info`",
+    )
+
+
+def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
+    """Turn an error of the Docker SDK into ours, with what to do about it."""
+    import docker.errors
+
+    text = getattr(error, "explanation", None) or str(error)
+    if isinstance(error, docker.errors.ImageNotFound):
+        return SandboxUnavailableError(
+            f"the Docker engine has no image {config.image!r}",
+            hint=f"`docker pull {config.image}`, or `toolcell images build` and "
+            "its tag as `image`",
+        )
+    if isinstance(error, docker.errors.APIError) and "python3" in str(text):
+        return SandboxUnavailableError(
+            f"the image {config.image!r} has no python3",
+            hint="use an image with python3 3.8 or newer on its PATH",
+        )
+    if isinstance(error, docker.errors.APIError):
+        return SandboxUnavailableError(f"the Docker engine refused: {text}")
+    return nobody_answers(text, config)
+
+
+def nobody_answers(
+    error: Exception | str, config: SandboxConfig
+) -> SandboxUnavailableError:
+    """Say that there is no engine, or that it may not be spoken to."""
+    place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
+    details = {"error": str(error)}
+    if isinstance(error, PermissionError):
+        return SandboxUnavailableError(
+            f"this user may not speak to the Docker engine at {place}",
+            hint="join the group of its socket, mostly `docker`, and log in again",
+            details=details,
+        )
+    other = "use backend='subprocess'"
+    if config.names_docker:
+        other = "leave `runtime` and `image` out"
+    return SandboxUnavailableError(
+        f"no Docker engine answers at {place}",
+        hint=f"start it, set DOCKER_HOST, or {other}",
+        details=details,
+    )

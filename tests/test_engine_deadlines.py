@@ -1,0 +1,162 @@
+"""An engine that is there and does not answer holds up nobody for long."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from toolcell.core import SandboxUnavailableError
+from toolcell.sandbox import (
+    SandboxConfig,
+    SandboxManager,
+    clean,
+    docker_backend,
+    engine,
+    examine,
+    runtime_probe,
+)
+
+from .engine_stand_in import engine as stand_in
+from .waiting import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.finding("F7")]
+
+EVERYWHERE = "/"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait half a second where five are right."""
+    import docker.utils  # noqa: F401 - takes time itself
+
+    monkeypatch.setattr(engine, "QUICK_SECONDS", 0.5)
+
+
+@pytest.fixture(autouse=True)
+def known_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no cells to see what holds."""
+    monkeypatch.setattr(runtime_probe, "recall", lambda _: runtime_probe.Held())
+
+
+@contextmanager
+def prompt(seconds: float) -> Iterator[None]:
+    """Fail when the body takes longer, also where it cannot be cancelled."""
+    began = anyio.current_time()
+    yield
+    assert anyio.current_time() - began < seconds
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_silent_engine_is_given_up(tmp_path: Path) -> None:
+    async with stand_in(tmp_path, EVERYWHERE) as server:
+        with (
+            prompt(4),
+            pytest.raises(SandboxUnavailableError, match="has not answered"),
+        ):
+            async with SandboxManager(
+                SandboxConfig(backend="docker", docker_host=server.address)
+            ):
+                pass
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_auto_falls_back_from_a_silent_engine_and_says_so(tmp_path: Path) -> None:
+    async with stand_in(tmp_path, EVERYWHERE) as server:
+        config = SandboxConfig(docker_host=server.address)
+        async with SandboxManager(config) as manager:
+            assert "has not answered" in manager.notices[0]
+            assert (await manager.run("6 * 7")).value == 42
+
+
+@pytest.mark.parametrize("place", ["/version", "/info", "/images/", "/containers/json"])
+async def test_who_is_cancelled_does_not_wait_for_a_silent_engine(
+    tmp_path: Path, place: str
+) -> None:
+    async with stand_in(tmp_path, place) as server:
+        config = SandboxConfig(backend="docker", docker_host=server.address)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(SandboxManager(config).__aenter__)
+            await until(lambda: any(place in asked for asked in server.asked))
+            began = anyio.current_time()
+            tasks.cancel_scope.cancel()
+        assert anyio.current_time() - began < 2
+
+
+async def test_a_cell_that_is_made_for_nobody_is_removed(tmp_path: Path) -> None:
+    async with stand_in(tmp_path, "/containers/create") as server:
+        config = SandboxConfig(backend="docker", docker_host=server.address)
+        async with SandboxManager(config) as manager:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(manager.run, "1")
+                await until(lambda: "POST /containers/create" in server.asked)
+                began = anyio.current_time()
+                tasks.cancel_scope.cancel()
+            assert anyio.current_time() - began < 3
+            assert "DELETE /containers/made" not in server.asked
+            server.speak.set()
+            await until(lambda: "DELETE /containers/made" in server.asked)
+
+
+async def test_an_engine_that_fell_silent_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stand_in(tmp_path) as server:
+        config = SandboxConfig(backend="docker", docker_host=server.address)
+        async with SandboxManager(config) as manager:
+            await manager.check()
+            server.silent_at = (EVERYWHERE,)
+            monkeypatch.setattr(engine, "QUICK_SECONDS", 0.1)
+            with pytest.raises(SandboxUnavailableError, match="has not answered"):
+                await manager.check()
+
+
+async def test_a_container_that_is_not_removed_is_given_up_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(docker_backend, "_REMOVE_SECONDS", 0.1)
+    async with stand_in(tmp_path, "/containers/made") as server:
+        backend = docker_backend.DockerBackend(
+            SandboxConfig(backend="docker", docker_host=server.address)
+        )
+        await backend.start()
+        with prompt(5):
+            await docker_backend.ContainerProcess(backend, "made").kill()
+        await backend.close()
+
+    assert "the cell made is lost" in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_doctor_and_clean_pass_a_silent_engine_over(tmp_path: Path) -> None:
+    async with stand_in(tmp_path, EVERYWHERE) as server:
+        report = await examine(SandboxConfig(docker_host=server.address))
+        assert isinstance((await clean(server.address)).removed, tuple)
+
+    checks = {check.name: check for check in report.checks}
+    assert "has not answered" in checks["docker engine"].detail
+
+
+async def test_doctor_ends_on_a_signal_while_it_waits(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "toolcell"), "doctor"]
+    async with stand_in(tmp_path, EVERYWHERE) as server:
+        with subprocess.Popen(
+            command,
+            env={"PATH": "/usr/bin:/bin", "DOCKER_HOST": server.address},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            await until(lambda: bool(server.asked))
+            began = anyio.current_time()
+            process.send_signal(signal.SIGTERM)
+            await until(lambda: process.poll() is not None)
+            took = anyio.current_time() - began
+
+    assert process.returncode == 128 + signal.SIGTERM
+    assert took < 4
