@@ -38,6 +38,7 @@ PROCESSES = "import os\nlen([p for p in os.listdir('/proc') if p.isdigit()])"
 
 
 SLOWEST = (
+    "test_kernel_accounts",
     "test_conformance",
     "test_corpora",
     "test_data_images",
