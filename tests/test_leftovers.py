@@ -1,0 +1,165 @@
+"""What dead hosts left: never waited for at a start, named where it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolcell.sandbox import clean, host_cgroups
+from toolcell.sandbox.cell.cgroups import GroupMaker
+
+from .conftest import missing
+from .frozen import frozen
+from .test_host_cgroups import made
+
+DEAD = f"{host_cgroups.name_of('999999-1')}-0"
+SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+
+
+@pytest.fixture
+def place() -> str:
+    """Where this process makes its groups."""
+    try:
+        return next(iter(host_cgroups.parents().values()))
+    except OSError as error:
+        missing(f"cgroups cannot be made here: {error}")
+
+
+@pytest.fixture
+def stuck(place: str) -> Iterator[list[str]]:
+    """Three groups of a dead host, each with a process that cannot be killed."""
+    groups = [f"{place}/{DEAD}{number}" for number in range(3)]
+    sleepers = [subprocess.Popen(SLEEPER) for _ in groups]
+    try:
+        for group, sleeper in zip(groups, sleepers, strict=True):
+            os.mkdir(group)
+            Path(group, "cgroup.procs").write_text(str(sleeper.pid))
+        with frozen(*(each.pid for each in sleepers)):
+            yield groups
+    finally:
+        for each in sleepers:
+            each.kill()
+            each.wait()
+        assert host_cgroups.remove(dict(zip(groups, groups, strict=True))) == []
+
+
+@pytest.mark.finding("F3")
+def test_a_start_waits_for_no_leftover(stuck: list[str]) -> None:
+    times = os.times()
+    removed = host_cgroups.sweep()
+    took = os.times().elapsed - times.elapsed
+
+    assert not set(stuck) & set(removed)
+    assert took < 2
+
+
+@pytest.mark.anyio
+@pytest.mark.finding("F3")
+async def test_what_could_not_be_removed_is_named(
+    stuck: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_cgroups, "EMPTY_SECONDS", 0.1)
+    cleaned = await clean("unix:///nowhere")
+
+    names = {f"cgroup {path}" for path in stuck}
+    assert names <= set(cleaned.left)
+    assert not names & set(cleaned.removed)
+
+
+@pytest.mark.finding("F3")
+def test_the_command_says_what_is_left(stuck: list[str]) -> None:
+    command = str(Path(sys.executable).parent / "toolcell")
+    done = subprocess.run([command, "clean", "--json"], capture_output=True, timeout=60)
+
+    assert done.returncode == 1
+    assert {f"cgroup {path}" for path in stuck} <= set(json.loads(done.stdout)["left"])
+
+
+@pytest.mark.anyio
+@pytest.mark.finding("F3")
+async def test_leftovers_of_another_unit_are_found(place: str) -> None:
+    unit = Path(place, "some-unit")
+    unit.mkdir()
+    try:
+        (unit / DEAD).mkdir()
+        cleaned = await clean("unix:///nowhere")
+
+        assert f"cgroup {unit / DEAD}" in cleaned.removed
+        assert not (unit / DEAD).exists()
+    finally:
+        host_cgroups.remove({"": str(unit)})
+
+
+LIMITS = {"memory_mb": 64, "pids": 16, "cpus": 1}
+
+
+@pytest.mark.finding("A27")
+def test_a_group_that_the_kernel_held_is_removed_later() -> None:
+    paths = made()
+    try:
+        maker = GroupMaker(paths)
+        first = maker.make(LIMITS)
+        held = [Path(path, "cell-1", "held") for path in set(paths.values())]
+        for each in held:
+            each.mkdir()
+        maker.remove(first)
+        assert all(each.exists() for each in held)
+        for each in held:
+            each.rmdir()
+        maker.remove(maker.make(LIMITS))
+
+        assert not any(Path(path, "cell-1").exists() for path in paths.values())
+        maker.remove_parents()
+        assert not any(os.path.exists(path) for path in paths.values())
+    finally:
+        host_cgroups.remove(paths)
+
+
+@pytest.mark.finding("A27")
+def test_a_group_that_is_half_made_is_taken_back() -> None:
+    paths = made()
+    try:
+        with pytest.raises(OSError, match="Invalid argument"):
+            GroupMaker(paths).make({**LIMITS, "pids": -7})
+
+        assert not any(Path(path, "cell-1").exists() for path in paths.values())
+    finally:
+        host_cgroups.remove(paths)
+
+
+RUN = """
+import anyio
+from toolcell.sandbox import SandboxConfig, SandboxManager
+
+async def main():
+    async with SandboxManager(SandboxConfig(backend="subprocess")) as manager:
+        print((await manager.run("6 * 7")).value)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.finding("F10")
+@pytest.mark.parametrize(
+    ("soft", "hard", "said"),
+    [(40, 4096, "42"), (60, 60, "42"), (24, 24, "`ulimit -Hn`")],
+)
+def test_a_low_limit_of_open_files_is_raised_or_named(
+    soft: int, hard: int, said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert said in done.stdout + done.stderr
