@@ -211,6 +211,9 @@ def _agent_of(scope: Scope) -> str:
 def _busy(reason: str, seconds: float = 0.0) -> Response:
     """Return the answer of a server that has no place, or hears too much of one."""
     headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
+    if seconds:
+        # Of what else it sends nothing is read.
+        headers["Connection"] = "close"
     return PlainTextResponse(reason, 429 if seconds else 503, headers)
 
 
