@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Iterable
 
     Instruction = tuple[int, int, int, int]
-    Values = tuple[int | tuple[int, int], ...]
+    # The first number of a row of calls that all get the same answer, and that.
+    Segment = tuple[int, list[Instruction]]
 
 EPERM, EINVAL, ENOSYS = 1, 22, 38
 
@@ -67,21 +68,21 @@ def assemble(
     checks: dict[str, list[Instruction]] = {}
     for each in rules:
         checks.setdefault(each.call, []).extend(_refuse_if(each))
-    plain = sorted(number for name, number in calls.items() if name not in checks)
-    leaves = [(first, last, [_allow()]) for first, last in _ranges(plain)]
-    for name, check in checks.items():
-        if name in calls:
-            leaves.append((calls[name], calls[name], [*check, _allow()]))
+    answers = {
+        number: [*checks.get(name, ()), _allow()] for name, number in calls.items()
+    }
+    segments: list[Segment] = []
+    for number in range(last_known + 1):
+        answer = answers.get(number, [_errno(EPERM)])
+        if not segments or segments[-1][1] != answer:
+            segments.append((number, answer))
+    segments += [(last_known + 1, [_errno(ENOSYS)]), (_X32_BIT, [_errno(EPERM)])]
     program: list[Instruction] = [
         (_LOAD, 0, 0, _OFFSET_ARCH),
         (_JUMP_EQ, 1, 0, audit_arch),
         _errno(EPERM),
         (_LOAD, 0, 0, _OFFSET_NUMBER),
-        (_JUMP_GE, 0, 1, _X32_BIT),
-        _errno(EPERM),
-        (_JUMP_GT, 0, 1, last_known),
-        _errno(ENOSYS),
-        *_search(sorted(leaves)),
+        *_search(segments),
     ]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
@@ -132,29 +133,14 @@ def _load(test: Test) -> list[Instruction]:
     return [(_LOAD, 0, 0, low), *masked]
 
 
-def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ranges
-
-
-def _search(leaves: list[tuple[int, int, list[Instruction]]]) -> list[Instruction]:
-    """A binary search for the call's number."""
-    if len(leaves) == 1:
-        first, last, found = leaves[0]
-        return [
-            (_JUMP_GE, 0, 1, first),
-            (_JUMP_GT, 0, 1, last),
-            _errno(EPERM),
-            *found,
-        ]
-    middle = len(leaves) // 2
-    left, right = _search(leaves[:middle]), _search(leaves[middle:])
+def _search(segments: list[Segment]) -> list[Instruction]:
+    """A binary search for the segment that a call's number is in."""
+    if len(segments) == 1:
+        return segments[0][1]
+    middle = len(segments) // 2
+    left, right = _search(segments[:middle]), _search(segments[middle:])
+    first = segments[middle][0]
     if len(left) > _FARTHEST:
-        far: list[Instruction] = [(_JUMP_GE, 0, 1, leaves[middle][0])]
-        return [*far, (_JUMP, 0, 0, len(left)), *left, *right]
-    return [(_JUMP_GE, len(left), 0, leaves[middle][0]), *left, *right]
+        far: list[Instruction] = [(_JUMP_GE, 0, 1, first), (_JUMP, 0, 0, len(left))]
+        return [*far, *left, *right]
+    return [(_JUMP_GE, len(left), 0, first), *left, *right]
