@@ -133,7 +133,7 @@ def _readings(text: str) -> Iterator[str]:
         # IDNA of 2003 writes the sharp s and the final sigma as other letters.
         yield _plain(kept.lower)
         yield _plain(kept.casefold)
-    for word in _WORD.findall(text):
+    for word in {each for each in _WORD.findall(text) if not each.isascii()}:
         with contextlib.suppress(UnicodeError):
             yield word.encode("idna").decode("ascii").lower()
 
