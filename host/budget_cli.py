@@ -40,16 +40,16 @@ def budget(
 
 
 async def _left(path: Path, agent: str | None, run_id: str | None) -> Left:
-    from toolcell.core import InvalidInputError
-
     from .config import HostConfig
     from .limits_left import limits_left
     from .parts import list_registry, open_guard
+    from .policy_names import check_agent
 
     config = HostConfig.from_file(path)
-    agents = [each.agent_id for each in config.all_policies()]
-    if agent is not None and agent not in agents:
-        raise InvalidInputError(f"agent {agent!r} has no policy")
+    policies = config.all_policies()
+    agents = [each.agent_id for each in policies]
+    if agent is not None:
+        check_agent(policies, agent)
     wanted = [each for each in agents if agent in (None, each)]
     async with AsyncExitStack() as stack:
         guard = open_guard(config, os.environ, stack).guard

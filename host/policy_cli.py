@@ -26,8 +26,10 @@ from .show import print_table
 
 if TYPE_CHECKING:
     from toolcell.core import ToolCall
-    from toolcell.guard import CallFacts, Decision
+    from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, Decision
     from toolcell.tools import Tool
+
+    from .config import HostConfig
 
 policy = typer.Typer(help="What agents may do.", no_args_is_help=True)
 
@@ -39,23 +41,44 @@ def check(
         typer.Argument(help="A policy file; default: all of the configuration."),
     ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
+    offline: Annotated[
+        bool, typer.Option(help="Look no tools, modules and secrets up.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check policies; exit code 2, with each problem and its place, if they fail."""
+    """Check policies; exit code 2, with each problem and its place, if they fail.
+
+    Of a configuration, names of tools, modules and secrets are looked up as well.
+    """
     from toolcell.guard import ActionGuard, load_policies
 
     from .config import HostConfig
 
     if file is not None:
         policies = load_policies(file)
+        version = ActionGuard(policies).policy_version
     else:
-        policies = HostConfig.from_file(config).all_policies()
-    version = ActionGuard(policies).policy_version
+        settings = HostConfig.from_file(config)
+        policies = settings.all_policies()
+        guard = ActionGuard(policies)
+        version = guard.policy_version
+        if not offline:
+            _look_up(settings, policies, guard)
     agents = [each.agent_id for each in policies]
     if as_json:
         print(json.dumps({"ok": True, "policy_version": version, "agents": agents}))
     else:
         print(f"ok: {len(agents)} policies, version {version}")
+
+
+def _look_up(
+    settings: HostConfig, policies: list[AgentPolicy], guard: ActionGuard
+) -> None:
+    from .parts import list_registry, read_secrets
+    from .policy_names import check_names
+
+    read_secrets(settings, os.environ)
+    check_names(policies, list_registry(settings, guard).list_tools())
 
 
 @policy.command()
@@ -88,8 +111,10 @@ async def _explain(path: Path, asked: ToolCall, run_id: str | None) -> Decision:
 
     from .config import HostConfig
     from .parts import list_registry, open_guard
+    from .policy_names import check_agent
 
     config = HostConfig.from_file(path)
+    check_agent(config.all_policies(), asked.agent_id or "")
     async with AsyncExitStack() as stack:
         guard = open_guard(config, os.environ, stack).guard
         registry = list_registry(config, guard)

@@ -90,9 +90,13 @@ def _snapshot(path: Path, agent: str | None) -> Snapshot:
 
     from .config import HostConfig
     from .parts import list_registry
+    from .policy_names import check_agent
 
     config = HostConfig.from_file(path)
-    guard = ActionGuard(config.all_policies())
+    policies = config.all_policies()
+    if agent is not None:
+        check_agent(policies, agent)
+    guard = ActionGuard(policies)
     snapshot = list_registry(config, guard).snapshot()
     return snapshot if agent is None else snapshot.for_agent(agent)
 

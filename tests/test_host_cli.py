@@ -120,12 +120,12 @@ def test_nothing_that_a_terminal_obeys_is_printed(host: Command) -> None:
 def test_tools_are_listed_shown_and_exported(host: Command) -> None:
     names = [line.split("\t")[0] for line in host("tools", "list").out.splitlines()]
     of_agent = host("tools", "list", "--agent", "assistant", "--json").json
-    of_nobody = host("tools", "list", "--agent", "nobody", "--json").json
+    of_nobody = host("tools", "list", "--agent", "nobody", "--json")
     shown = host("tools", "show", "run_python", "--json").json
 
     assert names == ["calculate", "get_today_date", "run_python", "run_shell"]
     assert [tool["name"] for tool in of_agent] == names
-    assert of_nobody == []
+    assert (of_nobody.code, of_nobody.out) == (2, "")
     assert (shown["tags"], shown["version"]) == (["code"], "1.0.0")
     assert "definition_hash" in host("tools", "show", "run_python").out
     for shape, key in (

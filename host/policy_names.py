@@ -1,0 +1,59 @@
+"""Whether the names in policies are names of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from toolcell.core import InvalidInputError, PolicyError
+from toolcell.guard import AgentPolicy, Budget, RateLimit, Rule
+
+
+def check_names(policies: Collection[AgentPolicy], tools: Collection[str]) -> None:
+    """Look whether each name or glob in policies is that of a tool.
+
+    Raises:
+        PolicyError: Some are of none; the message and `details["problems"]` say where.
+    """
+    problems = [
+        {"field": field, "reason": _reason(selector, tools)}
+        for policy in policies
+        for field, selector in _selectors(policy)
+        if not any(fnmatchcase(tool, selector) for tool in tools)
+    ]
+    if problems:
+        told = "; ".join("{field}: {reason}".format(**each) for each in problems)
+        raise PolicyError(
+            told,
+            hint="`toolcell tools list` has all; --offline does not look them up",
+            details={"problems": problems},
+        )
+
+
+def check_agent(policies: Collection[AgentPolicy], agent_id: str) -> None:
+    """Raise InvalidInputError if an agent has no policy."""
+    if agent_id not in {policy.agent_id for policy in policies}:
+        raise InvalidInputError(f"there is no policy of an agent {agent_id!r}")
+
+
+def _selectors(policy: AgentPolicy) -> Iterator[tuple[str, str]]:
+    """Return what a policy names, and where; groups name what may be there."""
+    lists: dict[str, tuple[Rule | RateLimit | Budget, ...]] = {
+        "allow": policy.allow,
+        "ask": policy.ask,
+        "deny": policy.deny,
+        "rate_limits": policy.rate_limits,
+        "budgets": policy.budgets,
+    }
+    for name, entries in lists.items():
+        for index, entry in enumerate(entries):
+            for selector in entry.tools:
+                if not selector.startswith("@") and selector != "*":
+                    yield f"{policy.agent_id}.{name}[{index}]", selector
+
+
+def _reason(selector: str, tools: Collection[str]) -> str:
+    near = get_close_matches(selector, tools, n=1)
+    asked = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{selector!r} is no tool{asked}"
