@@ -140,7 +140,7 @@ def test_every_package_is_listed() -> None:
         for path in (ROOT / room).rglob("__init__.py")
     }
 
-    assert [path.name for path in (ROOT / "main").glob("*.py")] == ["__main__.py"]
+    assert [path.name for path in (ROOT / "entry").glob("*.py")] == ["__main__.py"]
     assert set(PACKAGES.values()) == found
     assert sorted(SETUPTOOLS["packages"]) == ["toolcell", *sorted(PACKAGES)]
     assert all(
