@@ -16,6 +16,8 @@ from .leases import end, lease
 
 _READ_BYTES = 262_144
 _VIEWS_AT_ONCE = 16
+# A supervisor reads at once whatever its programs do.
+_UNREAD_SECONDS = 60.0
 _ENDED = "the cell ended before its result was in"
 # A cell never has more to say at once than one result or one piece of output.
 _MAX_FROM_CELL = 32 * 1024 * 1024
@@ -43,7 +45,11 @@ class Channel:
         self._streams = StreamSplitter() if multiplexed else None
 
     async def send(self, *parts: bytes | memoryview) -> None:
-        """Send all of `parts`. Raises CellLostError if nobody reads them.
+        """Send all of `parts`.
+
+        Raises:
+            CellLostError: The channel broke, or its other end has taken nothing for
+                sixty seconds; the channel is closed then.
 
         Any number of tasks may send. What one has begun to send, and was cancelled
         over, the next one ends: a cell never sees half a frame.
@@ -55,7 +61,19 @@ class Channel:
             return
         async with self._sending:
             while not self._push():
+                await self._wait_for_reader()
+
+    async def _wait_for_reader(self) -> None:
+        try:
+            with anyio.fail_after(_UNREAD_SECONDS):
                 await self._wait(anyio.wait_writable)
+        except TimeoutError:
+            # What it did not read would stand before the next frame.
+            self.close()
+            raise CellLostError(
+                f"the cell has read nothing for {_UNREAD_SECONDS:g} seconds",
+                hint="it was stopped, or the machine is overloaded; use a new one",
+            ) from None
 
     def _push(self) -> bool:
         """Send what can be sent now; True if that was all. Raises CellLostError."""

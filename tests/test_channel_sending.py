@@ -122,3 +122,34 @@ async def test_who_sends_to_nobody_hears_it() -> None:
             await anyio.lowlevel.checkpoint()
         theirs.close()
     channel.close()
+
+
+@pytest.mark.finding("F7")
+async def test_who_takes_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.channel._UNREAD_SECONDS", 0.05)
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    with theirs:
+        with (
+            pytest.raises(CellLostError, match="has read nothing"),
+            anyio.fail_after(30),
+        ):
+            await channel.send(encode({"type": "a"}, bytes(LARGE)))
+        with pytest.raises(CellLostError):
+            await channel.send(b"more")
+
+
+async def test_who_takes_a_little_at_a_time_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("toolcell.sandbox.channel._UNREAD_SECONDS", 5.0)
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    channel = Channel(ours)
+    with theirs:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(channel.send, encode({"type": "a"}, bytes(LARGE)))
+            assert await read_frames(theirs, 1) == [LARGE]
+        channel.close()
