@@ -246,9 +246,9 @@ async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> 
     backstop = anyio.CancelScope(deadline=anyio.current_time() + 5)
     before = backstop.deadline
     async with CallServer(calls, tell, backstop) as server:
-        for name in calls.names:
-            wish = {"id": 1, "name": name, "args": [], "kwargs": {}}
-            server.serve(json.dumps(wish).encode())
+        for number, name in enumerate(calls.names, 1):
+            wish = {"name": name, "args": [], "kwargs": {}}
+            server.serve(b"%08x" % number + json.dumps(wish).encode())
             await anyio.wait_all_tasks_blocked()
         parked.cancel()
         await anyio.wait_all_tasks_blocked()
