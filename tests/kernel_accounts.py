@@ -172,9 +172,16 @@ def record_locks(most: int) -> list[Any]:
     import fcntl
     import tempfile
 
+    def kernel_memory() -> int:
+        with open("/proc/meminfo", encoding="utf-8") as lines:
+            [kib] = [line.split()[1] for line in lines if line[:10] == "SUnreclaim"]
+        return int(kib) * 1024
+
     file = tempfile.TemporaryFile()
     globals()["kept"] = file
-    return take(most, lambda n: fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * (most - n)))
+    before = kernel_memory()
+    taken = take(most, lambda n: fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * (most - n)))
+    return [*taken, (kernel_memory() - before) / most]
 
 
 def processes(most: int) -> list[Any]:
@@ -208,6 +215,7 @@ ACCOUNTS: dict[str, tuple[Callable[[int], list[Any]], int, int, int]] = {
     "semaphores": (semaphores, 1000, 1, 10),
     "shared_memory": (shared_memory, 5000, 1, 10),
     "time_wait": (time_wait, 300, CREW, 5),
+    "record_locks": (record_locks, 50_000, 1, 1000),
     "processes": (processes, 100, 1, 5),
 }
 

@@ -97,3 +97,18 @@ def test_pipes_of_others_keep_their_size(said: dict[str, Any], who: str) -> None
 
     # What is left to a user who has too many pipes: two pages each.
     assert sizes == [65_536 if who == "root" else 8192] * 2
+
+
+@pytest.mark.finding("A5")
+def test_a_cell_with_many_record_locks_leaves_all_else_to_others(
+    said: dict[str, Any],
+) -> None:
+    line = said["record_locks"]
+
+    [[taken, why, each_bytes]] = line["cell"]
+    others = [json.loads(line[each])[:2] for each in ("neighbour", "host")]
+
+    # Nobody counts them: what docs/security.md says of their size is all there is.
+    assert (taken, why) == (ACCOUNTS["record_locks"][1], "")
+    assert 200 <= each_bytes <= 330
+    assert others == [[ACCOUNTS["record_locks"][3], ""]] * 2
