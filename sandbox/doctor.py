@@ -131,9 +131,8 @@ async def _subprocess_cell(
         layers = await _layers_of_a_run(backend)
         pool = await _pool_check(backend, config)
     except SandboxError as error:
-        fix = error.hint or ""
-        if any(not check.ok for check in namespaces):
-            fix = _USERNS_FIX
+        fixes = [check.fix for check in namespaces if not check.ok]
+        fix = fixes[0] if fixes else error.hint or ""
         failed = Check(name="subprocess cell", ok=False, detail=error.message, fix=fix)
         return [failed], False
     finally:

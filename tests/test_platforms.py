@@ -36,3 +36,25 @@ def test_an_import_on_windows_says_what_to_do(room: str) -> None:
     assert last.startswith("ImportError: toolcell runs on Linux")
     assert "WSL 2" in last
     assert "No module named" not in done.stderr
+
+
+def test_the_doctor_gives_no_advice_for_linux_elsewhere() -> None:
+    program = """
+import sys, anyio, toolcell.sandbox.subprocess_backend
+from toolcell.sandbox import doctor
+sys.platform = "darwin"
+report = anyio.run(doctor._subprocess_cell, doctor.SandboxConfig(),
+                   doctor._probe_namespaces())
+for check in report[0]: print(check.ok, check.fix)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.stdout == "False install and start Docker, or set DOCKER_HOST\n", (
+        done.stderr
+    )
