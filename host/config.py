@@ -51,7 +51,7 @@ class CodeConfig(Model):
     """How programs of `run_python` may call tools."""
 
     max_calls: Count = 100
-    """Calls of one program, those of programs inside it included, each of 10,000 values
+    """Calls of one program, those of programs inside it included, each of 25,000 values
     at most and 1,000 on average. When it is reached further ones fail in the
     program."""
 

@@ -21,7 +21,7 @@ from .cell.frames import CALLS_AHEAD, FrameError, strict_json
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of one answer. When it is reached the program gets an error instead."""
 
-MAX_CALL_VALUES = 10_000
+MAX_CALL_VALUES = 25_000
 """Values in one call's arguments: texts, numbers, lists, objects. When it is reached
 the call is answered by an error, unread."""
 

@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio.lowlevel
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict
 
@@ -176,10 +177,15 @@ class WorkDir:
         """
         name = checked_path(path) if path else ""
         _, entries = await self._ask({"op": "list", "path": name})
+        paths, found = [name], list[FileInfo]()
         try:
-            return tuple(_listed(name, strict_json(entries)))
+            for piece in entries.splitlines():
+                found += _listed(paths, strict_json(piece))
+                # Long names by the thousand would keep everybody else waiting.
+                await anyio.lowlevel.checkpoint()
         except (IndexError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell listed nonsense: {error}") from None
+        return tuple(found)
 
     async def remove(self, path: str | PathLike[str]) -> None:
         """Remove a file, a link, or a folder with all that is in it.
@@ -281,9 +287,8 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
     return place
 
 
-def _listed(folder: str, entries: Any) -> Iterator[FileInfo]:
-    """Put together paths: each entry names its folder by number, 0 is the first one."""
-    paths = [folder]
+def _listed(paths: list[str], entries: Any) -> Iterator[FileInfo]:
+    """Put together paths and keep them: each entry names its folder by number."""
     for number, name, kind, size in entries:
         path = f"{paths[number]}/{name}" if paths[number] else name
         if len(path) > _MAX_PATH_BYTES + _MAX_DEPTH:

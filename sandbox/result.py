@@ -30,7 +30,7 @@ class _Record(BaseModel):
 
 
 class Described(_Record):
-    """A value that is not plain JSON: its type and a short repr, never the object."""
+    """A value that is not plain JSON, or too large: its type and a short repr."""
 
     type: str
     repr: str = ""
@@ -130,8 +130,8 @@ class ExecutionResult(_Record):
 
     status: Status
     value: JsonValue | Described = None
-    """The value of the program's last expression, if it is plain JSON; else its
-    description."""
+    """The value of the program's last expression, if it is plain JSON of at most
+    512 KiB and 100,000 values; else its description."""
 
     stdout_bytes: bytes = Field(default=b"", repr=False, exclude=True)
     stderr_bytes: bytes = Field(default=b"", repr=False, exclude=True)

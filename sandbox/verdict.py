@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from toolcell.core import put_together
+from toolcell.core import count_values, put_together
 
 from .cell.frames import (
     MAX_ARTIFACT_BYTES,
@@ -22,6 +22,7 @@ from .cell.frames import (
     FrameError,
     strict_json,
 )
+from .cell.values import MAX_RESULT_VALUES
 from .config import IsolationLevel, Limits
 from .mime import mime_of
 from .result import (
@@ -50,6 +51,8 @@ _REASONS: tuple[Status, ...] = (
 )
 # The runner stops at a hundred; what writes JSON stops at some 250.
 _MAX_DEPTH = 120
+# The rest is what a report says besides its value.
+_MAX_WORD_VALUES = MAX_RESULT_VALUES + 16
 _FORGED = "the program wrote to the result channel; its value was dropped"
 
 
@@ -225,7 +228,8 @@ def _program_word(data: bytes) -> tuple[dict[str, Any] | None, bool]:
     if not data:
         return None, False
     body, newline, rest = data.partition(b"\n")
-    if not newline or rest:
+    # Counted before it is read: the work of reading is the program's choice.
+    if not newline or rest or count_values(body, _MAX_WORD_VALUES) > _MAX_WORD_VALUES:
         return None, True
     try:
         word = strict_json(body)
@@ -252,8 +256,8 @@ def _deep(value: Any) -> bool:
         level = [
             inner
             for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for inner in (each.values() if type(each) is dict else each)
+            if type(inner) in (dict, list)
         ]
         if not level:
             return False

@@ -63,12 +63,12 @@ async def test_a_call_of_too_many_values_is_answered_unread(
     monkeypatch.setattr("toolcell.sandbox.call_server.strict_json", seen)
     calls = HostCalls(names=("count",), handler=count)
     code = f"""{TRY}
-text = "a,b" * 100_000
-[attempt([[]] * 100_000), attempt(["x"] * 100_000), attempt([0] * 9_000), attempt(text)]
+many = [[]] * 100_000, ["x"] * 100_000, [0] * 20_000, "a,b" * 100_000
+[attempt(each) for each in many]
 """
     result = await sandbox.run(code, calls=calls)
 
-    assert result.value == ["too_large", "too_large", 9_000, 300_000], result.stderr
+    assert result.value == ["too_large", "too_large", 20_000, 300_000], result.stderr
     assert len(read) == 2
 
 
@@ -76,10 +76,10 @@ async def test_the_values_of_all_calls_of_a_run_are_limited(
     sandbox: SandboxManager,
 ) -> None:
     calls = HostCalls(names=("count",), handler=count, max_calls=12)
-    code = f"{TRY}[attempt([0] * 5_000) for _ in range(3)]"
+    code = f"{TRY}[attempt([0] * 12_000) for _ in range(3)]"
     result = await sandbox.run(code, calls=calls)
 
-    assert result.value == [5_000, 5_000, "too_large"], result.stderr
+    assert result.value == [12_000, 12_000, "too_large"], result.stderr
 
 
 async def test_refusals_that_nobody_reads_fill_no_memory(

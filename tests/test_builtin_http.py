@@ -335,7 +335,6 @@ async def test_many_addresses_that_swallow_connections_share_the_time(
     assert min(waits) > 1
 
 
-@pytest.mark.finding("A15")
 async def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
     """Each byte comes in time; the handshake never ends."""
     over = threading.Event()

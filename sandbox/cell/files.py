@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 # To empty a folder; one that is deeper keeps its lower part.
+_ENTRIES_AT_ONCE = 100
 _MAX_EMPTIED_DEPTH = 10_000
 # The host waits for 60.
 _PATIENCE_SECONDS = 30.0
@@ -112,8 +113,16 @@ def _list(
     tree = Tree(folder, parts, until, LeftOut(), lambda found: found.st_size)
     if not tree.whole:
         raise FileProblem(f"more than {MAX_LISTED} files", "too_many")
-    text = json.dumps(tree.found, ensure_ascii=False, separators=(",", ":"))
-    return {}, text.encode()
+    # In pieces, so that the host reads none that is large.
+    pieces = (
+        tree.found[start : start + _ENTRIES_AT_ONCE]
+        for start in range(0, len(tree.found), _ENTRIES_AT_ONCE)
+    )
+    return {}, b"\n".join(map(_json, pieces))
+
+
+def _json(entries: list[tuple[int, str, str, Any]]) -> bytes:
+    return json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _remove(

@@ -31,15 +31,18 @@ const {stripTypeScriptTypes} = require('node:module');
 const text = fs.readFileSync(SCRIPT_FD, 'utf8');
 fs.closeSync(SCRIPT_FD);
 const {code, inputs, args} = JSON.parse(text);
-const NAME = 'main.js', MAX = 524288, LOOSE =
+const NAME = 'main.js', MAX = 524288, MAX_VALUES = 100000, LOOSE =
   /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
-let value, failure, finished = false, drained = false;
+let room = MAX_VALUES, value, failure, finished = false, drained = false;
 
 const isText = (each) => typeof each === 'string' && !LOOSE.test(each);
 function isJSON(each, depth) {
   if (each === null || typeof each === 'boolean' || isText(each)) return true;
   if (typeof each === 'number') return Number.isFinite(each);
   if (typeof each !== 'object' || depth > 100) return false;
+  // As the host counts: an empty one is two values.
+  room -= (Array.isArray(each) ? each : Reflect.ownKeys(each)).length || 1;
+  if (room < 0) return false;
   if (Array.isArray(each)) return [...each].every((item) => isJSON(item, depth + 1));
   const kind = Object.getPrototypeOf(each);
   if ((kind !== null && kind !== Object.prototype) || 'toJSON' in each) return false;

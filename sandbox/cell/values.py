@@ -10,7 +10,14 @@ if TYPE_CHECKING:
 
 
 MAX_RESULT_BYTES = 1024 * 1024
+
+MAX_RESULT_VALUES = 100_000
+"""Values in a program's last value: texts, numbers, lists, objects. When it is reached
+the value is described instead."""
+
 _MAX_REPR = 1024
+_MAX_DEPTH = 102
+_SCALARS = (str, bool, int, float, type(None))
 # Values that need no look: most programs end with one.
 _PLAIN = (int, bool, type(None))
 _COMMON = 2**53
@@ -24,7 +31,7 @@ def type_name(value: object) -> str:
 
 
 def report(value: Any) -> dict[str, Any]:
-    """Return the value if it is plain JSON, else its type and a short repr."""
+    """Return the value if it is plain JSON of some size, else type and short repr."""
     if type(value) in _PLAIN and abs(value or 0) < _COMMON:
         return {"json": value}
     if _is_json(value):
@@ -44,18 +51,29 @@ def report(value: Any) -> dict[str, Any]:
     return {"type": type_name(value), "repr": text[:_MAX_REPR]}
 
 
-def _is_json(value: Any, depth: int = 0) -> bool:
-    """Tell whether JSON gives this value back: no tuples, no int keys."""
-    kind = type(value)
-    if kind in (str, bool, int, float) or value is None:
-        return True
-    if depth > 100:
-        return False
-    if kind is list:
-        return all(_is_json(item, depth + 1) for item in value)
-    if kind is dict:
-        return all(
-            type(key) is str and _is_json(item, depth + 1)
-            for key, item in value.items()
-        )
+def _is_json(value: Any) -> bool:
+    """Tell whether JSON gives this value back, and it is not too many or too deep.
+
+    JSON has no tuples and no numbers as keys.
+    """
+    room = MAX_RESULT_VALUES
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            kind = type(each)
+            if kind in _SCALARS:
+                continue
+            if kind is dict and all(type(key) is str for key in each):
+                each = each.values()
+            elif kind is not list:
+                return False
+            # As the host counts: an empty one is two values.
+            room -= len(each) or 1
+            if room < 0:
+                return False
+            inner += each
+        if not inner:
+            return True
+        level = inner
     return False

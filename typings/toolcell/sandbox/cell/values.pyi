@@ -1,0 +1,2 @@
+# For tests of this one module.
+from sandbox.cell.values import *
