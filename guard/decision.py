@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -116,8 +117,15 @@ class Decision(NamedTuple):
         """Return the error of a refused call; its details are the decision."""
         hint = None
         if self.retry_after is not None:
-            hint = f"try again in {self.retry_after:g} s"
+            hint = f"try again in {_rounded_up(self.retry_after)} s"
         kind: type[GuardError] = GuardDeniedError
         if self.reason == "store_unavailable":
             kind = StoreUnavailableError
         return kind(self.detail or self.reason, hint=hint, details=self.to_json())
+
+
+def _rounded_up(seconds: float) -> str:
+    """Return seconds for people: never too few, tenths only below ten."""
+    if seconds < 10:
+        return f"{math.ceil(seconds * 10) / 10:g}"
+    return str(math.ceil(seconds))
