@@ -82,7 +82,7 @@ def call(number: Any, name: str, arguments: dict[str, Any], params: Any) -> None
             while True:
                 signal.pause()
         case "huge":
-            write("x" * arguments["bytes"])
+            write("x" * arguments["bytes"] + arguments.get("times", 0) * "[],[],")
             answer(number)
         case "nonsense":
             for line in ("{", "[]", "7", '{"jsonrpc":"1.0"}', "\x1b[2Jlog", "\x00"):

@@ -270,6 +270,21 @@ async def test_a_huge_message_ends_the_connection(tmp_path: Path) -> None:
     assert not alive(server.pids[0])
 
 
+@pytest.mark.attack(132)
+async def test_a_message_of_many_values_ends_the_connection_unread(
+    tmp_path: Path,
+) -> None:
+    server = Scripted(tmp_path, "huge", "echo")
+    async with server.toolset() as toolset:
+        # 3.6 MB that took seconds to read.
+        result = await ask(toolset, "huge", bytes=0, times=600_000)
+        assert result.error is not None
+        assert "more than 200000 values" in result.error.message
+        assert (await ask(toolset, "echo")).ok
+
+    assert not alive(server.pids[0])
+
+
 @pytest.mark.attack(137)
 async def test_a_server_may_not_ask_for_anything(tmp_path: Path) -> None:
     methods = ["sampling/createMessage", "elicitation/create", "roots/list", "x/y"]

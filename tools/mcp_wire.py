@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from toolcell.core import count_values
+
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream
     from mcp.client._transport import ReadStream, TransportStreams
@@ -25,6 +27,10 @@ ends."""
 
 UNREADABLE_MESSAGES = 100
 """Messages of a connection that are not JSON-RPC. When it is reached it ends."""
+
+MESSAGE_VALUES = 200_000
+"""Values in one message of a program. When it is exceeded the connection ends: to read
+them, and all that is done with them, would keep the event loop from everybody."""
 
 
 # What is of use here; other notifications go no further.
@@ -79,10 +85,12 @@ class Allowance:
 
 
 def parse(line: bytes) -> Incoming:
-    """Return a message, or the error why it is none."""
+    """Return a message, or the error why it is none; `Lost` for one of many values."""
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 
+    if count_values(line, MESSAGE_VALUES) > MESSAGE_VALUES:
+        return Lost(f"sent a message of more than {MESSAGE_VALUES} values")
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line))
     except ValueError as error:
