@@ -89,6 +89,8 @@ ANSWERS = [
     # A7 and A8: commands of fcntl.
     *(("fcntl", (3, command, 1), "EINVAL") for command in (1024, 1026, 1029, 1040)),
     ("fcntl", (3, 1 << 32 | 1026, 1), "EINVAL"),
+    *(("fcntl", (3, 1026, events), "answered") for events in (0, 1 << 31, 1 << 32)),
+    *(("fcntl", (3, 1026, 1 << 31 | event), "EINVAL") for event in (1, 1 << 30)),
     *(
         ("fcntl", (3, c, 1), "done")
         for c in (0, 1, 4, 6, 7, 37, 1030, 1032, 1033, 1039)

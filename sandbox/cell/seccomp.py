@@ -103,6 +103,7 @@ _STREAM, _DATAGRAM, _RAW, _TYPE_MASK = 1, 2, 3, 0xF
 _TCP, _UDP, _ICMP, _ICMPV6 = 6, 17, 1, 58
 _SOL_IP, _SOL_SOCKET, _SOL_TCP, _SOL_IPV6 = 0, 1, 6, 41
 _RLIMIT_CORE = 4
+_F_NOTIFY, _DN_EVENTS = 1026, 0x7FFF_FFFF
 _F_SETPIPE_SZ, _PIPE_BYTES = 1031, 65_536
 _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x40000, 0x4, 0x800
 # What the kernel itself says where it lacks something.
@@ -176,7 +177,9 @@ RULES = (
     rule("memfd_create", _ENOMEM, outside(1, 0, mask=_MFD_HUGETLB)),
     rule("shmget", _ENOMEM, outside(2, 0, mask=_SHM_HUGETLB)),
     # F_NOTIFY and F_SETDELEG show what others do in shared folders, F_SETLEASE holds up
-    # who writes there: they are not among these, nor is anything newer.
+    # who writes there: they are not among these, nor is anything newer. Who asks for no
+    # events, which ends a watch, is told that there is none.
+    rule("fcntl", 0, within(1, _F_NOTIFY), within(2, 0, mask=_DN_EVENTS)),
     rule(
         "fcntl", EINVAL, outside(1, (0, 17), (36, 38), 1025, 1027, 1028, (1030, 1039))
     ),
