@@ -41,6 +41,7 @@ from .protocols import (
     ToolProtocol,
 )
 from .sqlite import SharedDatabase, open_sqlite
+from .strict_json import read_json
 
 __all__ = [
     "AuditError",
@@ -87,4 +88,5 @@ __all__ = [
     "is_public_address",
     "open_sqlite",
     "put_together",
+    "read_json",
 ]

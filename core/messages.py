@@ -19,6 +19,7 @@ from pydantic import (
 
 from .errors import ToolcellError
 from .model import FrozenModel, put_together
+from .strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
 """How a call ended: it returned, it failed, the guard refused it, it was stopped
@@ -60,27 +61,9 @@ def _copied(value: Any) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("an argument is given twice")
-    return values
-
-
 def _parsed(value: Any) -> Any:
     """Read arguments that a model wrote as JSON text; pass on anything else."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(
-            value, parse_constant=_no_constant, object_pairs_hook=_unique_keys
-        )
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    return read_json(value) if isinstance(value, str) else value
 
 
 _Json = Annotated[JsonValue, AfterValidator(_copied)]

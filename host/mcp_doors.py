@@ -13,9 +13,9 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .json_rpc import TooLargeError, is_request, read_message
 from .mcp_answers import PlainAnswers, wants_plain_answer
 from .mcp_shares import Shares, TooManyError
-from .strict_json import TooLargeError, is_request, read_json
 
 BODY_SECONDS = 30.0
 """Seconds that a body may take to come. When it is reached the request is answered
@@ -136,7 +136,7 @@ class Bodies:
             await PlainTextResponse("too large", 413)(scope, receive, send)
             return
         try:
-            message = read_json(body, self._max_values)
+            message = read_message(body, self._max_values)
             wants_answer = is_request(message)
         except TooLargeError as error:
             await PlainTextResponse(str(error), 413)(scope, receive, send)

@@ -23,9 +23,9 @@ import mcp_types as types
 from mcp.server.stdio import stdio_server
 
 from .host import Host
+from .json_rpc import TooLargeError, is_request, read_message
 from .mcp_caller import Caller
 from .mcp_server import McpServer
-from .strict_json import TooLargeError, is_request, read_json
 from .user_name import user_name
 
 _CHUNK = 65_536
@@ -125,7 +125,7 @@ class Wire:
         if len(line) > self._max_bytes:
             return _error(types.INVALID_REQUEST, f"more than {self._max_bytes} bytes")
         try:
-            message = read_json(line, self._max_values)
+            message = read_message(line, self._max_values)
         except TooLargeError as error:
             return _error(types.INVALID_REQUEST, str(error))
         except ValueError:

@@ -43,7 +43,7 @@ FACES = {
         StoreUnavailableError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
         ToolValidationError ToolcellError awaited_lock count_values
-        is_public_address open_sqlite put_together
+        is_public_address open_sqlite put_together read_json
     """,
     "sandbox": """
         Artifact ArtifactMade CallProgram Check Cleaned CodePolicy Connected Connection

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -16,7 +15,7 @@ import pytest
 from anyio.abc import SocketStream
 from mcp.server.auth.provider import AccessToken
 
-from toolcell.core import ConfigError
+from toolcell.core import ConfigError, read_json
 from toolcell.host import Host, mcp_doors
 from toolcell.host.mcp_auth import Verified
 from toolcell.host.mcp_http import HttpServer
@@ -159,13 +158,12 @@ async def test_a_body_of_many_values_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []
-    loads = json.loads
 
-    def seen(text: str, **options: Any) -> Any:
+    def seen(text: bytes) -> Any:
         read.append(len(text))
-        return loads(text, **options)
+        return read_json(text)
 
-    monkeypatch.setattr("toolcell.host.strict_json.json", SimpleNamespace(loads=seen))
+    monkeypatch.setattr("toolcell.host.json_rpc.read_json", seen)
     secret = make_token(tmp_path)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": []}}
     async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:

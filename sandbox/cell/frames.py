@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ PROTOCOL_VERSION = 1
 
 MAX_HEADER_BYTES = 256 * 1024
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+
+MAX_JSON_DEPTH = 128
+"""Lists and objects inside each other. When it is reached the text is refused."""
+
+MAX_JSON_DIGITS = 4300
+"""Digits of a whole number. When it is reached the text is refused."""
 
 CALLS_AHEAD = 2
 """Calls of a program that reach the host before one of them is answered, for each that
@@ -133,10 +140,13 @@ def head_of(text: bytes, payload_bytes: int) -> bytes:
 
 
 def strict_json(text: bytes) -> Any:
-    """Decode JSON with one meaning: no duplicate keys, no NaN, finite, valid UTF-8.
+    """Return the value of a JSON text that has one meaning, by the host's own rule.
+
+    That is `core.read_json`; this one is for cells, which have no more than the
+    standard library.
 
     Raises:
-        FrameError: The text is not such JSON, or is nested too deeply.
+        FrameError: The text is not such JSON.
     """
     try:
         # Not `decode`, which looks for spaces by regular expressions.
@@ -144,36 +154,61 @@ def strict_json(text: bytes) -> Any:
         value, end = _decoder.raw_decode(decoded)
         if end != len(decoded):
             raise ValueError("more than one value")
+        if text.count(b"[") + text.count(b"{") > MAX_JSON_DEPTH and _is_deep(value):
+            raise ValueError("nested too deeply")
         if b"\\u" in text:
             # A lone surrogate decodes from its escape but can be written nowhere.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise FrameError(f"not valid JSON: {type(error).__name__}") from None
+        raise FrameError(f"not valid JSON: {error}") from None
     return value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("duplicate key")
+        raise ValueError("a key is given twice")
     return result
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(name)
+    raise ValueError(f"{name} is not JSON")
+
+
+def _whole(text: str) -> int:
+    if len(text) - text.startswith("-") > MAX_JSON_DIGITS:
+        raise ValueError(f"a number has more than {MAX_JSON_DIGITS} digits")
+    return int(text)
 
 
 def _finite(text: str) -> float:
     """Return a number that JSON can say again: 1e999 would become infinity."""
     number = float(text)
     if math.isinf(number):
-        raise ValueError("out of range")
+        raise ValueError("a number is out of range")
     return number
 
 
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list))
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, (dict, list)) for each in level)
+
+
+# Python's own limit is another one where it was told so, and none where it is old.
+_digits = getattr(sys, "get_int_max_str_digits", int)()
 _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _decoder = json.JSONDecoder(
-    object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite
+    object_pairs_hook=_unique_keys,
+    parse_constant=_no_constant,
+    parse_float=_finite,
+    parse_int=int if _digits == MAX_JSON_DIGITS else _whole,
 )
 
 

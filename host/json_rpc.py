@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from toolcell.core import count_values
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+from toolcell.core import count_values, read_json
 
 
 class TooLargeError(ValueError):
     """A JSON text holds more values than may be."""
 
 
-def read_json(data: bytes, max_values: int) -> Any:
-    """Return a JSON value in UTF-8.
+def read_message(data: bytes, max_values: int) -> Any:
+    """Return what a client sent; the library may read it again, and reads the same.
 
     Args:
-        data: Its text.
+        data: JSON in UTF-8.
         max_values: How many values it may hold; beyond that it is not read.
 
     Raises:
         TooLargeError: It holds more.
-        ValueError: It is none, holds NaN or an infinity, gives a key twice, or is
-            nested too deeply.
+        ValueError: It is not JSON that has one meaning.
     """
     if count_values(data, max_values) > max_values:
         raise TooLargeError(f"more than {max_values} values")
-    try:
-        return json.loads(
-            data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant
-        )
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    return read_json(data)
 
 
 def is_request(message: Any) -> bool:

@@ -1,0 +1,92 @@
+"""JSON that has one meaning, whoever reads it.
+
+What RFC 8259 leaves to its readers is decided here, once. `sandbox/cell/frames.py` has
+the same for cells, where there is nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+MAX_DEPTH = 128
+"""Lists and objects inside each other. When it is reached the text is refused."""
+
+MAX_DIGITS = 4300
+"""Digits of a whole number. When it is reached the text is refused."""
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: One value, with white space around it at most; bytes are UTF-8 without a
+            byte order mark.
+
+    Raises:
+        ValueError: It is no JSON, gives a key twice, has NaN, an infinity, a number
+            out of range or half a surrogate pair, or is nested too deeply.
+    """
+    if isinstance(text, bytes):
+        text = text.decode()
+    else:
+        text.encode()
+    try:
+        value = _decoder.decode(text)
+        if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
+            raise RecursionError
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if "\\u" in text:
+        # Half a pair decodes from its escape, but can be written nowhere.
+        _encoder.encode(value).encode()
+    return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _whole(text: str) -> int:
+    if len(text) - text.startswith("-") > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number is out of range")
+    return number
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for each in level
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, dict | list) for each in level)
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False)
+_decoder = json.JSONDecoder(
+    object_pairs_hook=_unique_keys,
+    parse_constant=_no_constant,
+    parse_float=_finite,
+    # Where Python itself has this limit, as it has unless it was told otherwise, it is
+    # not counted in Python code, number by number.
+    parse_int=int if sys.get_int_max_str_digits() == MAX_DIGITS else _whole,
+)

@@ -1,0 +1,2 @@
+# For tests of this one module.
+from host.json_rpc import *
