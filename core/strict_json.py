@@ -75,10 +75,12 @@ def _is_deep(value: Any) -> bool:
         level = [
             inner
             for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for inner in (each.values() if type(each) is dict else each)
+            if type(inner) in (dict, list)
         ]
-    return any(isinstance(each, dict | list) for each in level)
+        if not level:
+            return False
+    return True
 
 
 _encoder = json.JSONEncoder(ensure_ascii=False)

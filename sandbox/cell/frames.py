@@ -195,10 +195,12 @@ def _is_deep(value: Any) -> bool:
         level = [
             inner
             for each in level
-            if isinstance(each, (dict, list))
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for inner in (each.values() if type(each) is dict else each)
+            if type(inner) in (dict, list)
         ]
-    return any(isinstance(each, (dict, list)) for each in level)
+        if not level:
+            return False
+    return True
 
 
 # Python's own limit is another one where it was told so, and none where it is old.
