@@ -38,7 +38,7 @@ class ToolcellError(Exception):
 
     Args:
         message: What went wrong, for people.
-        hint: What to do about it; None where there is no advice.
+        hint: What to do about it; None: what its class says.
         details: Facts for machines, JSON values only.
     """
 
@@ -47,6 +47,9 @@ class ToolcellError(Exception):
 
     retryable: ClassVar[bool] = False
     """Whether the same call may succeed later without a change."""
+
+    default_hint: ClassVar[str | None] = None
+    """What to do about every error of the class; None: it depends on the site."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class ToolcellError(Exception):
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = self.default_hint if hint is None else hint
         self.details: dict[str, Any] = dict(details or {})
 
     def __str__(self) -> str:
@@ -94,6 +97,7 @@ class CellLostError(SandboxError):
 
     kind = "sandbox.cell_lost"
     retryable = True
+    default_hint = "run it again, in a new session if it was in one"
 
 
 class PackageError(SandboxError):
@@ -112,12 +116,13 @@ class CallFailedError(ToolcellError):
     Args:
         message: What went wrong, for people.
         result: The `ExecutionResult` of the run, with status and output.
+        hint: What to do about it.
     """
 
     kind = "call_failed"
 
-    def __init__(self, message: str, *, result: Any) -> None:
-        super().__init__(message, details={"status": result.status})
+    def __init__(self, message: str, *, result: Any, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, details={"status": result.status})
         self.result = result
 
 
@@ -180,6 +185,7 @@ class StoreUnavailableError(GuardError):
 
     kind = "guard.store_unavailable"
     retryable = True
+    default_hint = "try again; if it stays so, look after the store's server or disk"
 
 
 class AuditError(GuardError):

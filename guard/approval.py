@@ -156,7 +156,8 @@ class Grant:
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= GRANT_SECONDS:
             raise InvalidInputError(
-                f"a grant lasts above 0 and at most {GRANT_SECONDS} seconds"
+                f"a grant lasts above 0 and at most {GRANT_SECONDS} seconds",
+                hint="give seconds of that range, such as 3600",
             )
 
 
@@ -294,7 +295,9 @@ def check_name(name: str) -> None:
         InvalidInputError: There is neither a letter nor a digit in it.
     """
     if not _letters(name):
-        raise InvalidInputError("an approver needs a name")
+        raise InvalidInputError(
+            "an approver needs a name", hint="pass the name of the person who answers"
+        )
 
 
 def _letters(name: str) -> str:

@@ -29,6 +29,8 @@ from .decision import Decision
 from .facts import CallFacts, call_hash
 from .redaction import Redactor
 
+_WAITING = "`toolcell approvals list` shows the requests that wait"
+
 
 class ApprovalDesk:
     """Takes requests and replies. What cannot be recorded does not happen.
@@ -110,7 +112,9 @@ class ApprovalDesk:
         """
         found = self.store.get(request_id)
         if found is None:
-            raise InvalidInputError(f"there is no request {request_id!r}")
+            raise InvalidInputError(
+                f"there is no request {request_id!r}", hint=_WAITING
+            )
         request = found.request
         self._check_approver(request, reply.approver, automatic=automatic)
         edited, grant, reason = None, None, ""
@@ -127,7 +131,8 @@ class ApprovalDesk:
             reason = reply.reason
         if len(reason) > REASON_CHARACTERS:
             raise InvalidInputError(
-                f"a reason has at most {REASON_CHARACTERS} characters"
+                f"a reason has at most {REASON_CHARACTERS} characters",
+                hint="shorten it",
             )
         record = partial(
             self._record,
@@ -151,7 +156,9 @@ class ApprovalDesk:
             grant=grant,
             record=record,
         ):
-            raise InvalidInputError(f"the request {request_id!r} no longer waits")
+            raise InvalidInputError(
+                f"the request {request_id!r} no longer waits", hint=_WAITING
+            )
 
     def reveal(self, request_id: str, by: str) -> ApprovalRequest:
         """Return a request for its hidden parts to be opened; who does is recorded.
@@ -161,7 +168,7 @@ class ApprovalDesk:
         """
         found = self.store.get(request_id)
         if found is None or found.status != "pending":
-            raise InvalidInputError(f"no request {request_id!r} waits")
+            raise InvalidInputError(f"no request {request_id!r} waits", hint=_WAITING)
         request = found.request
         self._check_approver(request, by, automatic=False)
         hidden = told(request.view(self.redactor).hidden)
@@ -227,7 +234,10 @@ class ApprovalDesk:
             )
         unknown = sorted(set(names) - call.arguments.keys())
         if unknown:
-            raise InvalidInputError(f"the call has no argument {', '.join(unknown)}")
+            raise InvalidInputError(
+                f"the call has no argument {', '.join(unknown)}",
+                hint="name arguments of the call, as the request shows them",
+            )
         return StandingGrant(
             id=secrets.token_hex(8),
             agent_id=call.agent_id or "",

@@ -102,7 +102,8 @@ class ApprovalStore:
             self._db = self._connect()
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(
-                f"the approvals in {self._path} cannot be opened: {error}"
+                f"the approvals in {self._path} cannot be opened: {error}",
+                hint="give a SQLite file in a folder that this user may write",
             ) from error
         if self._path is None:
             # Nobody closes what lives only as long as this object.

@@ -117,7 +117,11 @@ class Approvals:
         clock: Clock = steady_time,
     ) -> None:
         if not (wait_seconds >= 0 and 0 < expiry_seconds and max_pending > 0):
-            raise ConfigError("a limit of approvals is out of range")
+            raise ConfigError(
+                "a limit of approvals is out of range",
+                hint="wait_seconds is 0 or more; expiry_seconds and "
+                "max_pending are above 0",
+            )
         if isinstance(handler, AutoApprove):
             if profile != "development":
                 raise ConfigError(

@@ -86,7 +86,10 @@ class AuditLog:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if run_records < 1:
-            raise ConfigError("run_records must be at least 1")
+            raise ConfigError(
+                "run_records must be at least 1",
+                hint="leave it out for the default, or give a higher one",
+            )
         self._redactor = redactor or Redactor()
         self._run_records = run_records
         self._runs: OrderedDict[str, int] = OrderedDict()
@@ -130,7 +133,9 @@ class AuditLog:
         """
         if not _RESERVED.isdisjoint(fields):
             names = ", ".join(sorted(_RESERVED & fields.keys()))
-            raise InvalidInputError(f"every record has its own {names}")
+            raise InvalidInputError(
+                f"every record has its own {names}", hint="name the field otherwise"
+            )
         labels = {"event": event, "run": run} if run else {"event": event}
         members = ascii_json(labels)[1:-1]
         if fields:

@@ -197,7 +197,10 @@ def verify_audit(
         for number, line in _lines(Path(path)):
             check.line(number, line)
     except OSError as error:
-        raise AuditError(f"the audit log cannot be read: {error.strerror}") from error
+        raise AuditError(
+            f"the audit log cannot be read: {error.strerror}",
+            hint="name a log that exists and that this user may read",
+        ) from error
     return check.report()
 
 

@@ -79,7 +79,10 @@ class AuditFile:
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
             os.close(self._fd)
             self._fd = -1
-            raise ConfigError(f"the audit log {self._path} is not a file")
+            raise ConfigError(
+                f"the audit log {self._path} is not a file",
+                hint="name a regular file; no folder, pipe or device",
+            )
 
     def _own(self) -> None:
         # A lock that was held during a fork would stay held.

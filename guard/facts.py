@@ -69,7 +69,8 @@ class CallFacts:
     def __post_init__(self) -> None:
         if not 0 < self.hold_seconds <= MAX_HOLD_SECONDS:
             raise InvalidInputError(
-                f"hold_seconds must be above 0 and at most {MAX_HOLD_SECONDS}"
+                f"hold_seconds must be above 0 and at most {MAX_HOLD_SECONDS}",
+                hint="give seconds of that range, such as 60",
             )
         amounts = self.cost and {k: parse_amount(k, v) for k, v in self.cost.items()}
         object.__setattr__(self, "amounts", amounts)

@@ -114,15 +114,23 @@ def yaml_document(path: Path, text: str) -> tuple[Any, Places]:
     places = Places()
     try:
         if any(isinstance(each, yaml.AliasToken) for each in yaml.scan(text)):
-            raise PolicyError(f"{path}: aliases are not read; write the value again")
+            raise PolicyError(
+                f"{path}: aliases are not read; write the value again",
+                hint="copy the value of the anchor to where the alias is",
+            )
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         return _value(node, (), places), places
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise PolicyError(f"{path}: {where}{error.problem}") from None
+        raise PolicyError(
+            f"{path}: {where}{error.problem}", hint="mend the YAML there"
+        ) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise PolicyError(f"{path}: {error}") from None
+        raise PolicyError(
+            f"{path}: {error}",
+            hint="write it as plain YAML: mappings, lists and values",
+        ) from None
 
 
 def _value(node: Any, at: _Path, places: Places) -> Any:

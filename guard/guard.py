@@ -184,9 +184,15 @@ class ActionGuard:
             AuditError: The act could not be recorded; nothing was done.
         """
         if not by.strip() or self._policies.names_agent(by):
-            raise InvalidInputError("a reset is an act of a person, whom 'by' names")
+            raise InvalidInputError(
+                "a reset is an act of a person, whom 'by' names",
+                hint="pass the person's name as `by`, not an agent's id",
+            )
         if not self._policies.of(agent_id):
-            raise InvalidInputError(f"agent {agent_id!r} has no policy")
+            raise InvalidInputError(
+                f"agent {agent_id!r} has no policy",
+                hint="name an agent that has one; case counts",
+            )
         _log.warning("counters of agent %s reset by %r", agent_id, by)
         if self._audit is not None:
             record = partial(self._audit.append, "reset", agent_id=agent_id, by=by)

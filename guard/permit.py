@@ -126,7 +126,10 @@ class Permit:
             InvalidInputError: The call has not been admitted.
         """
         if self.state in ("new", "refused"):
-            raise InvalidInputError("the call has not been admitted")
+            raise InvalidInputError(
+                "the call has not been admitted",
+                hint="enter it first: `async with guard.admit(call) as permit`",
+            )
         if self._decision is None:
             self._decision = self.concluded()
         return self._decision
@@ -140,7 +143,10 @@ class Permit:
             AuditError: The decision could not be recorded.
         """
         if self.state != "new":
-            raise InvalidInputError("a permit is for one call; ask for another")
+            raise InvalidInputError(
+                "a permit is for one call; ask for another",
+                hint="call `guard.admit(call)` again",
+            )
         self.state = "refused"
         return self._guard.enter(self)
 

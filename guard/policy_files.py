@@ -48,10 +48,15 @@ def load_policies(path: str | os.PathLike[str]) -> list[AgentPolicy]:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise PolicyError(f"{path} is larger than 4 MiB")
+            raise PolicyError(
+                f"{path} is larger than 4 MiB", hint="split it into several files"
+            )
         document, places = _read(path, data.decode())
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"{path} cannot be read: {error}") from error
+        raise PolicyError(
+            f"{path} cannot be read: {error}",
+            hint="name a UTF-8 file that this user may read",
+        ) from error
     try:
         return list(TypeAdapter(PolicyFile).validate_python(document).policies)
     except ValidationError as error:
@@ -113,10 +118,13 @@ def _read(path: Path, text: str) -> tuple[Any, Places]:
         try:
             return tomllib.loads(text, parse_float=Decimal), toml_places(text)
         except (ValueError, RecursionError) as error:
-            raise PolicyError(f"{path}: {error}") from None
+            raise PolicyError(f"{path}: {error}", hint="mend the TOML there") from None
     if path.suffix in (".yaml", ".yml"):
         return yaml_document(path, text)
-    raise PolicyError(f"{path} is neither .toml nor .yaml")
+    raise PolicyError(
+        f"{path} is neither .toml nor .yaml",
+        hint="end its name in .toml, .yaml or .yml",
+    )
 
 
 def _with_places(path: Path, error: ValidationError, places: Places) -> PolicyError:
@@ -130,4 +138,8 @@ def _with_places(path: Path, error: ValidationError, places: Places) -> PolicyEr
         "line {line}, column {column}: {field}: {reason}".format(**each)
         for each in problems
     ]
-    return PolicyError(f"{path}: {'; '.join(told)}", details={"problems": problems})
+    return PolicyError(
+        f"{path}: {'; '.join(told)}",
+        hint="docs/guard.md tells what a policy holds",
+        details={"problems": problems},
+    )

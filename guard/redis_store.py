@@ -56,7 +56,10 @@ class RedisStore:
                 "the redis package is missing", hint="pip install 'toolcell[redis]'"
             ) from error
         if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", prefix):
-            raise ConfigError(f"{prefix!r} cannot be a prefix of keys")
+            raise ConfigError(
+                f"{prefix!r} cannot be a prefix of keys",
+                hint="use 1 to 64 letters, digits and `_.:-`",
+            )
         self._error = redis.RedisError
         try:
             # Not tried again: who waits has a deadline, and its own way to fail.
@@ -68,7 +71,10 @@ class RedisStore:
                 decode_responses=True,
             )
         except ValueError as error:
-            raise ConfigError(f"{url!r} is not the URL of a server: {error}") from error
+            raise ConfigError(
+                f"{url!r} is not the URL of a server: {error}",
+                hint='write it like "redis://localhost:6379/0"',
+            ) from error
         self._prefix = f"{{{prefix}}}:"
         self._clock = clock
         self._deadline = deadline

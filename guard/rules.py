@@ -196,10 +196,14 @@ class PolicySet:
         for policy in policies:
             alike = seen.setdefault(policy.agent_id.casefold(), policy.agent_id)
             if policy.agent_id in self._by_agent:
-                raise PolicyError(f"two policies are of agent {policy.agent_id!r}")
+                raise PolicyError(
+                    f"two policies are of agent {policy.agent_id!r}",
+                    hint="put their rules into one policy",
+                )
             if alike != policy.agent_id:
                 raise PolicyError(
-                    f"agents {alike!r} and {policy.agent_id!r} differ only in case"
+                    f"agents {alike!r} and {policy.agent_id!r} differ only in case",
+                    hint="rename one of them",
                 )
             ready = known.get(policy.agent_id)
             if ready is None or ready.policy != policy:
@@ -216,9 +220,15 @@ class PolicySet:
         while name is not None:
             found = self._by_agent.get(name)
             if found is None:
-                raise PolicyError(f"{chain[-1].agent_id!r} has no parent {name!r}")
+                raise PolicyError(
+                    f"{chain[-1].agent_id!r} has no parent {name!r}",
+                    hint="add a policy of that agent, or take `parent` out",
+                )
             if found in chain:
-                raise PolicyError(f"{agent_id!r} is its own ancestor")
+                raise PolicyError(
+                    f"{agent_id!r} is its own ancestor",
+                    hint="take `parent` out of one policy of that circle",
+                )
             chain.append(found)
             name = found.policy.parent
         return tuple(chain)

@@ -169,7 +169,10 @@ class SQLiteStore:
                 if owner not in holding:
                     self._owner.remove(owner)
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"the guard's store {self._path}: {error}") from error
+            raise ConfigError(
+                f"the guard's store {self._path}: {error}",
+                hint="give a SQLite file in a folder that this user may write",
+            ) from error
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")
@@ -179,7 +182,10 @@ class SQLiteStore:
                 db.execute(statement)
         db.execute("COMMIT")
         if version not in (0, _VERSION):
-            raise ConfigError(f"{self._path} is of another version of toolcell")
+            raise ConfigError(
+                f"{self._path} is of another version of toolcell",
+                hint="give each version a file of its own",
+            )
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         try:

@@ -43,9 +43,15 @@ def parse_amount(unit: str, value: object) -> int:
     elif type(value) is int:
         amount = value
     else:
-        raise InvalidInputError(f"{unit} are counted in whole numbers, not {value!r}")
+        raise InvalidInputError(
+            f"{unit} are counted in whole numbers, not {value!r}",
+            hint="give an int of 0 or more",
+        )
     if not 0 <= amount <= MAX_AMOUNT:
-        raise InvalidInputError(f"{unit}: {value!r} is negative or too large")
+        raise InvalidInputError(
+            f"{unit}: {value!r} is negative or too large",
+            hint=f"0 to {MAX_AMOUNT} are taken, of usd in millionths",
+        )
     return amount
 
 

@@ -57,7 +57,7 @@ def verify(
     try:
         report = verify_audit(path, anchors=anchors, key=secret)
     except AuditError as error:
-        raise ConfigError(error.message) from None
+        raise ConfigError(error.message, hint=error.hint) from None
     if as_json:
         problems = [
             {"kind": each.kind, "line": each.line, "detail": each.detail}
@@ -88,7 +88,10 @@ def tail(
         with path.open(encoding="ascii", errors="replace") as log:
             records = [_record(line) for line in deque(log, maxlen=lines)]
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}",
+            hint="name a file that exists and that this user may read",
+        ) from None
     if as_json:
         for record in records:
             print(json.dumps(record))

@@ -33,7 +33,11 @@ def config_of(options: dict[str, Any]) -> SandboxConfig:
     except ConfigError as error:
         problems = error.details.get("problems", [])
         told = "; ".join(_told(each["field"], each["reason"]) for each in problems)
-        raise ConfigError(told or error.message, details=error.details) from None
+        raise ConfigError(
+            told or error.message,
+            hint=None,
+            details=error.details,
+        ) from None
 
 
 def _told(field: str, reason: str) -> str:

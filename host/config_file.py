@@ -102,7 +102,10 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ConfigError(f"{path} is larger than 4 MiB")
+            raise ConfigError(
+                f"{path} is larger than 4 MiB",
+                hint="put policies into files of their own, named in `policy_files`",
+            )
         text = data.decode()
         # Amounts of money are never floats.
         document = tomllib.loads(text, parse_float=Decimal)
@@ -111,10 +114,13 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
             f"there is no file {path}", hint="`toolcell init` writes one"
         ) from None
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}",
+            hint="name a file that this user may read",
+        ) from None
     except (ValueError, RecursionError) as error:
         # Not of bad TOML alone: Python reads no number of more than 4,300 digits.
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {error}", hint="mend the TOML there") from None
     return Source(
         path=path,
         text=text,

@@ -64,7 +64,9 @@ class Host:
 
     async def __aenter__(self) -> Self:
         if self._stack is not None:
-            raise InvalidInputError("this host is open already")
+            raise InvalidInputError(
+                "this host is open already", hint="open another Host, or share this one"
+            )
         async with AsyncExitStack() as stack:
             parts = await open_parts(self.config, self._environ, stack)
             await open_telemetry(self.config, parts, stack)

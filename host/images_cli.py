@@ -44,7 +44,10 @@ def build(
 def _split(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidInputError(f"--arg {text!r} is not of the form NAME=VALUE")
+        raise InvalidInputError(
+            f"--arg {text!r} is not of the form NAME=VALUE",
+            hint="write it like --arg PIP_VERSION=25.0",
+        )
     return name, value
 
 

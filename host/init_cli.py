@@ -81,7 +81,10 @@ def init(
             f"there is a file {path} already", hint="name another one"
         ) from None
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}",
+            hint="name a file in a folder that this user may write",
+        ) from None
     if as_json:
         print(json.dumps({"path": str(path)}))
     else:

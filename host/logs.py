@@ -56,7 +56,8 @@ def _handler(config: LoggingConfig) -> logging.StreamHandler[Any]:
         return WatchedFileHandler(config.path, encoding="utf-8", delay=False)
     except OSError as error:
         raise ConfigError(
-            f"the log {config.path} cannot be opened: {error.strerror}"
+            f"the log {config.path} cannot be opened: {error.strerror}",
+            hint="set logging.path to a file in a folder that this user may write",
         ) from None
 
 

@@ -60,12 +60,16 @@ class Artifacts:
                 is not one below a folder.
         """
         if any(part in ("", ".", "..") for part in name.split("/")):
-            raise ToolExecutionError(f"{name!r} is no name of an artifact")
+            raise ToolExecutionError(
+                f"{name!r} is no name of an artifact",
+                hint="use a relative path without `.` and `..`, such as plots/one.png",
+            )
         size = sum(len(each.data) for each in self.saved) + len(data)
         if len(self.saved) >= MAX_ARTIFACTS or size > MAX_BYTES:
             raise ToolExecutionError(
                 f"a call saves at most {MAX_ARTIFACTS} artifacts of "
-                f"{MAX_BYTES} bytes together"
+                f"{MAX_BYTES} bytes together",
+                hint="save less, or in several calls",
             )
         self.saved.append(SavedArtifact(name, bytes(data), media_type))
         return _uri(name)

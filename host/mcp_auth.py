@@ -79,9 +79,15 @@ def load_verifier(path: str) -> TokenVerifier:
         found: Any = getattr(import_module(module), name)
         verifier = found() if isinstance(found, type) else found
     except (ImportError, AttributeError, TypeError) as error:
-        raise ConfigError(f"auth.verifier: {path} cannot be used: {error}") from error
+        raise ConfigError(
+            f"auth.verifier: {path} cannot be used: {error}",
+            hint="write it as package.module:name, of a module that can be imported",
+        ) from error
     if not callable(getattr(verifier, "verify_token", None)):
-        raise ConfigError(f"auth.verifier: {path} has no verify_token")
+        raise ConfigError(
+            f"auth.verifier: {path} has no verify_token",
+            hint="name an object or class with `async def verify_token(self, token)`",
+        )
     return verifier  # type: ignore[no-any-return]
 
 

@@ -133,9 +133,15 @@ class HttpServer:
         if auth.unauthenticated:
             name = self._socket.getsockname()[0]
             if not ipaddress.ip_address(name).is_loopback:
-                raise ConfigError("auth.unauthenticated is for the loopback address")
+                raise ConfigError(
+                    "auth.unauthenticated is for the loopback address",
+                    hint="serve --http 127.0.0.1:PORT, or let clients use tokens",
+                )
             if self._settings.agent_id is None:
-                raise ConfigError("auth.unauthenticated needs server.agent_id")
+                raise ConfigError(
+                    "auth.unauthenticated needs server.agent_id",
+                    hint="set server.agent_id to the agent that everybody is",
+                )
             yield None
         elif auth.verifier is not None:
             yield Verified(load_verifier(auth.verifier))
@@ -226,7 +232,11 @@ def _listen(address: str) -> socket.socket:
     try:
         listening = socket.create_server((name, int(port)), family=family, backlog=512)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {address}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot listen on {address}: {error.strerror}",
+            hint="choose another port, or 0 for any; the host must be "
+            "one of this machine",
+        ) from None
     # Else an answer of two packets waits for the client's word on the first: 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

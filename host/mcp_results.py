@@ -76,7 +76,11 @@ class Definitions:
         if validator is None:
             validator = self._validators[tool] = Draft202012Validator(tool.returns)
         if not validator.is_valid(content):
-            raise ToolExecutionError(f"{tool.name} returned what it does not declare")
+            raise ToolExecutionError(
+                f"{tool.name} returned what it does not declare",
+                hint="use another tool, until its function returns what its "
+                "schema says",
+            )
         is_object = tool.returns.get("type") == "object"
         return dict(content) if is_object else {"result": content}
 

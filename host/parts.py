@@ -165,7 +165,8 @@ def make_folder(config: HostConfig) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"the folder {folder} cannot be made: {error.strerror}"
+            f"the folder {folder} cannot be made: {error.strerror}",
+            hint="set state.folder to one that this user may write",
         ) from None
 
 
@@ -277,7 +278,10 @@ def _builtin(group: Group, config: HostConfig) -> list[Tool]:
             return [http_get_tool(**settings.http.model_dump())]
         case "database":
             if settings.database is None:
-                raise ConfigError("tools.database is missing")
+                raise ConfigError(
+                    "tools.database is missing",
+                    hint="name the file under [tools.database], or drop 'database'",
+                )
             return [query_sqlite_tool(**settings.database.model_dump())]
 
 
@@ -301,7 +305,10 @@ def _imported(path: str) -> list[Any]:
             hint="install its package, or name its folder in tools.folders",
         ) from error
     except AttributeError:
-        raise ConfigError(f"tools: {module} has no {name}") from None
+        raise ConfigError(
+            f"tools: {module} has no {name}",
+            hint="write package.module:name, of what the module has",
+        ) from None
     return list(found) if isinstance(found, list | tuple) else [found]
 
 

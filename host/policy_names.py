@@ -34,7 +34,10 @@ def check_names(policies: Collection[AgentPolicy], tools: Collection[str]) -> No
 def check_agent(policies: Collection[AgentPolicy], agent_id: str) -> None:
     """Raise InvalidInputError if an agent has no policy."""
     if agent_id not in {policy.agent_id for policy in policies}:
-        raise InvalidInputError(f"there is no policy of an agent {agent_id!r}")
+        raise InvalidInputError(
+            f"there is no policy of an agent {agent_id!r}",
+            hint="`toolcell policy check` reads the policies; case counts",
+        )
 
 
 def _selectors(policy: AgentPolicy) -> Iterator[tuple[str, str]]:

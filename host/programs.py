@@ -56,9 +56,15 @@ def _code_of(file: str, text: str) -> str:
         language = told.get("language", "python")
         cells = [_source(each) for each in notebook["cells"] if _is_code(each)]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-        raise InvalidInputError(f"{file} is not a notebook of version 4") from None
+        raise InvalidInputError(
+            f"{file} is not a notebook of version 4",
+            hint="save it as nbformat 4, or export it as a .py file",
+        ) from None
     if language != "python":
-        raise InvalidInputError(f"{file} is a notebook in {language}, not in Python")
+        raise InvalidInputError(
+            f"{file} is a notebook in {language}, not in Python",
+            hint="export its code to a file in that language",
+        )
     for number, cell in enumerate(cells, 1):
         if magic := _NOT_PYTHON.search(cell):
             line = cell[magic.start() :].strip().partition("\n")[0]

@@ -81,7 +81,7 @@ class Repl:
                 try:
                     self._do(text)
                 except CellLostError as error:
-                    _complain(f"{error}; variables and files are lost")
+                    _complain(f"{error.message}; variables and files are lost")
                     self._begin_anew()
                 except ToolcellError as error:
                     _complain(str(error))

@@ -154,7 +154,10 @@ def read_program(file: str) -> str:
 
 def _read_stdin(file: str) -> bytes:
     if file == "-":
-        raise InvalidInputError("standard input is the program already")
+        raise InvalidInputError(
+            "standard input is the program already",
+            hint="leave out --stdin, or give the program as a file",
+        )
     return _read("standard input", _STDIN_BYTES, 0)
 
 
@@ -171,15 +174,21 @@ def _read(file: str, most: int, source: str | int) -> bytes:
         with open(source, "rb", closefd=source != 0) as opened:
             data = opened.read(most + 1)
     except FileNotFoundError:
-        raise InvalidInputError(f"there is no file {file}") from None
+        raise InvalidInputError(
+            f"there is no file {file}",
+            hint="check the path; it is relative to the current folder",
+        ) from None
     except IsADirectoryError:
         raise InvalidInputError(
             f"{file} is a directory", hint="name a file; --file takes one file each"
         ) from None
     except OSError as error:
-        raise InvalidInputError(f"cannot read {file}: {error.strerror}") from None
+        raise InvalidInputError(
+            f"cannot read {file}: {error.strerror}",
+            hint="name a file that this user may read",
+        ) from None
     if len(data) > most:
-        raise InvalidInputError(f"{file} has more than {most} bytes")
+        raise InvalidInputError(f"{file} has more than {most} bytes", hint="split it")
     return data
 
 
@@ -187,11 +196,17 @@ def parse_input(text: str) -> tuple[str, Any]:
     """Split k=v; v is JSON where it can be read as such, else text."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidInputError(f"--input {text!r} is not of the form name=value")
+        raise InvalidInputError(
+            f"--input {text!r} is not of the form name=value",
+            hint="write it like --input n=3",
+        )
     try:
         return name, json.loads(value)
     except RecursionError:
-        raise InvalidInputError(f"--input {name} is nested too deeply") from None
+        raise InvalidInputError(
+            f"--input {name} is nested too deeply",
+            hint="make it flatter, or pass a file with --file",
+        ) from None
     except ValueError:
         return name, value
 

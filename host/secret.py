@@ -49,7 +49,10 @@ def read_secret(reference: str, environ: Mapping[str, str] | None = None) -> Sec
     else:
         value = _read(name, reference)
     if not value:
-        raise ConfigError(f"the secret {reference} is not set, or empty")
+        raise ConfigError(
+            f"the secret {reference} is not set, or empty",
+            hint=f"set the variable {name}" if kind == "env" else f"write it to {name}",
+        )
     return SecretStr(value)
 
 
@@ -58,11 +61,17 @@ def _read(name: str, reference: str) -> str:
         with open(name, "rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ConfigError(f"the secret {reference} is larger than 64 KiB")
+            raise ConfigError(
+                f"the secret {reference} is larger than 64 KiB",
+                hint="name the file of the secret itself",
+            )
         return data.decode().rstrip("\r\n")
     except OSError as error:
         raise ConfigError(
-            f"the secret {reference} cannot be read: {error.strerror}"
+            f"the secret {reference} cannot be read: {error.strerror}",
+            hint="name a file that this user may read",
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"the secret {reference} is not UTF-8") from None
+        raise ConfigError(
+            f"the secret {reference} is not UTF-8", hint="write it as text in UTF-8"
+        ) from None

@@ -45,7 +45,10 @@ def serve(
     if http is None:
         anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
     elif agent is not None:
-        raise ConfigError("over HTTP the token says which agent calls")
+        raise ConfigError(
+            "over HTTP the token says which agent calls",
+            hint="leave out --agent; `toolcell tokens create --agent` makes a token",
+        )
     else:
         anyio.run(_serve_http, settings, config, http, as_json)
 
@@ -60,7 +63,10 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
         )
     known = {policy.agent_id for policy in settings.all_policies()}
     if agent_id not in known:
-        raise ConfigError(f"there is no policy of an agent {agent_id!r}")
+        raise ConfigError(
+            f"there is no policy of an agent {agent_id!r}",
+            hint="name an agent of a policy; case counts",
+        )
     async with open_watched(settings, path) as host:
         await serve_stdio(host, agent_id)
 

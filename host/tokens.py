@@ -91,7 +91,10 @@ class TokenStore:
                 busy_seconds=2.0,
             )
         except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"{path} cannot be used: {error}") from None
+            raise ConfigError(
+                f"{path} cannot be used: {error}",
+                hint="set state.folder to one that this user may write",
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +116,10 @@ class TokenStore:
             InvalidInputError: The days are not above 0 and at most 3,650.
         """
         if not 0 < days <= MAX_DAYS:
-            raise InvalidInputError(f"a token lasts at most {MAX_DAYS} days")
+            raise InvalidInputError(
+                f"a token lasts at most {MAX_DAYS} days",
+                hint="ask for fewer days, and make a new token later",
+            )
         now = self._clock()
         end = now + days * 86_400
         token = Token(secrets.token_hex(8), agent_id, asks_person, now, end, None)

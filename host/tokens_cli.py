@@ -38,7 +38,10 @@ def create(
     """Make a token and print it, this once: only its hash is kept."""
     settings = _read(config)
     if agent not in {policy.agent_id for policy in settings.all_policies()}:
-        raise InvalidInputError(f"there is no policy of an agent {agent!r}")
+        raise InvalidInputError(
+            f"there is no policy of an agent {agent!r}",
+            hint="name an agent of a policy; case counts",
+        )
     with open_tokens(settings) as store:
         token, text = store.create(agent, days=days, asks_person=asks_person)
     if as_json:

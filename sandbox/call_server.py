@@ -56,7 +56,9 @@ class HostCalls:
     def __post_init__(self) -> None:
         """Raise InvalidInputError if the names are not names."""
         if not all(isinstance(name, str) for name in self.names):
-            raise InvalidInputError("the names of what may be called must be text")
+            raise InvalidInputError(
+                "the names of what may be called must be text", hint="use str keys"
+            )
 
 
 class Tell(Protocol):

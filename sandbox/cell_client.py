@@ -161,9 +161,12 @@ class Cell:
             with anyio.fail_after(_START_SECONDS):
                 frame = await self._channel.receive()
         except TimeoutError:
-            raise SandboxUnavailableError("the cell did not start in time") from None
+            raise SandboxUnavailableError(
+                "the cell did not start in time",
+                hint="free CPU or memory here; `toolcell doctor` tries a cell",
+            ) from None
         except CellLostError as error:
-            raise self._not_started(str(error)) from None
+            raise self._not_started(error.message) from None
         self._check_ready(frame)
 
     def _not_started(self, why: str) -> SandboxUnavailableError:
@@ -325,7 +328,9 @@ class Cell:
         except TimeoutError:
             report.cut_short(f"it took {_COLLECT_SECONDS:g} seconds")
             await self.kill()
-        except (CellLostError, FrameError, KeyError, TypeError) as error:
+        except CellLostError as error:
+            report.cut_short(error.message)
+        except (FrameError, KeyError, TypeError) as error:
             report.cut_short(str(error))
             await self.kill()
 

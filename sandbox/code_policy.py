@@ -99,7 +99,10 @@ def compile_restricted(source: str) -> Restricted:
     except SyntaxError as error:
         return Restricted(b"", (f"line {error.lineno}: {error.msg}",))
     except (RecursionError, MemoryError, ValueError) as error:
-        raise InvalidInputError(f"the source cannot be compiled: {error}") from None
+        raise InvalidInputError(
+            f"the source cannot be compiled: {error}",
+            hint="make it shorter or less deeply nested",
+        ) from None
     if compiled.errors:
         return Restricted(b"", tuple(_readable(text) for text in compiled.errors))
     return Restricted(marshal.dumps(compiled.code), ())

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _LAYERS = ("mount", "pid", "net", "ipc", "uts", "read_only_root")
 _REQUIRED = ("own_uid", "no_capabilities", "no_new_privileges", "seccomp")
+_OPEN_ANOTHER = "open a new SandboxManager"
 _OOM_SECONDS = 2
 _REMOVE_SECONDS = 10.0
 _log = logging.getLogger(__name__)
@@ -138,13 +139,13 @@ class DockerBackend:
     @property
     def _engine(self) -> docker.DockerClient:
         if self._client is None:
-            raise SandboxUnavailableError("the backend is closed")
+            raise SandboxUnavailableError("the backend is closed", hint=_OPEN_ANOTHER)
         return self._client
 
     @property
     def _makes(self) -> docker.DockerClient:
         if self._maker is None:
-            raise SandboxUnavailableError("the backend is closed")
+            raise SandboxUnavailableError("the backend is closed", hint=_OPEN_ANOTHER)
         return self._maker
 
     def _connect(self) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class DockerBackend:
         if self._closed:
             # Whoever waited for this has given up meanwhile.
             self._disconnect()
-            raise SandboxUnavailableError("the backend is closed")
+            raise SandboxUnavailableError("the backend is closed", hint=_OPEN_ANOTHER)
         info: dict[str, Any] = client.info()
         return info
 

@@ -225,7 +225,10 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
             hint="use an image with python3 3.8 or newer on its PATH",
         )
     if isinstance(error, docker.errors.APIError):
-        return SandboxUnavailableError(f"the Docker engine refused: {text}")
+        return SandboxUnavailableError(
+            f"the Docker engine refused: {text}",
+            hint="`toolcell doctor` tries a cell there; the engine's log may say more",
+        )
     return nobody_answers(text, config)
 
 

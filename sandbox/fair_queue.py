@@ -154,4 +154,6 @@ def _refuse(waiter: _Waiter, refusal: SandboxUnavailableError) -> None:
 
 
 def _closed_error() -> SandboxUnavailableError:
-    return SandboxUnavailableError("the manager was closed")
+    return SandboxUnavailableError(
+        "the manager was closed", hint="open a new SandboxManager"
+    )

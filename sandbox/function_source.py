@@ -75,9 +75,17 @@ def returned(function: Callable[..., Any], result: ExecutionResult) -> Any:
     name = getattr(function, "__name__", type(function).__name__)
     if result.status != "ok":
         why = result.exception.message if result.exception else result.status
-        raise CallFailedError(f"{name} failed: {why}", result=result)
+        raise CallFailedError(
+            f"{name} failed: {why}",
+            result=result,
+            hint="see `result` of this error: status, output, traceback",
+        )
     if isinstance(result.value, Described):
-        raise CallFailedError(f"{name} returned what is not JSON", result=result)
+        raise CallFailedError(
+            f"{name} returned what is not JSON",
+            result=result,
+            hint="return None, bool, int, float, str, list or dict",
+        )
     return result.value
 
 

@@ -140,7 +140,8 @@ def _names_of(function: types.FunctionType) -> dict[str, Any]:
             found[name] = cell.cell_contents
         except ValueError:
             raise InvalidInputError(
-                f"{name} of {function.__name__} has no value yet"
+                f"{name} of {function.__name__} has no value yet",
+                hint="assign it before the call",
             ) from None
     for name in global_names(function.__code__):
         if name in function.__globals__:

@@ -114,6 +114,7 @@ def _platform(machine: str, libc: str, version: str) -> str:
 def _unfit(why: str) -> PackageError:
     return PackageError(
         f"packages cannot be installed for the interpreter of these cells: {why}",
+        hint="use an image that has the packages",
         details={"reason": "no_wheel"},
     )
 

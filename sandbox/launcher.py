@@ -60,7 +60,8 @@ class Launcher:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
             raise SandboxUnavailableError(
-                f"no socket for the launcher: {error}"
+                f"no socket for the launcher: {error}",
+                hint="raise the limit on open files: `ulimit -n`",
             ) from None
         try:
             process = subprocess.Popen(  # noqa: S603 - our own command, no shell
@@ -102,7 +103,9 @@ class Launcher:
             self._send_setup(json.dumps(setup).encode())
             answer, _ = await self._receive()
             if "refused" in answer:
-                raise SandboxUnavailableError(answer["refused"])
+                raise SandboxUnavailableError(
+                    answer["refused"], hint="mend the mount or the limit that it names"
+                )
             if "error" not in answer:
                 return
             raise SandboxUnavailableError(
@@ -111,7 +114,10 @@ class Launcher:
                 "use Docker, or ask for minimum_isolation='process' by name",
             )
         self._kill()
-        raise SandboxUnavailableError("the launcher did not start in time")
+        raise SandboxUnavailableError(
+            "the launcher did not start in time",
+            hint="free CPU or memory here; `toolcell doctor` tries a cell",
+        )
 
     async def _send_code(self) -> None:
         """Give the interpreter its code; it may read late, or never."""
@@ -149,14 +155,20 @@ class Launcher:
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
-            raise SandboxUnavailableError(f"no socket for a cell: {error}") from None
+            raise SandboxUnavailableError(
+                f"no socket for a cell: {error}",
+                hint="raise the limit on open files: `ulimit -n`",
+            ) from None
         lease(ours)
         try:
             with theirs:
                 self._request({"cell": kind}, [theirs.fileno()])
             answer, fds = await self._answer(_ANSWER_SECONDS)
             if "error" in answer:
-                raise SandboxUnavailableError(f"cannot make a cell: {answer['error']}")
+                raise SandboxUnavailableError(
+                    f"cannot make a cell: {answer['error']}",
+                    hint="run it again; if it stays so, see `toolcell doctor`",
+                )
             if not fds:
                 raise SandboxUnavailableError(
                     "this process has no descriptor left for a new cell",
@@ -173,7 +185,9 @@ class Launcher:
         self._request({}, [])
         answer, _ = await self._answer(_CHECK_SECONDS)
         if "error" in answer:
-            raise SandboxUnavailableError(answer["error"])
+            raise SandboxUnavailableError(
+                answer["error"], hint="run it again; another launcher is started"
+            )
 
     async def oom_kills(self, pid: int) -> int:
         """Return how many processes of a cell that ended the kernel killed for memory.
@@ -195,7 +209,10 @@ class Launcher:
         except OSError as error:
             # It is gone, or has read nothing for long.
             self._kill()
-            raise SandboxUnavailableError(f"the launcher is gone: {error}") from None
+            raise SandboxUnavailableError(
+                f"the launcher is gone: {error}",
+                hint="run it again; another launcher is started",
+            ) from None
 
     async def _answer(self, seconds: float) -> tuple[dict[str, Any], list[int]]:
         """Return the answer to the last request.
@@ -241,7 +258,9 @@ class Launcher:
         try:
             await anyio.wait_readable(self._control)
         except anyio.ClosedResourceError:
-            raise SandboxUnavailableError("the backend was closed") from None
+            raise SandboxUnavailableError(
+                "the backend was closed", hint="open a new SandboxManager"
+            ) from None
 
     def _kill(self) -> None:
         self._killed = True

@@ -339,6 +339,7 @@ def settle(path: Path) -> int:
         else:
             raise PackageError(
                 f"a package holds {name!r}, which is no plain file",
+                hint="use a version of it without links and special files",
                 details={"reason": "not_a_file"},
             )
     return size

@@ -81,7 +81,10 @@ class SandboxManager:
 
     async def __aenter__(self) -> SandboxManager:
         if self._entered:
-            raise InvalidInputError("the manager is open already")
+            raise InvalidInputError(
+                "the manager is open already",
+                hint="use the open one, or make another SandboxManager",
+            )
         self._entered = True
         try:
             await self._open()
@@ -334,7 +337,9 @@ class SandboxManager:
         if network is None:
             return own
         if not isinstance(network, Network):
-            raise InvalidInputError("network must be a Network")
+            raise InvalidInputError(
+                "network must be a Network", hint="use Network.allow([...])"
+            )
         return own.narrowed_by(network)
 
     def reaching_out(
@@ -459,7 +464,9 @@ class SandboxManager:
         try:
             pool = self._pool
             if pool is None:
-                raise SandboxUnavailableError("the manager was closed")
+                raise SandboxUnavailableError(
+                    "the manager was closed", hint="open a new SandboxManager"
+                )
             cell = await pool.take(limits)
             self._active.add(cell)
             try:

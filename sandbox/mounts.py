@@ -157,10 +157,15 @@ def follow(mounts: Iterable[Bind]) -> list[Bind]:
     for bind in mounts:
         real = os.path.realpath(bind.source)
         if why := why_not_source(real, read_only=bind.read_only):
-            raise SandboxUnavailableError(f"mount {bind.target}: {why}")
+            raise SandboxUnavailableError(
+                f"mount {bind.target}: {why}",
+                hint="name another source, or make it what it was",
+            )
         found.append(bind._replace(source=real))
     if why := overlap(found):
-        raise SandboxUnavailableError(f"mounts: {why}")
+        raise SandboxUnavailableError(
+            f"mounts: {why}", hint="choose folders that are not one inside the other"
+        )
     return found
 
 

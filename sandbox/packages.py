@@ -77,7 +77,8 @@ class Packages:
             return self._always
         if isinstance(requirements, str) or len(asked) > _MAX_REQUIREMENTS:
             raise InvalidInputError(
-                f"packages must be a list of at most {_MAX_REQUIREMENTS} packages"
+                f"packages must be a list of at most {_MAX_REQUIREMENTS} packages",
+                hint='write packages=["numpy"], or make a set of packages in an image',
             )
         try:
             TypeAdapter(tuple[Requirement, ...]).validate_python(asked, strict=True)
@@ -85,7 +86,8 @@ class Packages:
             first = error.errors(include_url=False)[0]
             raise InvalidInputError(
                 f"the package {str(asked[int(first['loc'][0])])[:100]!r} is not "
-                f"written as one: {first['msg']}"
+                f"written as one: {first['msg']}",
+                hint='write it like "numpy" or "numpy==2.3.1"',
             ) from None
         allowed = {canonical(each) for each in (*self._rules.allow, *self._always)}
         refused = sorted({canonical(each) for each in asked} - allowed)

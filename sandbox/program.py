@@ -35,7 +35,8 @@ def check_kinds(**given: tuple[object, type]) -> None:
     for name, (value, kind) in given.items():
         if value is not None and not isinstance(value, kind):
             raise InvalidInputError(
-                f"{name} must be a {kind.__name__}, not {type(value).__name__}"
+                f"{name} must be a {kind.__name__}, not {type(value).__name__}",
+                hint=f"pass a {kind.__name__}, or leave it out",
             )
 
 
@@ -88,10 +89,14 @@ def make_program(
     if restricted:
         if secrets:
             raise InvalidInputError(
-                "'process' isolation has no environment variables for secrets"
+                "'process' isolation has no environment variables for secrets",
+                hint="use a stronger backend, or pass no secrets",
             )
         if language != "python":
-            raise InvalidInputError("'process' isolation runs Python only")
+            raise InvalidInputError(
+                "'process' isolation runs Python only",
+                hint="use a stronger backend for other languages",
+            )
         compiled = compile_restricted(code)
         data, refused = compiled.code, compiled.reasons
     return Program(
@@ -132,13 +137,20 @@ def with_arguments(
 def _words(argv: Sequence[str], most: int) -> list[str]:
     words = list(argv)
     if isinstance(argv, str) or not all(isinstance(each, str) for each in words):
-        raise InvalidInputError("argv must be a list of str")
+        raise InvalidInputError(
+            "argv must be a list of str", hint='write it like argv=["prog", "--fast"]'
+        )
     try:
         size = sum(len(each.encode()) for each in words)
     except UnicodeEncodeError:
-        raise InvalidInputError("an argument is not valid Unicode") from None
+        raise InvalidInputError(
+            "an argument is not valid Unicode",
+            hint="drop lone surrogates, or pass it as a file",
+        ) from None
     if any("\0" in each for each in words):
-        raise InvalidInputError("arguments must not hold a NUL character")
+        raise InvalidInputError(
+            "arguments must not hold a NUL character", hint="pass such data as a file"
+        )
     _fits("the arguments", size, most)
     return words
 
@@ -153,11 +165,17 @@ def _fits(what: str, size: int, most: int) -> None:
 
 def _encode(code: str, limits: Limits) -> bytes:
     if not isinstance(code, str):
-        raise InvalidInputError(f"code must be str, not {type(code).__name__}")
+        raise InvalidInputError(
+            f"code must be str, not {type(code).__name__}",
+            hint="pass the program's text",
+        )
     try:
         data = code.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidInputError(f"the code is not valid Unicode: {error}") from None
+        raise InvalidInputError(
+            f"the code is not valid Unicode: {error}",
+            hint="drop lone surrogates, or write them as \\u escapes",
+        ) from None
     if len(data) > limits.code_bytes:
         raise InvalidInputError(
             f"the code has {len(data)} bytes, the limit is {limits.code_bytes}",
@@ -171,9 +189,15 @@ def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -
         return b""
     for name in inputs:
         if not isinstance(name, str) or not name.isidentifier() or _reserved(name):
-            raise InvalidInputError(f"the input name {name!r} cannot be a variable")
+            raise InvalidInputError(
+                f"the input name {name!r} cannot be a variable",
+                hint="name it like a Python variable that is no keyword",
+            )
         if language == "bash" and not name.isascii():
-            raise InvalidInputError(f"the input name {name!r} cannot be used in bash")
+            raise InvalidInputError(
+                f"the input name {name!r} cannot be used in bash",
+                hint="use at most 256 ASCII letters, digits and underscores",
+            )
     try:
         data = _as_json(inputs)
     except (TypeError, ValueError, RecursionError, FrameError) as error:
@@ -188,7 +212,10 @@ def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -
         )
     texts = [value for value in inputs.values() if isinstance(value, str)]
     if language == "bash" and any("\0" in text for text in texts):
-        raise InvalidInputError("inputs of bash must not hold a NUL character")
+        raise InvalidInputError(
+            "inputs of bash must not hold a NUL character",
+            hint="pass such data as a file",
+        )
     return data
 
 
@@ -237,17 +264,23 @@ def _variables(
                 hint="pass pydantic.SecretStr(...), which no log or repr shows",
             )
         if name in taken:
-            raise InvalidInputError(f"{name} is both an input and a secret")
+            raise InvalidInputError(
+                f"{name} is both an input and a secret", hint="rename one of them"
+            )
         text = value.get_secret_value()
         # Not `encode()` in strict mode: its error would hold the text.
         data = text.encode("utf-8", "replace")
         if "\0" in text or data.decode() != text:
-            raise InvalidInputError(f"the secret {name} holds NUL or is not Unicode")
+            raise InvalidInputError(
+                f"the secret {name} holds NUL or is not Unicode",
+                hint="encode it, for example with base64",
+            )
         variables[name] = text
         size += len(data)
     if size > _MAX_SECRET_BYTES:
         raise InvalidInputError(
-            f"the secrets have {size} bytes, the limit is {_MAX_SECRET_BYTES}"
+            f"the secrets have {size} bytes, the limit is {_MAX_SECRET_BYTES}",
+            hint="pass fewer, or shorter ones",
         )
     return variables
 

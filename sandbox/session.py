@@ -263,7 +263,9 @@ class Session:
             SandboxUnavailableError: uv is not installed, or there is no cell.
         """
         if isinstance(packages, str):
-            raise InvalidInputError("packages must be a list, not one text")
+            raise InvalidInputError(
+                "packages must be a list, not one text", hint='write packages=["numpy"]'
+            )
         async with self._installing:
             wanted = (*self._packages, *packages)
             await self._manager.install(wanted, on_step=on_step)
@@ -363,7 +365,10 @@ class Session:
         wish = {"branch": branch, "to": name, "allow_threads": allow_threads}
         answer, _ = await cell.ask({"type": "fork", **wish})
         if "error" in answer:
-            raise InvalidInputError(f"cannot fork: {str(answer['error'])[:1000]}")
+            raise InvalidInputError(
+                f"cannot fork: {str(answer['error'])[:1000]}",
+                hint="run a program in it first, and let its threads end",
+            )
         trunk.branches.add(name)
         return name, tuple(str(each) for each in answer.get("warnings", ()))
 
@@ -393,7 +398,10 @@ class Session:
         async with self._trunk as cell:
             line = self._line
             if checkpoint not in self._trunk.branches or checkpoint == line:
-                raise InvalidInputError(f"there is no checkpoint {checkpoint!r}")
+                raise InvalidInputError(
+                    f"there is no checkpoint {checkpoint!r}",
+                    hint="use one that `checkpoint()` of this session returned",
+                )
             name, _ = await self._grow(cell, checkpoint, allow_threads=False)
             await self._cut(cell, line)
             self._branch = name

@@ -107,6 +107,7 @@ class Source(BaseModel):
         except (KeyError, ValidationError):
             raise PackageError(
                 f"the index has no source of {package['name']} with its SHA-256",
+                hint="ask for a version that has one, or a wheel",
                 details={"reason": "no_source"},
             ) from None
 
@@ -278,6 +279,7 @@ def _build_system(text: Any) -> _BuildSystem:
     except (ValueError, TypeError, RecursionError) as why:
         raise PackageError(
             f"the source's pyproject.toml cannot be read: {why}",
+            hint="ask for another version, or a wheel",
             details={"reason": "build_failed"},
         ) from None
 
@@ -369,6 +371,7 @@ def built_file(line: str) -> Path | None:
 def _not_fetched(source: Source, why: str, reason: str = "failed") -> PackageError:
     return PackageError(
         f"the source of {source.name} {source.version} was not fetched: {why}",
+        hint="look whether the index serves it, and try again",
         details={"reason": reason},
     )
 

@@ -157,7 +157,9 @@ class SubprocessBackend:
     async def _living_launcher(self) -> Launcher:
         """Return the launcher; one that was killed took only its own cells with it."""
         if self._launcher is None:
-            raise SandboxUnavailableError("the backend is closed")
+            raise SandboxUnavailableError(
+                "the backend is closed", hint="open a new SandboxManager"
+            )
         if self._launcher.ended:
             await self._launcher.close()
             await self._renew_cgroups()

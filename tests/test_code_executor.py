@@ -28,6 +28,7 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
+from toolcell.tools.sandboxed import TRY_OTHERS
 
 pytestmark = pytest.mark.anyio
 
@@ -198,8 +199,9 @@ def said(tool, *args, **options):
         "tool.validation",
         f"{wrong} (correct these fields and call again)",
     ]
-    assert twice == ["tool.validation", "add got a twice"]
-    assert failed == ["tool.execution", "fail failed (OSError)"]
+    once = "give each argument once, by position or by name"
+    assert twice == ["tool.validation", f"add got a twice ({once})"]
+    assert failed == ["tool.execution", f"fail failed (OSError) ({TRY_OTHERS})"]
 
 
 async def test_variables_of_the_program_gr_21_gr_23_a_02(code: CodeExecutor) -> None:

@@ -318,8 +318,9 @@ def loop() -> list[Any]:
 async def test_a_program_that_cannot_be_used_lc_15(
     sandbox: SandboxManager, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(InvalidInputError, match=re.escape(words)):
+    with pytest.raises(InvalidInputError, match=re.escape(words)) as caught:
         await sandbox.run(**{"code": "1", **options})
+    assert caught.value.hint
 
 
 async def test_bash_may_be_told_of_a_nul_lc_15(sandbox: SandboxManager) -> None:
@@ -353,6 +354,7 @@ async def test_a_function_that_fails_says_how_lc_16(sandbox: SandboxManager) -> 
     assert isinstance(result, ExecutionResult)
     assert result.status == "error"
     assert caught.value.details == {"status": "error"}
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("after_use", [False, True])
@@ -362,8 +364,9 @@ async def test_a_manager_that_is_not_open_lc_16(after_use: bool) -> None:
         async with manager:
             pass
 
-    with pytest.raises(SandboxUnavailableError, match="not open"):
+    with pytest.raises(SandboxUnavailableError, match="not open") as caught:
         await manager.run("1")
+    assert caught.value.hint
     with pytest.raises(SandboxUnavailableError, match="not open"):
         async with manager.session():
             pass
@@ -386,5 +389,6 @@ async def test_a_cell_that_is_lost_is_our_failure_lc_16(
         await session.run("1", fresh=True)
         await session._trunk.cell.kill()
 
-        with pytest.raises(CellLostError):
+        with pytest.raises(CellLostError) as caught:
             await session.run("1", fresh=True)
+    assert caught.value.hint

@@ -97,7 +97,9 @@ def test_a_wrong_argument_reaches_the_model(told: dict[str, Any]) -> None:
 
 
 def test_a_tools_failure_reaches_the_model(told: dict[str, Any]) -> None:
-    assert error(told["failed"])["message"] == "division by zero"
+    failed = error(told["failed"])
+
+    assert failed["message"] == "division by zero (use another divisor than 0)"
 
 
 def test_a_denial_reaches_the_model(told: dict[str, Any]) -> None:

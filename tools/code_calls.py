@@ -163,7 +163,10 @@ class _Made:
     def told(self) -> MadeCall:
         result = self.result
         if result is None:
-            stopped = ToolExecutionError("the call was cancelled")
+            stopped = ToolExecutionError(
+                "the call was cancelled",
+                hint="look whether it took effect before you call it again",
+            )
             call = self.call
             result = ToolResult.failed(call.id, call.name, stopped, status="cancelled")
         return MadeCall(call=self.call, result=result, duration_ms=self.duration_ms)
@@ -178,12 +181,16 @@ def _named(tool: Tool, arguments: list[Any], options: dict[str, Any]) -> dict[st
     names = list(tool.parameters.get("properties", {}))
     if len(arguments) > len(names):
         raise ToolValidationError(
-            f"{tool.name} takes {len(names)} arguments, {len(arguments)} were given"
+            f"{tool.name} takes {len(names)} arguments, {len(arguments)} were given",
+            hint=f"it takes {', '.join(names) or 'none'}",
         )
     placed = dict(zip(names, arguments, strict=False))
     twice = sorted(placed.keys() & options.keys())
     if twice:
-        raise ToolValidationError(f"{tool.name} got {', '.join(twice)} twice")
+        raise ToolValidationError(
+            f"{tool.name} got {', '.join(twice)} twice",
+            hint="give each argument once, by position or by name",
+        )
     return {**placed, **options}
 
 

@@ -107,7 +107,10 @@ class CodeExecutor:
         max_depth: int = 2,
     ) -> None:
         if min(max_calls, max_concurrency, max_depth) < 1:
-            raise ConfigError("max_calls, max_concurrency and max_depth are at least 1")
+            raise ConfigError(
+                "max_calls, max_concurrency and max_depth are at least 1",
+                hint="give whole numbers from 1 on, or leave them out",
+            )
         self.executor = _executor(sandbox, registry, guard, executor)
         self._sandbox = sandbox
         self._registry = registry
@@ -215,7 +218,8 @@ class CodeExecutor:
         inside = Around.first(self._max_calls) if outer is None else outer.deeper()
         if inside.depth > self._max_depth:
             raise ToolExecutionError(
-                f"programs run {self._max_depth} deep inside each other, no deeper"
+                f"programs run {self._max_depth} deep inside each other, no deeper",
+                hint="let the program do the work itself",
             )
         return inside
 
@@ -236,7 +240,10 @@ def _executor(
     if not isinstance(guard, EllipsisType):
         raise ConfigError("the executor has its own guard", hint="leave guard out")
     if executor.registry is not registry:
-        raise ConfigError("the executor calls the tools of another registry")
+        raise ConfigError(
+            "the executor calls the tools of another registry",
+            hint="give both the same registry",
+        )
     return executor
 
 

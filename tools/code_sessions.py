@@ -66,7 +66,8 @@ class CodeSessions:
     def __init__(self, sandbox: SandboxManager, *, max_sessions: int = 8) -> None:
         if not 1 <= max_sessions < sandbox.config.max_concurrency:
             raise ConfigError(
-                "max_sessions is at least 1, and below the sandbox's max_concurrency"
+                "max_sessions is at least 1, and below the sandbox's max_concurrency",
+                hint="lower max_sessions, or raise max_concurrency of the sandbox",
             )
         self._sandbox = sandbox
         self._max_sessions = max_sessions

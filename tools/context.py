@@ -126,7 +126,10 @@ class ToolContext:
         """
         now = self.clock()
         if now.tzinfo is None:
-            raise ConfigError("the clock of the context tells a time without a zone")
+            raise ConfigError(
+                "the clock of the context tells a time without a zone",
+                hint="use datetime.now(UTC)",
+            )
         return now
 
     def remaining(self) -> float | None:
@@ -152,9 +155,15 @@ class ToolContext:
             ToolTimeoutError: The deadline is over.
         """
         if self._cancelled:
-            raise ToolExecutionError("the call was cancelled")
+            raise ToolExecutionError(
+                "the call was cancelled",
+                hint="if its result is still wanted, call it again",
+            )
         if self.remaining() == 0:
-            raise ToolTimeoutError("the deadline of the call is over")
+            raise ToolTimeoutError(
+                "the deadline of the call is over",
+                hint="ask for less in one call, or give the tool more seconds",
+            )
 
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -170,7 +179,10 @@ class ToolContext:
             InvalidInputError: The progress does not grow.
         """
         if not progress > self._progress:
-            raise InvalidInputError("progress has to grow from report to report")
+            raise InvalidInputError(
+                "progress has to grow from report to report",
+                hint="report a higher number each time",
+            )
         self._progress = progress
         if self.on_progress is not None:
             report = Progress(
@@ -198,7 +210,9 @@ class ToolContext:
             cost["usd"] = _money(usd)
         if tokens is not None:
             if type(tokens) is not int or tokens < 0:
-                raise InvalidInputError("tokens are a whole number from 0")
+                raise InvalidInputError(
+                    "tokens are a whole number from 0", hint="give an int of 0 or more"
+                )
             cost["tokens"] = tokens
         if self.on_cost is not None:
             self.on_cost(cost)

@@ -134,7 +134,10 @@ class ToolExecutor(ABC):
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         if not 0 < timeout_seconds < float("inf") or max_threads < 1:
-            raise ConfigError("timeout_seconds must be above 0, max_threads at least 1")
+            raise ConfigError(
+                "timeout_seconds must be above 0, max_threads at least 1",
+                hint="leave them out for the defaults",
+            )
         self.registry = registry
         self.records = MemoryRecords() if records is None else records
         self._workers = Workers(max_threads)
@@ -298,7 +301,10 @@ class ToolExecutor(ABC):
             raise
         for index in sorted(missing):
             # An executor of somebody else left it out.
-            error = ToolExecutionError(f"{type(self).__name__} did not make the call")
+            error = ToolExecutionError(
+                f"{type(self).__name__} did not make the call",
+                hint="make the call again; the executor has to run each turn once",
+            )
             made = self._pipeline(snapshot, calls[index], index, run)
             take(Ended(index, made.refuse(error), error))
 
@@ -318,7 +324,10 @@ class ToolExecutor(ABC):
         except InvalidInputError as error:
             problem = error
         except TypeError:
-            problem = InvalidInputError("a call is an object with `id` and `name`")
+            problem = InvalidInputError(
+                "a call is an object with `id` and `name`",
+                hint='write it like {"id": "1", "name": "add", "arguments": {}}',
+            )
         if problem is not None:
             stand_in = _stand_in(given, index)
             return Pipeline(self._parts, snapshot, stand_in, _NO_RUN, problem=problem)
@@ -364,7 +373,9 @@ class ResultStream:
 
     async def __aenter__(self) -> ResultStream:
         if self._tasks is not None:
-            raise InvalidInputError("a stream of results is used once")
+            raise InvalidInputError(
+                "a stream of results is used once", hint="call execute_streaming again"
+            )
         send, self._received = anyio.create_memory_object_stream[Ended](
             len(self._calls)
         )
@@ -441,7 +452,10 @@ class ConcurrentExecutor(ToolExecutor):
     ) -> None:
         super().__init__(registry, **options)
         if max_concurrency < 1:
-            raise ConfigError("max_concurrency must be at least 1")
+            raise ConfigError(
+                "max_concurrency must be at least 1",
+                hint="give a whole number from 1 on",
+            )
         self._limit = max_concurrency
         self._slots = Slots(max_concurrency)
         self._group_of = _group_of(groups or {})
@@ -464,5 +478,8 @@ def _group_of(groups: Mapping[str, Collection[str]]) -> dict[str, str]:
     for group, names in groups.items():
         for name in names:
             if found.setdefault(name, group) != group:
-                raise ConfigError(f"{name} is in the groups {found[name]} and {group}")
+                raise ConfigError(
+                    f"{name} is in the groups {found[name]} and {group}",
+                    hint="put it into one group",
+                )
     return found

@@ -80,7 +80,10 @@ class ResultSizeHook(Hook):
         store: ResultStore | None = None,
     ) -> None:
         if not 0 <= preview_characters <= max_characters:
-            raise ConfigError("preview_characters must be 0 to max_characters")
+            raise ConfigError(
+                "preview_characters must be 0 to max_characters",
+                hint="give both, and preview_characters the lower number",
+            )
         self._max = max_characters
         self._preview = preview_characters
         self._store = store

@@ -129,7 +129,10 @@ def _object_schema(tool: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     try:
         copied = json.loads(json_bytes(schema))
     except (RecursionError, TypeError, ValueError):
-        raise ConfigError(f"the schema of {tool} is not JSON") from None
+        raise ConfigError(
+            f"the schema of {tool} is not JSON",
+            hint="build it of dict, list, str, int, float, bool and None",
+        ) from None
     if not isinstance(copied, dict) or copied.get("type") != "object":
         raise ConfigError(
             f"the schema of {tool} is not of an object",
@@ -157,12 +160,16 @@ def _fit(
         strangers = set(schema["properties"]) - (set(named) - contexts)
         if strangers or schema["additionalProperties"] is not False:
             what = ", ".join(sorted(strangers)) or "additional properties"
-            raise ConfigError(f"the function of {tool} has no parameter for {what}")
+            raise ConfigError(
+                f"the function of {tool} has no parameter for {what}",
+                hint="add the parameter, or take it out of the schema",
+            )
     required = set(schema.get("required", ()))
     for name, each in named.items():
         if name not in required and name not in contexts and each.default is each.empty:
             raise ConfigError(
-                f"the schema of {tool} does not require {name}, the function does"
+                f"the schema of {tool} does not require {name}, the function does",
+                hint="require it in the schema, or give the parameter a default",
             )
     return hints
 
@@ -201,17 +208,24 @@ def _draft_of(tool: str, schema: Any) -> Any:
     known: Any = validator_for(schema, default=Draft202012Validator)
     named = str(schema.get("$schema", "")) if isinstance(schema, dict) else ""
     if named and named.rstrip("#") != known.META_SCHEMA["$schema"].rstrip("#"):
-        raise ConfigError(f"the schema of {tool} is of an unknown draft")
+        raise ConfigError(
+            f"the schema of {tool} is of an unknown draft",
+            hint="use draft 2020-12, or leave out `$schema`",
+        )
     try:
         # Patterns are looked at later, by the engine that will run them.
         known.check_schema(schema, format_checker=FormatChecker(()))
     except SchemaError as error:
         where = path_of(list(error.absolute_path)) or "the schema"
         raise ConfigError(
-            f"the schema of {tool} is not valid: {where} fails {error.validator}"
+            f"the schema of {tool} is not valid: {where} fails {error.validator}",
+            hint="mend it there, as its draft says",
         ) from None
     except RecursionError:
-        raise ConfigError(f"the schema of {tool} is nested too deeply") from None
+        raise ConfigError(
+            f"the schema of {tool} is nested too deeply",
+            hint="make it flatter, for example with `$defs`",
+        ) from None
     return known
 
 

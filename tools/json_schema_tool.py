@@ -72,7 +72,10 @@ class JSONSchemaTool(Tool):
 
     def check(self) -> None:
         if self.sandboxed:
-            raise ConfigError(f"{self.name} cannot run in a cell, only functions can")
+            raise ConfigError(
+                f"{self.name} cannot run in a cell, only functions can",
+                hint="leave out `sandboxed`, or make a tool of a function",
+            )
         super().check()
 
     def execute(self, /, **arguments: Any) -> Any:
@@ -80,5 +83,8 @@ class JSONSchemaTool(Tool):
 
     def call(self, arguments: Arguments, context: ToolContext | None = None) -> Any:
         if self._contexts and context is None:
-            raise InvalidInputError(f"{self.name} takes a ToolContext, give one")
+            raise InvalidInputError(
+                f"{self.name} takes a ToolContext, give one",
+                hint="pass it as `context`",
+            )
         return self.handler(arguments.values, **dict.fromkeys(self._contexts, context))

@@ -126,7 +126,10 @@ class MCPToolset:
                 hint="take words of letters and digits with `_` or `-` between",
             )
         if not min(timeout_seconds, startup_seconds, max_message_bytes) > 0:
-            raise ConfigError("the limits of an MCP server are above 0")
+            raise ConfigError(
+                "the limits of an MCP server are above 0",
+                hint="leave them out for the defaults",
+            )
         self.timeout_seconds = timeout_seconds
         self._server = server
         self._idempotent = frozenset(idempotent)
@@ -162,7 +165,10 @@ class MCPToolset:
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
-            raise InvalidInputError(f"the MCP server {self.name} is open already")
+            raise InvalidInputError(
+                f"the MCP server {self.name} is open already",
+                hint="use it where it is open, or make another MCPToolset",
+            )
         self._group = await anyio.create_task_group().__aenter__()
         if self._is_adopting:
             try:
@@ -247,7 +253,10 @@ class MCPToolset:
                 await self._refresh(now)
             if now is None or now.ended.is_set():
                 if self._group is None:
-                    raise InvalidInputError(f"the MCP server {self.name} is not open")
+                    raise InvalidInputError(
+                        f"the MCP server {self.name} is not open",
+                        hint="use it in `async with`",
+                    )
                 now = self._connection = await self._group.start(self._hold)
             return now
 
@@ -280,11 +289,14 @@ class MCPToolset:
                 if not is_open:
                     raise ToolExecutionError(
                         f"there is no connection to the MCP server {self.name}:"
-                        f" {error.message}"
+                        f" {error.message}",
+                        hint="look whether the server runs, and whether its address "
+                        "or command is right",
                     ) from error
                 _log.warning("the MCP server %s is lost: %s", self.name, error.message)
         if not is_open:
             raise ToolExecutionError(
                 f"the MCP server {self.name} did not start within"
-                f" {self._startup_seconds:g} s"
+                f" {self._startup_seconds:g} s",
+                hint="look whether it runs, or raise startup_seconds",
             )

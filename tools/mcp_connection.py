@@ -90,7 +90,10 @@ class Connection:
         finally:
             progress.end()
         if isinstance(result, mcp.InputRequiredResult):
-            raise ToolExecutionError(f"{tool} asks for input that nobody gives it here")
+            raise ToolExecutionError(
+                f"{tool} asks for input that nobody gives it here",
+                hint="call it with all that it needs, or use another tool",
+            )
         answer: CallToolResult = result
         return answer
 
@@ -128,6 +131,7 @@ def _refused(tool: str, error: Any) -> ToolExecutionError:
         return unknown_outcome(f"{tool} gave no answer ({said})")
     return ToolExecutionError(
         f"the server of {tool} refused the call: {said}",
+        hint="change the arguments as it says, or use another tool",
         details={"code": error.error.code},
     )
 
@@ -172,7 +176,11 @@ async def connect(
             yield connection
             tasks.cancel_scope.cancel()
     except Exception as error:
-        raise ToolExecutionError(_reason(error, refusals.status)) from error
+        raise ToolExecutionError(
+            _reason(error, refusals.status),
+            hint="look whether the server runs, and whether its address "
+            "or command is right",
+        ) from error
     finally:
         connection.ended.set()
 

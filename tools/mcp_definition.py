@@ -29,6 +29,7 @@ MAX_NOTE_CHARACTERS = 1_024
 
 # What people and models read in a schema; it decides nothing.
 _NOTES = frozenset({"title", "description", "$comment"})
+_MEND = "its server has to mend it; the server's other tools can be used"
 _Object = dict[str, JsonValue]
 
 
@@ -93,12 +94,12 @@ def _definition(tool: Mapping[str, Any]) -> MCPDefinition:
     try:
         size = len(json_bytes(given))
         if size > MAX_DEFINITION_BYTES:
-            raise ConfigError(f"its definition has {size:,} bytes")
+            raise ConfigError(f"its definition has {size:,} bytes", hint=_MEND)
         made = MCPDefinition.model_validate(given)
         for schema in (made.input_schema, made.output_schema):
             _check_names(schema)
     except (RecursionError, ValidationError, ValueError):
-        raise ConfigError("its definition is not JSON") from None
+        raise ConfigError("its definition is not JSON", hint=_MEND) from None
     return made
 
 
@@ -112,7 +113,9 @@ def _check_names(schema: JsonValue, *, is_note: bool = False) -> None:
         for each in schema:
             _check_names(each)
     elif isinstance(schema, str) and not is_note and has_hidden(schema):
-        raise ConfigError("a name or value in its schema has hidden characters")
+        raise ConfigError(
+            "a name or value in its schema has hidden characters", hint=_MEND
+        )
 
 
 def told_description(server: str, definition: MCPDefinition) -> str:

@@ -39,7 +39,8 @@ class MCPEndpoint:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(
-                "the URL of an MCP server starts with https:// or http://"
+                "the URL of an MCP server starts with https:// or http://",
+                hint='write it like "https://example.org/mcp"',
             )
         if parts.username is not None or parts.password is not None:
             raise ConfigError(

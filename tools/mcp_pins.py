@@ -97,7 +97,8 @@ class MCPPins:
             return cls()
         except OSError as error:
             raise ConfigError(
-                f"the pins {path} cannot be read: {error.strerror}"
+                f"the pins {path} cannot be read: {error.strerror}",
+                hint="name a file that this user may read",
             ) from None
         try:
             read = _File.model_validate_json(data[:MAX_BYTES])
@@ -110,7 +111,10 @@ class MCPPins:
                             hint="approve it with `toolcell tools pin`",
                         )
         except (ValidationError, ValueError):
-            raise ConfigError(f"{path} is not a file of pins") from None
+            raise ConfigError(
+                f"{path} is not a file of pins",
+                hint="move it away; `toolcell tools pin` writes a new one",
+            ) from None
         servers = {
             server: [pin.definition for pin in pins]
             for server, pins in read.servers.items()
@@ -138,7 +142,8 @@ class MCPPins:
                 raise
         except OSError as error:
             raise ConfigError(
-                f"the pins {path} cannot be written: {error.strerror}"
+                f"the pins {path} cannot be written: {error.strerror}",
+                hint="name a file in a folder that this user may write",
             ) from None
 
     def _to_json(self) -> dict[str, Any]:

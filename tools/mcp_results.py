@@ -57,7 +57,10 @@ def content_of(
     if result.is_error:
         texts = [each.text for each in result.content if each.type == "text"]
         said = shown("\n".join(texts), MAX_ERROR_CHARACTERS) or "it does not say why"
-        raise ToolExecutionError(f"{tool} failed: {said}")
+        raise ToolExecutionError(
+            f"{tool} failed: {said}",
+            hint="change the arguments as it says, or use another tool",
+        )
     structured = result.structured_content
     if output is not None and (structured is None or problems_of(output, structured)):
         raise unknown_outcome(f"{tool} answered what does not fit its output schema")

@@ -68,7 +68,10 @@ class MCPCommand:
         texts = (self.command, *self.args, *self.env, *self.env.values())
         odd = any("\0" in text for text in texts)
         if odd or not self.command or any("=" in name for name in self.env):
-            raise ConfigError("the command of an MCP server cannot be started")
+            raise ConfigError(
+                "the command of an MCP server cannot be started",
+                hint="give a command; no NUL anywhere, no `=` in names of variables",
+            )
 
     @property
     def environment(self) -> dict[str, str]:

@@ -37,6 +37,7 @@ from .hooks import Invocation, Proceed
 from .idempotency import Body
 from .retries import RetryPolicy
 from .running import as_json, clocks_stopped, is_cancelled
+from .sandboxed import TRY_OTHERS
 from .slots import Slot
 from .snapshot import Snapshot
 from .spans import close_span, start_span
@@ -106,7 +107,13 @@ class Pipeline:
 
     def stop(self) -> None:
         """Keep a record of a call that was given up before it began."""
-        self._failed(ToolExecutionError("the call was cancelled"), "cancelled")
+        self._failed(
+            ToolExecutionError(
+                "the call was cancelled",
+                hint="if its result is still wanted, call it again",
+            ),
+            "cancelled",
+        )
 
     async def _execute(self) -> ToolResult:
         slot = self._slot
@@ -126,16 +133,24 @@ class Pipeline:
             return self._failed(error)
         except Exception as error:  # noqa: BLE001 - one call's fault, not the batch's
             _log.exception("the call %r ended by a fault", self._call.id)
-            fault = ToolExecutionError(f"the call could not be made ({_kind(error)})")
+            fault = ToolExecutionError(
+                f"the call could not be made ({_kind(error)})", hint=TRY_OTHERS
+            )
             return self._failed(fault, cause=error)
         except BaseException as error:
             cancelled = isinstance(error, anyio.get_cancelled_exc_class())
             if cancelled and self._own_task and not is_cancelled(own_task=True):
                 # A tool cancelled the task that it ran in, and ended before it felt it.
-                made_up = ToolExecutionError(f"{self._call.name} cancelled itself")
+                made_up = ToolExecutionError(
+                    f"{self._call.name} cancelled itself",
+                    hint="try again, or use another tool",
+                )
                 return self._failed(made_up, cause=error)
             # Nobody takes a result, the record stays.
-            stopped = ToolExecutionError("the call was cancelled")
+            stopped = ToolExecutionError(
+                "the call was cancelled",
+                hint="look whether it took effect before you call it again",
+            )
             self._failed(stopped, "cancelled", cause=error)
             raise
 
@@ -166,7 +181,9 @@ class Pipeline:
 
     def _masked(self, error: BaseException) -> ToolExecutionError:
         """Return what a model may know of an error that nobody meant for it."""
-        masked = ToolExecutionError(f"{self._tool.name} failed ({_kind(error)})")
+        masked = ToolExecutionError(
+            f"{self._tool.name} failed ({_kind(error)})", hint=TRY_OTHERS
+        )
         masked.__cause__ = error
         return masked
 
@@ -439,7 +456,10 @@ class Pipeline:
             self._parts.records.add(record)
         except Exception as fault:  # noqa: BLE001 - one call's fault, not the batch's
             _log.exception("the record of call %r is lost", self._call.id)
-            self.error = ToolExecutionError("the record of the call is lost")
+            self.error = ToolExecutionError(
+                "the record of the call is lost",
+                hint="look whether the call took effect before it is made again",
+            )
             self.error.__cause__ = fault
             return ToolResult.failed(
                 result.call_id, result.name, self.error, content=result.content

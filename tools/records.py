@@ -114,7 +114,9 @@ class Records(ABC):
             StoreUnavailableError: The records cannot be read.
         """
         if limit < 0:
-            raise InvalidInputError("limit must be 0 or more")
+            raise InvalidInputError(
+                "limit must be 0 or more", hint="leave it out for the newest 100"
+            )
         if since is not None and since.utcoffset() is None:
             raise InvalidInputError(
                 "since has no time zone", hint="datetime.now(UTC) has one"

@@ -234,18 +234,25 @@ class Runner:
                         context.cancel()
                     if is_cancelled(own_task=own_task):
                         raise
-                    raise ToolExecutionError(f"{tool.name} cancelled itself") from None
+                    raise ToolExecutionError(
+                        f"{tool.name} cancelled itself",
+                        hint="try again, or use another tool",
+                    ) from None
                 except (SystemExit, KeyboardInterrupt) as error:
                     # It would take every other call of the process along.
                     raise ToolExecutionError(
-                        f"{tool.name} failed ({type(error).__name__})"
+                        f"{tool.name} failed ({type(error).__name__})",
+                        hint="try other arguments or another tool",
                     ) from error
         finally:
             current.reset(token)
             wall = math.ceil((time.perf_counter() - began) * 1000)
             running.usage["wall_ms"] = wall
         if run.retired:
-            raise ToolNotFoundError(f"{tool.name} was taken away while it ran")
+            raise ToolNotFoundError(
+                f"{tool.name} was taken away while it ran",
+                hint="list the tools again, and use one of them",
+            )
         raise _out_of_time(tool.name, seconds, still_running=running.still_running)
 
     def _new_scope(self) -> anyio.CancelScope:
@@ -363,12 +370,16 @@ def as_json(name: str, value: Any) -> JsonValue:
     """
     if type(value) in _PLAIN:
         if type(value) is int and value.bit_length() > _MAX_INT_BITS:
-            raise ToolExecutionError(f"{name} returned a number of too many digits")
+            raise ToolExecutionError(
+                f"{name} returned a number of too many digits",
+                hint="its function has to return large numbers as text",
+            )
         return value  # type: ignore[no-any-return]
     try:
         content: JsonValue = to_jsonable_python(value, inf_nan_mode="constants")
     except (PydanticSerializationError, ValueError, RecursionError) as error:
         raise ToolExecutionError(
-            f"{name} returned what is not JSON ({type(value).__name__})"
+            f"{name} returned what is not JSON ({type(value).__name__})",
+            hint="its function has to return None, bool, int, float, str, list or dict",
         ) from error
     return content

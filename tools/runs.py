@@ -63,7 +63,10 @@ class Run:
     def __enter__(self) -> None:
         runs = self._runs
         if runs.any_retired and id(self.tool) in runs.retired:
-            raise ToolNotFoundError("the tool was withdrawn meanwhile")
+            raise ToolNotFoundError(
+                "the tool was withdrawn meanwhile",
+                hint="list the tools again, and use one of them",
+            )
         runs.running.add(self)
 
     def __exit__(self, *error: object) -> None:

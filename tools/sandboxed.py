@@ -25,6 +25,9 @@ from .validation import Arguments
 
 _OUT_OF_TIME = ("timeout", "cpu_limit")
 
+TRY_OTHERS = "try other arguments or another tool; the host's record has the cause"
+"""What is to be done about a tool that failed by a fault of its own."""
+
 
 async def run_in_cell(
     sandbox: SandboxManager, tool: Tool, arguments: Arguments, seconds: float
@@ -38,7 +41,10 @@ async def run_in_cell(
         SandboxError: It could not be run.
     """
     if not isinstance(tool, FunctionTool):
-        raise ConfigError(f"{tool.name} is no function and cannot run in a cell")
+        raise ConfigError(
+            f"{tool.name} is no function and cannot run in a cell",
+            hint="leave out `sandboxed`, or make a tool of a function",
+        )
     program = travelling(tool.name, tool.function, arguments.json)
     wall = min(seconds, sandbox.config.limits.wall_seconds)
     limits = Limits(wall_seconds=wall)
@@ -56,15 +62,21 @@ def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
     if result.status in _OUT_OF_TIME:
         raise ToolTimeoutError(
             f"{name} was stopped after {seconds:g} s ({result.status})",
+            hint="ask for less in one call, or give the tool more seconds",
             details={"run_status": result.status},
         ) from _story(name, result)
     if result.status != "ok":
         what = result.exception.type if result.exception else result.status
         raise ToolExecutionError(
-            f"{name} failed ({what})", details={"run_status": result.status}
+            f"{name} failed ({what})",
+            hint=TRY_OTHERS,
+            details={"run_status": result.status},
         ) from _story(name, result)
     if isinstance(result.value, Described):
-        raise ToolExecutionError(f"{name} returned what is not JSON")
+        raise ToolExecutionError(
+            f"{name} returned what is not JSON",
+            hint="its function has to return None, bool, int, float, str, list or dict",
+        )
     value: Any = result.value
     return value  # type: ignore[no-any-return]
 
@@ -72,4 +84,6 @@ def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
 def _story(name: str, result: ExecutionResult) -> CallFailedError:
     """Return the program's own words, for the record and not for the model."""
     words = result.exception.traceback if result.exception else result.stderr
-    return CallFailedError(f"{name} in its cell:\n{words}", result=result)
+    return CallFailedError(
+        f"{name} in its cell:\n{words}", result=result, hint=TRY_OTHERS
+    )

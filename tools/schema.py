@@ -95,7 +95,10 @@ class _Generator(GenerateJsonSchema):
         return super().typed_dict_field_schema(schema)
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        raise ConfigError(f"a default is not a JSON value: {detail}")
+        raise ConfigError(
+            f"a default is not a JSON value: {detail}",
+            hint="use one of None, bool, int, float, str, list and dict",
+        )
 
 
 class _StrictGenerator(_Generator):
@@ -221,7 +224,10 @@ class FunctionSchema:
                 hint="annotate it with a type that JSON can carry",
             ) from None
         except ValueError:
-            raise ConfigError(f"a default of {name} is not a JSON value") from None
+            raise ConfigError(
+                f"a default of {name} is not a JSON value",
+                hint="use one of None, bool, int, float, str, list and dict",
+            ) from None
         return text
 
     def _json_schema(self) -> dict[str, Any]:

@@ -125,7 +125,8 @@ def resolve_annotations(
         raise unresolved(name_of(function), error.name) from None
     except (TypeError, SyntaxError, AttributeError) as error:
         raise ConfigError(
-            f"an annotation of {name_of(function)} cannot be read: {error}"
+            f"an annotation of {name_of(function)} cannot be read: {error}",
+            hint="write it as a type that its module knows",
         ) from None
 
 

@@ -89,7 +89,10 @@ class Tool(ABC):
         if getattr(cls.execute, "__isabstractmethod__", False):
             return
         if not inspect.isfunction(cls.execute):
-            raise ConfigError(f"{cls.__name__}.execute is not a method")
+            raise ConfigError(
+                f"{cls.__name__}.execute is not a method",
+                hint="write `def execute(self, ...)` or `async def`",
+            )
         cls._names = local_names(cls.execute)
         if not cls.description:
             documented = cls.execute.__doc__ or cls.__dict__.get("__doc__")
@@ -188,7 +191,8 @@ class Tool(ABC):
                 self.validate(example)
             except ToolValidationError as error:
                 raise ConfigError(
-                    f"an example of {self.name} is not valid: {error.message}"
+                    f"an example of {self.name} is not valid: {error.message}",
+                    hint="write the arguments as a call would give them",
                 ) from None
         # What a registry, a guard and a person have seen is what runs.
         if "_is_checked" not in self.__dict__:
@@ -251,7 +255,10 @@ class Tool(ABC):
         values = dict(arguments.values)
         for name in schema.contexts:
             if context is None:
-                raise InvalidInputError(f"{self.name} takes a ToolContext, give one")
+                raise InvalidInputError(
+                    f"{self.name} takes a ToolContext, give one",
+                    hint="pass it as `context`",
+                )
             values[name] = context
         first = [values.pop(name) for name in schema.positional if name in values]
         return self.execute(*first, **values)
@@ -304,7 +311,10 @@ class FunctionTool(Tool, Generic[P, R]):
         is_classmethod = isinstance(function, classmethod)
         body: Any = getattr(function, "__func__", None) if is_classmethod else function
         if not callable(body):
-            raise ConfigError(f"a {type(function).__name__} is not a function")
+            raise ConfigError(
+                f"a {type(function).__name__} is not a function",
+                hint="give a function, a method or an object that can be called",
+            )
         given: dict[str, Any] = dict(options)
         written = given.pop("parameters", None)
         given["name"] = given.get("name") or name_of(body)
@@ -404,7 +414,10 @@ def as_tool(given: Tool | Callable[..., Any], **options: Unpack[ToolOptions]) ->
     if not isinstance(given, Tool):
         return FunctionTool(given, **options)
     if options:
-        raise ConfigError(f"{given.name} is a tool already, with options of its own")
+        raise ConfigError(
+            f"{given.name} is a tool already, with options of its own",
+            hint="leave the options out, or make a tool of its function",
+        )
     return given
 
 

@@ -67,24 +67,36 @@ async def calculate(expression: str) -> int | float:
             functions such as `sqrt`, `sin`, `log`, `round`, `min` and `max`.
     """
     if len(expression) > MAX_CHARACTERS:
-        raise ToolError(f"the expression is longer than {MAX_CHARACTERS} characters")
+        raise ToolError(
+            f"the expression is longer than {MAX_CHARACTERS} characters",
+            hint="calculate it in parts",
+        )
     try:
         tree = ast.parse(expression.strip(), mode="eval")
         result = _bounded(_value(tree.body, MAX_DEPTH))
     except (SyntaxError, RecursionError, MemoryError):
-        raise ToolError("this is not an arithmetic expression") from None
+        raise ToolError(
+            "this is not an arithmetic expression",
+            hint="use numbers, + - * / // % **, brackets and functions such as sqrt",
+        ) from None
     except ZeroDivisionError:
-        raise ToolError("division by zero") from None
+        raise ToolError("division by zero", hint="use another divisor than 0") from None
     except (OverflowError, ValueError, TypeError) as error:
-        raise ToolError(f"this cannot be calculated: {error}") from None
+        raise ToolError(
+            f"this cannot be calculated: {error}",
+            hint="use values for which it is defined",
+        ) from None
     if isinstance(result, float) and not math.isfinite(result):
-        raise ToolError("the result is not a finite number")
+        raise ToolError("the result is not a finite number", hint="use smaller numbers")
     return result
 
 
 def _value(node: ast.expr, depth: int) -> Number:
     if depth == 0:
-        raise ToolError(f"the expression has more than {MAX_DEPTH} levels")
+        raise ToolError(
+            f"the expression has more than {MAX_DEPTH} levels",
+            hint="calculate it in parts",
+        )
     match node:
         case ast.Constant(value=value) if type(value) in (int, float):
             return _bounded(value)
@@ -100,7 +112,10 @@ def _value(node: ast.expr, depth: int) -> Number:
                 if name == "round" and any(
                     abs(each) > MAX_DIGITS for each in values[1:]
                 ):
-                    raise ToolError(f"round takes at most {MAX_DIGITS} digits")
+                    raise ToolError(
+                        f"round takes at most {MAX_DIGITS} digits",
+                        hint="ask for fewer digits",
+                    )
                 return _bounded(_FUNCTIONS[name](*values))
     raise ToolError(
         f"{_shown(node)} is not part of arithmetic",
@@ -112,17 +127,24 @@ def _binary(op: ast.operator, left: Number, right: Number) -> Number:
     if isinstance(op, ast.Pow) and isinstance(left, int) and isinstance(right, int):
         # 9**9**9 would never end: its size is known before it is computed.
         if right > 0 and left.bit_length() * right > MAX_BITS:
-            raise ToolError(f"the result has more than {MAX_BITS} bits")
+            raise ToolError(
+                f"the result has more than {MAX_BITS} bits", hint="use smaller numbers"
+            )
         if right < -MAX_BITS:
-            raise ToolError("the exponent is too small")
+            raise ToolError("the exponent is too small", hint="use a larger exponent")
     return _bounded(_BINARY[type(op)](left, right))
 
 
 def _bounded(value: object) -> Number:
     if isinstance(value, complex) or not isinstance(value, int | float):
-        raise ToolError("the result is not a real number")
+        raise ToolError(
+            "the result is not a real number",
+            hint="use a base of 0 or more, or a whole exponent",
+        )
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise ToolError(f"a number has more than {MAX_BITS} bits")
+        raise ToolError(
+            f"a number has more than {MAX_BITS} bits", hint="use smaller numbers"
+        )
     return value
 
 

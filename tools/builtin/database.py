@@ -48,9 +48,14 @@ def query_sqlite_tool(
     """
     file = Path(path).resolve()
     if not file.is_file():
-        raise ConfigError(f"there is no database at {path}")
+        raise ConfigError(
+            f"there is no database at {path}", hint="name a SQLite file that exists"
+        )
     if min(max_rows, max_bytes, memory_mb) < 1 or timeout_seconds <= 0:
-        raise ConfigError("limits of query_sqlite must be above 0")
+        raise ConfigError(
+            "limits of query_sqlite must be above 0",
+            hint="leave them out for the defaults",
+        )
     limits = {"rows": max_rows, "bytes": max_bytes, "memory_mb": memory_mb}
 
     @tool(tags={"database"}, timeout=timeout_seconds + 5)
@@ -66,7 +71,10 @@ def query_sqlite_tool(
         asked = {"path": str(file), "sql": sql, "parameters": parameters or []}
         answer = await _ask(json.dumps(asked | limits), timeout_seconds)
         if "error" in answer:
-            raise ToolError(str(answer["error"]))
+            raise ToolError(
+                str(answer["error"]),
+                hint="change the statement or its parameters as it says",
+            )
         return answer
 
     return query_sqlite
@@ -84,7 +92,13 @@ async def _ask(asked: str, seconds: float) -> dict[str, JsonValue]:
             env={"PATH": os.defpath},
         )
         if done.returncode != 0:
-            raise ToolError("the query needs more memory or space than it may have")
+            raise ToolError(
+                "the query needs more memory or space than it may have",
+                hint="select fewer rows or columns, or add a LIMIT",
+            )
         answer: dict[str, JsonValue] = json.loads(done.stdout)
         return answer
-    raise ToolTimeoutError(f"the query did not end within {seconds:g} s")
+    raise ToolTimeoutError(
+        f"the query did not end within {seconds:g} s",
+        hint="select less, or add a LIMIT",
+    )

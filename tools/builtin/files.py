@@ -70,7 +70,10 @@ class _Workspace:
                 hint="name a session in the call's RunContext",
             )
         if inside_program():
-            raise ToolError("a program opens the files of its session by itself")
+            raise ToolError(
+                "a program opens the files of its session by itself",
+                hint="use open() in the program",
+            )
         async with self._place.use(context.agent_id, context.session) as kept:
             assert kept.session is not None
             yield kept.session
@@ -81,9 +84,16 @@ class _Workspace:
             result = await session.run(_PROGRAM, inputs=asked, fresh=True)
         account(result)
         if result.status != "ok" or not isinstance(result.value, dict):
-            raise ToolExecutionError(f"{action} did not end well ({result.status})")
+            raise ToolExecutionError(
+                f"{action} did not end well ({result.status})",
+                hint="try again with less",
+            )
         if "error" in result.value:
-            raise ToolError(str(result.value["error"]))
+            raise ToolError(
+                str(result.value["error"]),
+                hint="change the arguments as it says; `list_files` tells "
+                "what is there",
+            )
         return result.value["content"]
 
     @tool(tags={"files"})

@@ -76,9 +76,14 @@ def http_get_tool(
     try:
         inner = tuple(ipaddress.ip_network(each) for each in networks)
     except ValueError as error:
-        raise ConfigError(f"http_get: {error}") from None
+        raise ConfigError(
+            f"http_get: {error}",
+            hint="write networks like 10.1.0.0/16",
+        ) from None
     if max_bytes < 1:
-        raise ConfigError("max_bytes must be at least 1")
+        raise ConfigError(
+            "max_bytes must be at least 1", hint="leave it out for the default"
+        )
     allowed = frozenset(host.lower() for host in hosts)
 
     @tool(tags={"net"}, timeout=timeout_seconds, cost={"bytes": max_bytes})
@@ -95,8 +100,14 @@ def http_get_tool(
                 return response
             url = urljoin(target.url, response)
             if target.secure and not url.lower().startswith("https:"):
-                raise ToolError("a redirect leads from https to http")
-        raise ToolError(f"more than {MAX_REDIRECTS} redirects")
+                raise ToolError(
+                    "a redirect leads from https to http",
+                    hint="ask for the https address that it really has",
+                )
+        raise ToolError(
+            f"more than {MAX_REDIRECTS} redirects",
+            hint="ask for the address that it leads to",
+        )
 
     return http_get
 
@@ -108,22 +119,39 @@ def _read(url: str, hosts: frozenset[str], ports: frozenset[int]) -> _Target:
         ToolError: It does not, or leads where it may not.
     """
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise ToolError("the URL holds a character that has to be percent-encoded")
+        raise ToolError(
+            "the URL holds a character that has to be percent-encoded",
+            hint="write a space as %20, and other such characters alike",
+        )
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").rstrip("."), parts.port
     except ValueError:
-        raise ToolError("this is not a URL") from None
+        raise ToolError(
+            "this is not a URL", hint="write it like https://example.org/page"
+        ) from None
     if parts.scheme not in ("http", "https") or not host:
-        raise ToolError("a URL begins with http:// or https:// and a host")
+        raise ToolError(
+            "a URL begins with http:// or https:// and a host",
+            hint="write it like https://example.org/page",
+        )
     if "@" in parts.netloc:
-        raise ToolError("a URL must not hold a user or a password")
+        raise ToolError(
+            "a URL must not hold a user or a password",
+            hint="leave out what stands before the @",
+        )
     if not _may_ask(host, hosts):
-        raise ToolError(f"the host {host} is not allowed")
+        raise ToolError(
+            f"the host {host} is not allowed",
+            hint="use another host; who set this tool up may add it to its `hosts`",
+        )
     secure = parts.scheme == "https"
     port = (443 if secure else 80) if port is None else port
     if port not in ports:
-        raise ToolError(f"the port {port} is not allowed")
+        raise ToolError(
+            f"the port {port} is not allowed",
+            hint="use another port; who set this tool up may add it to its `ports`",
+        )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return _Target(url, secure, host, port, path)
 
@@ -145,13 +173,18 @@ def _addresses(target: _Target, inner: tuple[_Network, ...]) -> list[str]:
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ToolError(f"the host {target.host} has no address") from None
+        raise ToolError(
+            f"the host {target.host} has no address", hint="check its spelling"
+        ) from None
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
     for text in addresses:
         address = ipaddress.ip_address(text.partition("%")[0])
         known = any(_within(address, network) for network in inner)
         if not known and not is_public_address(address):
-            raise ToolError(f"the host {target.host} is not on the public internet")
+            raise ToolError(
+                f"the host {target.host} is not on the public internet",
+                hint="ask a public host",
+            )
     return addresses[:MAX_ADDRESSES]
 
 
@@ -184,7 +217,10 @@ def _fetch(
         return answer
     except (OSError, http.client.HTTPException) as error:
         context.check_cancelled()
-        raise ToolError(f"{target.host} did not answer well") from error
+        raise ToolError(
+            f"{target.host} did not answer well",
+            hint="try again later, or ask another host",
+        ) from error
     finally:
         connection.close()
 
@@ -250,9 +286,15 @@ def _content(
         return location
     kind = response.headers.get_content_type()
     if response.getheader("Content-Encoding", "identity") != "identity":
-        raise ToolError(f"{target.host} answered with compressed content")
+        raise ToolError(
+            f"{target.host} answered with compressed content",
+            hint="ask for another address",
+        )
     if not kind.startswith("text/") and not kind.endswith(_TEXT):
-        raise ToolError(f"{target.host} answered with {kind}, which is no text")
+        raise ToolError(
+            f"{target.host} answered with {kind}, which is no text",
+            hint="ask for a page of text, JSON or XML",
+        )
     body = response.read(max_bytes + 1)
     charset = response.headers.get_content_charset() or "utf-8"
     try:
