@@ -28,7 +28,6 @@ from toolcell.tools import (
     ToolRegistry,
     tool,
 )
-from toolcell.tools.sandboxed import TRY_OTHERS
 
 pytestmark = pytest.mark.anyio
 
@@ -195,13 +194,12 @@ def said(tool, *args, **options):
     wrong = "the arguments of add do not fit: a: wrong type, expected a valid integer"
     assert isinstance(result.value, list), result.stderr
     validation, twice, failed = result.value
-    assert validation == [
-        "tool.validation",
-        f"{wrong} (correct these fields and call again)",
-    ]
+    retry = "correct these fields and call again"
+    assert validation == ["tool.validation", f"{wrong} ({retry})"]
     once = "give each argument once, by position or by name"
     assert twice == ["tool.validation", f"add got a twice ({once})"]
-    assert failed == ["tool.execution", f"fail failed (OSError) ({TRY_OTHERS})"]
+    other = "try other arguments or another tool; the host's record has the cause"
+    assert failed == ["tool.execution", f"fail failed (OSError) ({other})"]
 
 
 async def test_variables_of_the_program_gr_21_gr_23_a_02(code: CodeExecutor) -> None:
