@@ -240,13 +240,13 @@ def test_doctor_is_a_table_for_people() -> None:
     assert "programs run in: subprocess (namespaces isolation)" in done.stdout.decode()
 
 
-def test_clean_finds_nothing_to_do() -> None:
+def test_clean_tells_what_it_did() -> None:
     done = toolcell("clean", "--json")
+    told = json.loads(done.stdout)
 
-    assert (done.returncode, list(json.loads(done.stdout))) == (
-        0,
-        ["removed", "left"],
-    )
+    assert list(told) == ["removed", "left"]
+    # A test beside this one may hold what cannot be removed.
+    assert done.returncode == bool(told["left"])
 
 
 def test_no_heavy_import_before_a_command_is_known() -> None:
