@@ -287,9 +287,10 @@ class DockerBackend:
 
     async def told_of_memory(self, container_id: str, since: float) -> bool:
         """Tell whether the engine says that memory ran out in a container."""
-        if not self._held.memory:
+        # A backend that is closed ended its cells itself.
+        if not self._held.memory or self._client is None:
             return False
-        api: Any = self._engine.api
+        api: Any = self._client.api
         now = time.time()
         began = int(now - (time.monotonic() - since))
         wanted = {"container": [container_id], "event": ["oom"]}

@@ -39,7 +39,7 @@ DO_NOT = {
         *("approvals", "audit", "executor", "from_config", "guard", "registry"),
         *("sandbox", "sessions", "tools"),
     },
-    ToolExecutor: {"approval_seconds", "refuse", "sees", "still_running"},
+    ToolExecutor: {"approval_seconds", "refuse", "sees", "still_running", "tools"},
     CodeExecutor: {"describe_tools"},
 }
 CALL = ToolCall(id="1", name="drop", agent_id="a")
