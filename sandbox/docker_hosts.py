@@ -19,6 +19,7 @@ class HostsFile:
 
     def __init__(self) -> None:
         self._folder = ""
+        self._shown = False
 
     def make(self) -> None:
         """Write the file; without room for it, cells do without."""
@@ -30,6 +31,7 @@ class HostsFile:
             with open(self._path, "w", encoding="utf-8") as file:
                 file.write(HOSTS)
             os.chmod(self._path, 0o644)
+            self._shown = True
 
     @property
     def _path(self) -> str:
@@ -37,14 +39,17 @@ class HostsFile:
 
     def binds(self) -> list[Bind]:
         """Return how containers are shown the file, if there is one."""
-        return [Bind(self._path, _TARGET, read_only=True)] if self._folder else []
+        return [Bind(self._path, _TARGET, read_only=True)] if self._shown else []
 
     def is_to_blame(self, error: Exception) -> bool:
-        """Tell whether an engine refused it: it has other files than this machine."""
+        """Tell whether an engine refused it: it has other files than this machine.
+
+        Also of a cell that was begun before the file was given up for another one.
+        """
         return bool(self._folder) and self._path in str(error)
 
     def remove(self) -> None:
         """Remove it; containers that have it keep it."""
+        self._shown = False
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = ""

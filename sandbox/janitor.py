@@ -60,7 +60,8 @@ def _sweep_folders() -> tuple[list[str], list[str]]:
     removed: list[str] = []
     left: list[str] = []
     for path in Path(tempfile.gettempdir()).glob(f"{owner.FOLDER_PREFIX}*"):
-        process = path.name.removeprefix(owner.FOLDER_PREFIX).rpartition("_")[0]
+        # What follows the process is random, and may hold the same sign.
+        process = path.name.removeprefix(owner.FOLDER_PREFIX).partition("_")[0]
         if not path.is_symlink() and not owner.lives(process):
             shutil.rmtree(path, ignore_errors=True)
             (left if path.exists() else removed).append(str(path))

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +28,7 @@ from toolcell.tools import (
     tool,
 )
 
+from .conftest import run_apart
 from .guards import FREE, call
 
 YES, NO, BOTH = frozenset([True]), frozenset([False]), frozenset([True, False])
@@ -217,7 +217,7 @@ def test_a_rule_holds_as_the_oracle_says(
     guard = guard_with(kind, {written(path): condition})
     judged = OPEN.validate(arguments).json
 
-    said = anyio.run(rule_was_met, guard, judged)
+    said = run_apart(rule_was_met, guard, judged)
 
     assert said is rule_holds(kind, path, condition, judged)
 
@@ -237,7 +237,7 @@ def test_all_conditions_of_a_rule_count(
         return
     judged = OPEN.validate(arguments).json
 
-    said = anyio.run(rule_was_met, guard_with(kind, when), judged)
+    said = run_apart(rule_was_met, guard_with(kind, when), judged)
 
     assert said is all(
         rule_holds(kind, at, wanted, judged)
@@ -322,8 +322,8 @@ def test_what_a_tool_gets_is_what_its_rules_have_judged(
         [result] = await executor.execute(asked)
         return result.ok
 
-    ran = anyio.run(runs, guard_with(kind, {path: condition}))
-    assert anyio.run(runs, None)
+    ran = run_apart(runs, guard_with(kind, {path: condition}))
+    assert run_apart(runs, None)
 
     got = received[-1][path]
     combine = all if kind == "allow" else any

@@ -7,13 +7,16 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox import clean, host_cgroups
+from toolcell.core import SandboxUnavailableError
+from toolcell.sandbox import clean, host_cgroups, owner
 from toolcell.sandbox.cell.cgroups import GroupMaker
+from toolcell.sandbox.docker_hosts import HostsFile
 
 from .conftest import missing
 from .frozen import frozen
@@ -163,3 +166,32 @@ def test_a_low_limit_of_open_files_is_raised_or_named(
     )
 
     assert said in done.stdout + done.stderr
+
+
+@pytest.mark.anyio
+async def test_folders_of_the_living_stay_whatever_they_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    # Random names of folders hold underscores, too.
+    living = [
+        tmp_path / f"toolcell_{owner.this_process()}_{name}" for name in ("a", "b_c_")
+    ]
+    dead = [tmp_path / f"toolcell_999999-1_{name}" for name in ("a", "b_c_")]
+    for folder in (*living, *dead):
+        folder.mkdir()
+    cleaned = await clean("unix:///nowhere")
+
+    assert {f"folder {each}" for each in dead} <= set(cleaned.removed)
+    assert sorted(tmp_path.iterdir()) == sorted(living)
+
+
+def test_a_file_that_an_engine_did_not_find_is_to_blame_for_all_who_met_it() -> None:
+    file = HostsFile()
+    file.make()
+    [bind] = file.binds()
+    error = SandboxUnavailableError(f"bind source path does not exist: {bind.source}")
+    file.remove()
+
+    assert file.is_to_blame(error)
+    assert file.binds() == []

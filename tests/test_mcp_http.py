@@ -380,7 +380,7 @@ async def test_everybody_may_come_only_in_development(tmp_path: Path) -> None:
         ('issuer = "https://a.example"', "belong to a verifier"),
         ('issuer = "https://user:word@a.example/"', "auth.issuer"),
         ('verifier = "no path"', "pattern"),
-        ("anonymous = true", "Extra inputs"),
+        ("anonymous = true", "auth.anonymous: there is no such key"),
     ],
 )
 def test_a_table_that_says_too_little_is_refused(
