@@ -33,9 +33,7 @@ from . import (
 from .backend import CellTraits
 from .bundle import bundle, framed
 from .cell import aliases
-from .cell_client import (
-    Cell,
-)
+from .cell_client import Cell
 from .channel import Channel
 from .config import Enforcer, IsolationLevel, Limits, SandboxConfig
 from .docker_hosts import HostsFile

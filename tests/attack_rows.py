@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+from toolcell.sandbox import Session
+
 from .conftest import missing
 from .paths import ROOT
 
@@ -46,6 +48,13 @@ def program(function: Callable[..., Any], *helpers: Callable[..., Any]) -> str:
     ]
     names = ", ".join(inspect.signature(function).parameters)
     return "\n".join([*parts, "assert_in_a_cell()", f"{function.__name__}({names})"])
+
+
+async def value_of(cell: Session, code: str, **inputs: Any) -> Any:
+    """Return the value of a program that ran in a new interpreter of a cell."""
+    result = await cell.run(code, fresh=True, inputs=inputs)
+    assert result.status == "ok", (result.status, result.stderr)
+    return result.value
 
 
 def assert_in_a_cell() -> None:

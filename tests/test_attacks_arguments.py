@@ -15,7 +15,7 @@ import pytest
 
 from toolcell.sandbox import Mount, SandboxManager, Session
 
-from .attack_rows import attempt, program, system_call
+from .attack_rows import attempt, program, system_call, value_of
 from .conftest import BackendRow
 
 pytestmark = pytest.mark.anyio
@@ -26,12 +26,6 @@ async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
     """One cell for all probes of this module; each run has a new interpreter."""
     async with sandbox.session() as session:
         yield session
-
-
-async def value_of(cell: Session, code: str, **inputs: Any) -> Any:
-    result = await cell.run(code, fresh=True, inputs=inputs)
-    assert result.status == "ok", (result.status, result.stderr)
-    return result.value
 
 
 def own_filters() -> dict[str, str]:

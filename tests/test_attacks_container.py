@@ -16,7 +16,7 @@ from toolcell.core import ConfigError
 from toolcell.sandbox import SandboxConfig, SandboxManager, Session, build_image, owner
 from toolcell.sandbox.docker_profile import OWNER_LABEL
 
-from .attack_rows import attempt, program
+from .attack_rows import attempt, program, value_of
 from .conftest import BackendRow, missing, why_no_docker
 
 pytestmark = pytest.mark.anyio
@@ -44,12 +44,6 @@ def engine() -> Iterator[Any]:
     client = docker.from_env()
     yield client.api
     client.close()
-
-
-async def value_of(cell: Session, code: str, **inputs: Any) -> Any:
-    result = await cell.run(code, fresh=True, inputs=inputs)
-    assert result.status == "ok", (result.status, result.stderr)
-    return result.value
 
 
 def our_containers(engine: Any) -> list[dict[str, Any]]:

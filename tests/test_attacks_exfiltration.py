@@ -15,7 +15,7 @@ import pytest
 
 from toolcell.sandbox import SandboxManager, Session
 
-from .attack_rows import attempt, program
+from .attack_rows import attempt, program, value_of
 from .conftest import BackendRow
 from .paths import ROOT
 
@@ -26,12 +26,6 @@ pytestmark = pytest.mark.anyio
 async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
     async with sandbox.session() as session:
         yield session
-
-
-async def value_of(cell: Session, code: str, **inputs: Any) -> Any:
-    result = await cell.run(code, fresh=True, inputs=inputs)
-    assert result.status == "ok", (result.status, result.stderr)
-    return result.value
 
 
 @dataclass

@@ -14,7 +14,7 @@ from toolcell.sandbox import SandboxManager, Session
 from toolcell.sandbox.cell.seccomp import allowed_calls
 from toolcell.sandbox.docker_profile import seccomp_profile
 
-from .attack_rows import attempt, program, system_call
+from .attack_rows import attempt, program, system_call, value_of
 from .conftest import BackendRow, missing
 from .paths import ROOT
 
@@ -81,12 +81,6 @@ async def cell(sandbox: SandboxManager) -> AsyncIterator[Session]:
     """One cell for all probes of this module; each run has a new interpreter."""
     async with sandbox.session() as session:
         yield session
-
-
-async def value_of(cell: Session, code: str, **inputs: Any) -> Any:
-    result = await cell.run(code, fresh=True, inputs=inputs)
-    assert result.status == "ok", (result.status, result.stderr)
-    return result.value
 
 
 def raw_calls(numbers: dict[str, int]) -> dict[str, str]:
