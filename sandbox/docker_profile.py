@@ -9,7 +9,7 @@ from typing import Any
 
 from . import owner
 from .bundle import ENVIRONMENT, command
-from .cell import aliases
+from .cell import aliases, terminals
 from .cell.bpf import Test
 from .cell.seccomp import RULES, allowed_calls
 from .config import Limits
@@ -23,8 +23,6 @@ CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
 lets it empty the bounding set, so that the program has no capability anywhere."""
 
 _OWN_KERNEL = ("runsc", "gvisor", "kata")
-# Of the kernel's 4,096 the engine's own mount takes as many as there are left.
-_TERMINALS = "newinstance,nosuid,noexec,max=16,mode=0620,ptmxmode=0666"
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _FILES_PER_MB = 256
 # Where the supervisor names the image's interpreter, and no program can write.
@@ -146,10 +144,12 @@ def _mount(bind: Bind) -> dict[str, Any]:
 
 def _terminals() -> dict[str, Any]:
     """Return a mount of pseudo-terminals, few enough to leave others theirs."""
-    options = {"type": "devpts", "device": "devpts", "o": _TERMINALS}
+    options = {"type": "devpts", "device": "devpts"}
+    # The engine's own mount takes as many as the kernel has left.
+    options["o"] = f"nosuid,noexec,{terminals.OPTIONS}"
     return {
         "Type": "volume",
-        "Target": "/dev/pts",
+        "Target": terminals.FOLDER,
         "VolumeOptions": {
             "NoCopy": True,
             "DriverConfig": {"Name": "local", "Options": options},

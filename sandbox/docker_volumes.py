@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterable
 
 from toolcell.core import SandboxUnavailableError
 
+from .cell import terminals
+
 _EMPTY = "ro,nosuid,nodev,noexec,size=4k,mode=0755"
 _KERNELS = ("/proc", "/sys", "/dev")
-_TERMINALS = "/dev/pts"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the cell's own
 
 
@@ -47,7 +48,10 @@ def require_none(mounts: Iterable[dict[str, str]]) -> None:
     Its pseudo-terminals are one that cells ask for; see `docker_profile`.
     """
     for mount in mounts:
-        if mount.get("Type") == "volume" and mount.get("Destination") != _TERMINALS:
+        if (
+            mount.get("Type") == "volume"
+            and mount.get("Destination") != terminals.FOLDER
+        ):
             raise SandboxUnavailableError(
                 f"the engine gives cells a volume at {mount.get('Destination')!r}",
                 hint="build the image without a VOLUME there",

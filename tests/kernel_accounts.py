@@ -168,6 +168,12 @@ def time_wait(most: int) -> list[Any]:
     return [*taken, int(words[words.index("tw") + 1])]
 
 
+def pseudo_terminals(most: int) -> list[Any]:
+    import os
+
+    return take(most, lambda _: os.openpty())
+
+
 def record_locks(most: int) -> list[Any]:
     import fcntl
     import tempfile
@@ -215,6 +221,7 @@ ACCOUNTS: dict[str, tuple[Callable[[int], list[Any]], int, int, int]] = {
     "semaphores": (semaphores, 1000, 1, 10),
     "shared_memory": (shared_memory, 5000, 1, 10),
     "time_wait": (time_wait, 300, CREW, 5),
+    "pseudo_terminals": (pseudo_terminals, 40, 1, 4),
     "record_locks": (record_locks, 50_000, 1, 1000),
     "processes": (processes, 100, 1, 5),
 }

@@ -270,30 +270,6 @@ async def test_nobody_is_watched_or_held_up_through_a_mount(
     }
 
 
-def pseudo_terminals() -> int:
-    import os
-
-    opened = 0
-    while opened < 40:
-        try:
-            os.openpty()
-        except OSError:
-            break
-        opened += 1
-    return opened
-
-
-@pytest.mark.finding("A6")
-async def test_a_cell_has_few_pseudo_terminals(
-    cell: Session, backend: BackendRow
-) -> None:
-    opened = await value_of(cell, program(pseudo_terminals))
-
-    # gVisor's are its own kernel's, and count nowhere else.
-    allowed = {"subprocess": 0, "docker": 16, "runsc": 40}
-    assert opened == allowed[backend.name]
-
-
 def plain_sockets() -> dict[str, Any]:
     import asyncio
     import socket

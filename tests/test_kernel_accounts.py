@@ -17,8 +17,9 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.finding("A7")]
 
 LOWER = """
 sysctl -qw fs.epoll.max_user_watches=4000 fs.pipe-user-pages-soft=1024
+sysctl -qw kernel.pty.max=32 kernel.pty.reserve=8
 """
-"""What one user may have on this kernel, made so little that one cell can take it."""
+"""What there is on this kernel, made so little that one cell can take it."""
 
 ROOT_RUNS = f'{LOWER} exec "$@"'
 USER_RUNS = f"""{LOWER}
@@ -39,6 +40,7 @@ MOST = {
     "locked_memory": {"root": 4, "user": 4},
     "shared_memory": {"root": 4096, "user": 4096},
     "processes": {"root": 24, "user": 24},
+    "pseudo_terminals": {"root": 16, "user": 16},
 }
 """How much of it one cell can have, where something bounds it closely."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
-from . import aliases, linux
+from . import aliases, linux, terminals
 
 _STAGE = "/tmp"
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _SCRATCH = ("/tmp", "/dev/shm")
 _MASKED = (
     "/proc/kcore",
@@ -90,6 +91,8 @@ def _make_dev() -> None:
     os.symlink("/proc/self/fd", "/new/dev/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.symlink(f"/proc/self/fd/{number}", f"/new/dev/{name}")
+    os.mkdir(f"/new{terminals.FOLDER}")
+    os.symlink("pts/ptmx", "/new/dev/ptmx")
 
 
 def _make_etc(workdir: str, uid: int) -> None:
@@ -164,7 +167,7 @@ def masks() -> list[str]:
 
 
 def finish(masked: list[str], disk_mb: int, uid: int) -> int:
-    """In the cell's own namespaces: its /proc and its scratch space.
+    """In the cell's own namespaces: its /proc, its terminals and its scratch space.
 
     Returns:
         A descriptor of the caller's own `oom_score_adj`, which only it can write to:
@@ -177,6 +180,15 @@ def finish(masked: list[str], disk_mb: int, uid: int) -> int:
     linux.mount("proc", "/proc", "proc", readonly)
     for path in masked:
         linux.mount("/dev/null", path, "", linux.MS_BIND)
+    # A kernel may have none: then the cell has none.
+    with contextlib.suppress(OSError):
+        linux.mount(
+            "devpts",
+            terminals.FOLDER,
+            "devpts",
+            linux.MS_NOSUID | linux.MS_NOEXEC,
+            terminals.OPTIONS,
+        )
     size = f"size={disk_mb}m,nr_inodes={disk_mb * _MAX_FILES_PER_MB}"
     linux.mount(
         "tmpfs", _workdir, "tmpfs", flags, f"{size},mode=0700,uid={uid},gid={uid}"

@@ -165,6 +165,8 @@ RULES = (
         EPERM,
         within(1, 0x5423, (0x8940, 0x8941), (0x8980, 0x8983), (0x89A0, 0x89A3)),
     ),
+    # Nobody types for others (TIOCSTI), or takes the console (TIOCLINUX, TIOCCONS).
+    rule("ioctl", EPERM, within(1, 0x5412, (0x541C, 0x541D))),
     # A limit of 1 byte keeps a crash from the machine's handler of cores, which 0 does
     # not. Who asks for 0 has what was wanted, and is told so.
     rule("setrlimit", 0, within(0, _RLIMIT_CORE)),
