@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
-from measure import Missing, Row, Sample, WrongResult
+from harness.measure import Missing, Row, Sample, WrongResult
 from rich.console import Console
 from rich.table import Table
-from rows import ROWS, Options
+from rows.runs import ROWS, Options
 
 from toolcell.core import ToolcellError
 from toolcell.sandbox import SandboxConfig

@@ -1,6 +1,6 @@
 """The words that every room speaks."""
 
-from . import unix  # noqa: F401
+from . import platform  # noqa: F401
 from .addresses import is_public_address
 from .errors import (
     AuditError,
@@ -26,11 +26,8 @@ from .errors import (
     ToolTimeoutError,
     ToolValidationError,
 )
-from .fork_lock import ForkLock, awaited_lock
-from .json_size import count_values
 from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
-from .model import FrozenModel, put_together
-from .owner_file import OwnerFile
+from .models import FrozenModel, put_together
 from .protocols import (
     CallProtocol,
     CheckpointerCapabilities,
@@ -40,8 +37,11 @@ from .protocols import (
     ModelResponse,
     ToolProtocol,
 )
-from .sqlite import SharedDatabase, open_sqlite
-from .strict_json import read_json
+from .storage.fork_safe_lock import ForkLock, awaited_lock
+from .storage.process_lease import OwnerFile
+from .storage.sqlite import SharedDatabase, open_sqlite
+from .text.json_size import count_values
+from .text.strict_json import read_json
 
 __all__ = [
     "AuditError",

@@ -18,8 +18,8 @@ from pydantic import (
 )
 
 from .errors import ToolcellError
-from .model import FrozenModel, put_together
-from .strict_json import read_json
+from .models import FrozenModel, put_together
+from .text.strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
 """How a call ended: it returned, it failed, the guard refused it, it was stopped

@@ -1,6 +1,10 @@
 """Decides who may do what, and how much of it."""
 
-from .approval import (
+from .admission.guard import ActionGuard
+from .admission.permit import Permit
+from .approvals.approvals import Approvals
+from .approvals.store import ApprovalStore
+from .approvals.types import (
     Answer,
     ApprovalRequest,
     Approve,
@@ -9,24 +13,20 @@ from .approval import (
     Reject,
     StandingGrant,
 )
-from .approval_store import ApprovalStore
-from .approvals import Approvals
-from .audit import AuditLog
-from .audit_chain import AuditHead, AuditProblem, AuditReport, verify_audit
-from .conditions import Condition
-from .decision import Decision, Tried
-from .facts import CallFacts
-from .file_places import toml_places
-from .guard import ActionGuard
-from .memory_store import MemoryStore
-from .permit import Permit
-from .policy import AgentPolicy, Budget, Rule
-from .policy_files import load_policies, policy_schema, watch_policies
-from .rates import RateLimit
-from .redaction import Redactor
-from .redis_store import RedisStore
-from .sqlite_store import SQLiteStore
-from .store import Store
+from .audit.chain import AuditHead, AuditProblem, AuditReport, verify_audit
+from .audit.log import AuditLog
+from .audit.redaction import Redactor
+from .policy.conditions import Condition
+from .policy.files import load_policies, policy_schema, watch_policies
+from .policy.policy import AgentPolicy, Budget, Rule
+from .policy.rate_limit import RateLimit
+from .policy.source_positions import toml_places
+from .stores.base import Store
+from .stores.memory import MemoryStore
+from .stores.redis import RedisStore
+from .stores.sqlite import SQLiteStore
+from .values.call_facts import CallFacts
+from .values.decision import Decision, Tried
 
 __all__ = [
     "ActionGuard",

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-_HOME = {"Host": ".host", "HostConfig": ".config"}
+_HOME = {"Host": ".runtime.host", "HostConfig": ".config.host_config"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,8 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
-from .call_server import HostCalls, clock_stopped
-from .config import CodePolicy, Limits, Mount, Network, PackageRules, SandboxConfig
-from .doctor import Check, Report, examine
-from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
-from .files import FileInfo, save_artifact
-from .function_source import CallProgram, call_program
-from .images import (
+from .admin.cleanup import Cleaned, clean
+from .admin.doctor import Check, Report, examine
+from .admin.images import (
     ImageInfo,
     build_image,
     image_names,
@@ -14,11 +10,21 @@ from .images import (
     prune_images,
     pull_image,
 )
-from .janitor import Cleaned, clean
-from .layers import PackageLayer, list_packages, prune_packages
+from .client.host_calls import HostCalls, clock_stopped
+from .client.workdir import FileInfo, save_artifact
+from .config.settings import (
+    CodePolicy,
+    Limits,
+    Mount,
+    Network,
+    PackageRules,
+    SandboxConfig,
+)
 from .manager import SandboxManager
-from .pool import PoolStats
-from .result import (
+from .packages.layer_store import PackageLayer, list_packages, prune_packages
+from .programs.function_program import CallProgram, call_program
+from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
+from .results.result import (
     Artifact,
     Connection,
     Described,
@@ -30,6 +36,7 @@ from .result import (
     Usage,
 )
 from .run import run
+from .scheduling.pool import PoolStats
 from .session import Session
 
 __all__ = [

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,25 +13,25 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
-from .backend import Backend
-from .call_server import HostCalls
-from .cell_client import Cell, Language, OnOutput, Program
-from .config import Limits, Network, SandboxConfig
-from .events import Event, Finished
-from .fair_queue import FairQueue
-from .files import WorkDir
-from .function_source import call_program, returned
-from .look_ups import LookUps
-from .pool import Pool, PoolStats
-from .program import check_kinds, make_program, refused, with_arguments
-from .result import ExecutionResult
-from .selection import check_strength, open_backend
+from .backends.selection import check_strength, open_backend
+from .client.backend import Backend
+from .client.cell import Cell, Language, OnOutput, Program
+from .client.event_stream import Pieces, stream_run
+from .client.host_calls import HostCalls
+from .client.workdir import WorkDir
+from .config.settings import Limits, Network, SandboxConfig
+from .network.look_ups import LookUps
+from .programs.function_program import call_program, returned
+from .programs.program import check_kinds, make_program, refused, with_arguments
+from .results.events import Event, Finished
+from .results.result import ExecutionResult
+from .scheduling.fair_queue import FairQueue
+from .scheduling.pool import Pool, PoolStats
 from .session import Session
-from .streaming import Pieces, stream_run
 
 if TYPE_CHECKING:
-    from .egress import OnConnection, Resolver
-    from .packages import Packages
+    from .network.egress import OnConnection, Resolver
+    from .packages.resolver import Packages
 
 _STOP_SECONDS = 2.0
 
@@ -234,7 +228,7 @@ class SandboxManager:
         if not packages and not self.config.packages:
             return ""
         if self._packages is None:
-            from .packages import Packages
+            from .packages.resolver import Packages
 
             self._packages = Packages(self.config, backend)
         return await self._packages.layer(packages, on_step)
@@ -350,7 +344,7 @@ class SandboxManager:
         agent_id: str | None,
     ) -> Program:
         """Return the program with a way out of its cell."""
-        from .egress import Egress
+        from .network.egress import Egress
 
         egress = Egress(
             network,

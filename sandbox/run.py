@@ -8,9 +8,9 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
-from .config import SandboxConfig
+from .config.settings import SandboxConfig
 from .manager import SandboxManager
-from .result import ExecutionResult
+from .results.result import ExecutionResult
 
 
 def run(

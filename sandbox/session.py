@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from os import PathLike
@@ -20,20 +15,20 @@ from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
-from .call_server import HostCalls
-from .cell_client import Cell, Language, OnOutput, Program
-from .config import Limits, Network
-from .download import MAX_DOWNLOAD_BYTES
-from .events import Event, Finished
-from .files import MAX_READ_BYTES, FileInfo, WorkDir
-from .program import refused
-from .result import ExecutionResult
-from .selection import check_network
-from .streaming import Pieces, stream_run
+from .backends.selection import check_network
+from .client.cell import Cell, Language, OnOutput, Program
+from .client.download import MAX_DOWNLOAD_BYTES
+from .client.event_stream import Pieces, stream_run
+from .client.host_calls import HostCalls
+from .client.workdir import MAX_READ_BYTES, FileInfo, WorkDir
+from .config.settings import Limits, Network
+from .programs.program import refused
+from .results.events import Event, Finished
+from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
-    from .egress import Egress, OnConnection
     from .manager import SandboxManager
+    from .network.egress import Egress, OnConnection
 
 MAX_BRANCHES = 16
 """Forks and checkpoints of one session that live at once. When it is reached the

@@ -23,7 +23,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
-from . import uml
+from .support.kernel import uml
+from .support.paths import TESTS
 
 T = TypeVar("T")
 IN_CI = bool(os.environ.get("CI"))
@@ -38,17 +39,17 @@ PROCESSES = "import os\nlen([p for p in os.listdir('/proc') if p.isdigit()])"
 
 
 SLOWEST = (
-    "test_kernel_accounts",
-    "test_conformance",
-    "test_corpora",
-    "test_data_images",
-    "test_attacks_faults",
-    "test_host_cli_live",
-    "test_cli",
-    "test_readme",
-    "test_mcp_host",
-    "test_benchmarks",
-    "test_mcp_stdio",
+    "security/kernel/test_kernel_accounts",
+    "mcp/conformance/test_conformance",
+    "sandbox/programs/test_corpora",
+    "sandbox/backends/test_data_images",
+    "security/test_faults",
+    "host/cli/test_cli_long_running",
+    "host/cli/test_cli_run",
+    "project/test_readme",
+    "mcp/client/test_client_in_host",
+    "project/test_benchmarks",
+    "mcp/server/test_server_stdio",
 )
 """Files that begin first, so that no worker is left alone with a long one."""
 
@@ -61,7 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(SLOWEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    items.sort(key=lambda item: places.get(_name(item), len(places)))
+
+
+def _name(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).with_suffix("").as_posix()
 
 
 @dataclass(frozen=True, kw_only=True)

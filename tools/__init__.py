@@ -1,36 +1,36 @@
 """What agents can do: tools, their registry, and the executors that call them."""
 
-from .attempt import RunContext
-from .circuit_breaker import CircuitBreaker
-from .code_calls import MadeCall, inside_program
-from .code_executor import CodeExecutor, CodeResult
-from .code_sessions import CodeSession, CodeSessions
+from .code.executor import CodeExecutor, CodeResult
+from .code.program_calls import MadeCall, inside_program
+from .code.sessions import CodeSession, CodeSessions
 from .conformance import check_checkpointer, check_model, check_tool
-from .context import ArtifactSink, Progress, ToolContext
-from .executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor
-from .exporters import to_anthropic, to_mcp, to_openai
-from .hook_cache import CacheHook
-from .hook_logging import LoggingHook
-from .hook_redaction import RedactionHook
-from .hook_result_size import FolderResultStore, ResultSizeHook
-from .hooks import Hook, Invocation, Proceed
-from .idempotency import Idempotency, MemoryIdempotency
-from .json_schema_tool import JSONSchemaTool
-from .mcp_client import MCPToolset
-from .mcp_definition import MCPDefinition
-from .mcp_http import MCPEndpoint
-from .mcp_pins import MCPChange, MCPPins
-from .mcp_stdio import MCPCommand
-from .observed_records import ObservedRecords
-from .options import ToolOptions
-from .records import MemoryRecords, Records, ToolExecutionRecord
-from .registry import Reload, ToolRegistry
-from .retries import RetryPolicy
-from .snapshot import Snapshot
-from .sqlite_idempotency import SQLiteIdempotency
-from .sqlite_records import SQLiteRecords
-from .tool import FunctionTool, Tool, tool
-from .validation import Arguments
+from .definition.context import ArtifactSink, Progress, ToolContext
+from .definition.json_schema_tool import JSONSchemaTool
+from .definition.options import ToolOptions
+from .definition.tool import FunctionTool, Tool, tool
+from .definition.validation import Arguments
+from .execution.attempt import RunContext
+from .execution.circuit_breaker import CircuitBreaker
+from .execution.executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor
+from .execution.retries import RetryPolicy
+from .export.providers import to_anthropic, to_mcp, to_openai
+from .hooks.cache import CacheHook
+from .hooks.hook import Hook, Invocation, Proceed
+from .hooks.logging import LoggingHook
+from .hooks.redaction import RedactionHook
+from .hooks.result_size import FolderResultStore, ResultSizeHook
+from .mcp_client.definition import MCPDefinition
+from .mcp_client.http import MCPEndpoint
+from .mcp_client.pins import MCPChange, MCPPins
+from .mcp_client.stdio import MCPCommand
+from .mcp_client.toolset import MCPToolset
+from .registry.registry import Reload, ToolRegistry
+from .registry.snapshot import Snapshot
+from .stores.idempotency import Idempotency, MemoryIdempotency
+from .stores.observed_records import ObservedRecords
+from .stores.records import MemoryRecords, Records, ToolExecutionRecord
+from .stores.sqlite_idempotency import SQLiteIdempotency
+from .stores.sqlite_records import SQLiteRecords
 
 __all__ = [
     "Arguments",

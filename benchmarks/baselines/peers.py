@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from measure import Contender, Missing, WrongResult
+from harness.measure import Contender, Missing, WrongResult
 
 _HELLO = "print(1)"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 
-from measure import BURST, SLOW_BURST, Contender, Missing, WrongResult
+from harness.measure import BURST, SLOW_BURST, Contender, Missing, WrongResult
 
 PYTHON = "/usr/bin/python3"
 """The interpreter of both sides where cells are processes of this machine."""

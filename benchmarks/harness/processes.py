@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 import docker
-from measure import Missing
 
+from harness.measure import Missing
 from toolcell.sandbox import SandboxManager
 
 _SETTLE_SECONDS = 30.0

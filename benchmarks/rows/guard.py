@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
-from bare_reserve import BareReserve
-from measure import (
+from baselines.bare_reserve import BareReserve
+from harness.measure import (
     CALLS,
     Contender,
     Missing,
@@ -46,7 +46,7 @@ from toolcell.guard import (
 from toolcell.tools import ConcurrentExecutor, RunContext, ToolRegistry, tool
 
 if TYPE_CHECKING:
-    from rows import Options
+    from rows.runs import Options
 
 _CALL = ToolCall(id="1", name="add", arguments={"a": 1}, agent_id="a")
 _FACTS = CallFacts(cost={"usd": "0.000001"})

@@ -8,9 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from baselines import PYTHON
-from mcp_rows import bare_stdio
-from measure import (
+from baselines.programs import PYTHON
+from harness.measure import (
     CALLS,
     Contender,
     Row,
@@ -20,11 +19,12 @@ from measure import (
     take_turns,
 )
 
+from rows.mcp import bare_stdio
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import CodeExecutor, ToolRegistry, tool
 
 if TYPE_CHECKING:
-    from rows import Options
+    from rows.runs import Options
 
 _WORK = f"{CALLS} bridge round trips"
 

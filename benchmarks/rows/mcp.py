@@ -13,10 +13,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from measure import Contender, Missing, Row, WrongResult, against, repeated, take_turns
+from harness.measure import (
+    Contender,
+    Missing,
+    Row,
+    WrongResult,
+    against,
+    repeated,
+    take_turns,
+)
 
 if TYPE_CHECKING:
-    from rows import Options
+    from rows.runs import Options
 
 _GATE = 1.15
 _TOOLCELL = str(Path(sys.executable).with_name("toolcell"))

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-import baselines
-from baselines import PYTHON
-from measure import Contender, Row, Sample, WrongResult, against, take_turns
+from baselines import programs
+from baselines.programs import PYTHON
+from harness.measure import Contender, Row, Sample, WrongResult, against, take_turns
 
 from toolcell.sandbox import Limits, Network, SandboxConfig, SandboxManager, Session
 
 if TYPE_CHECKING:
-    from rows import Options
+    from rows.runs import Options
 
 _BODY_MB = 100
 _REQUESTS = 20
@@ -86,7 +86,7 @@ async def _inside(session: Session, code: str, port: int) -> list[float]:
 
 
 def _outside(code: str, port: int) -> list[float]:
-    text = baselines.output([PYTHON, "-I", "-c", f"port = {port}\n{code}"])
+    text = programs.output([PYTHON, "-I", "-c", f"port = {port}\n{code}"])
     return [float(each) for each in text.split()]
 
 
@@ -131,7 +131,7 @@ async def network(options: Options) -> list[Row]:
 
 async def docker_network(runtime: str, options: Options) -> list[Row]:
     """Through the engine's stream."""
-    baselines.needs_docker(options.image, runtime)
+    programs.needs_docker(options.image, runtime)
     config = SandboxConfig(backend="docker", image=options.image, runtime=runtime)
     return await _rows(config, f"docker/{runtime}", 2_500, options.runs)
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import processes
-from baselines import HELLO, PYTHON
-from measure import Contender, Missing, Row, Sample, WrongResult, take_turns
+from baselines.programs import HELLO, PYTHON
+from harness import processes
+from harness.measure import Contender, Missing, Row, Sample, WrongResult, take_turns
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 
 if TYPE_CHECKING:
-    from rows import Options
+    from rows.runs import Options
 
 _POOL = 8
 _MAX_ADDED_MS = 5

@@ -11,14 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
-import baselines
-import peers
-import processes
-from baselines import HELLO, PYTHON
-from bridge_rows import BRIDGE_ROWS
-from guard_rows import GUARD_ROWS
-from mcp_rows import MCP_ROWS
-from measure import (
+from baselines import peers, programs
+from baselines.programs import HELLO, PYTHON
+from harness import processes
+from harness.measure import (
     SLOW_BURST,
     Contender,
     Row,
@@ -27,11 +23,14 @@ from measure import (
     against,
     take_turns,
 )
-from network_rows import NETWORK_ROWS
-from package_rows import PACKAGE_ROWS
-from session_rows import SESSION_ROWS
-from tools_rows import TOOL_ROWS
 
+from rows.guard import GUARD_ROWS
+from rows.host_calls import BRIDGE_ROWS
+from rows.mcp import MCP_ROWS
+from rows.network import NETWORK_ROWS
+from rows.packages import PACKAGE_ROWS
+from rows.sessions import SESSION_ROWS
+from rows.tools import TOOL_ROWS
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
 
 _POOL = 8
@@ -63,7 +62,7 @@ def _subprocess_config(pool: int = 0) -> SandboxConfig:
 
 
 def _docker_config(options: Options, runtime: str) -> SandboxConfig:
-    baselines.needs_docker(options.image, runtime)
+    programs.needs_docker(options.image, runtime)
     return SandboxConfig(backend="docker", image=options.image, runtime=runtime)
 
 
@@ -88,7 +87,7 @@ async def on_demand(options: Options) -> list[Row]:
             run=partial(_hello, sandbox),
             settle=partial(processes.cells_settled, sandbox, 0),
         )
-        others = [baselines.bwrap(), baselines.plain()]
+        others = [programs.bwrap(), programs.plain()]
         samples = await take_turns([ours, *others], options.runs)
     return against("subprocess, fresh cell on demand", samples, [3, None])
 
@@ -101,7 +100,7 @@ async def prepared(options: Options) -> list[Row]:
             run=partial(_hello, sandbox),
             settle=partial(processes.cells_settled, sandbox, _POOL),
         )
-        others = [baselines.bwrap(), baselines.plain()]
+        others = [programs.bwrap(), programs.plain()]
         samples = await take_turns([ours, *others], options.runs)
     return against("subprocess, fresh prepared cell", samples, [12, None])
 
@@ -116,7 +115,7 @@ async def sustained(options: Options) -> list[Row]:
             await _per_second(sandbox, _POOL)
             ours.values.append(await _per_second(sandbox, 2 * options.runs))
             await processes.cells_settled(sandbox, _POOL)
-            rate = baselines.bwrap_per_second(options.runs // 2 + 1, _WORKERS)
+            rate = programs.bwrap_per_second(options.runs // 2 + 1, _WORKERS)
             bwrap.values.append(rate)
     work = f"subprocess, fresh cells from {_WORKERS} tasks"
     return against(work, [ours, bwrap], [None], "rate")
@@ -142,11 +141,11 @@ async def session(
     """A new interpreter in a container that is open already."""
     config = _docker_config(options, runtime)
     async with SandboxManager(config) as sandbox, sandbox.session() as opened:
-        with baselines.docker_exec(options.image, runtime) as docker_exec:
+        with programs.docker_exec(options.image, runtime) as docker_exec:
             run = partial(_hello_again, opened)
             rested = Contender(name="session.run(fresh=True)", run=run, settle=_pause)
             at_once = Contender(name="the same, run after run", run=run)
-            docker_run = baselines.docker_run(options.image, runtime)
+            docker_run = programs.docker_run(options.image, runtime)
             contenders = [rested, docker_run, docker_exec, at_once]
             *samples, hurried = await take_turns(contenders, options.runs)
     work = f"docker/{runtime}, new interpreter in a session"
@@ -174,8 +173,8 @@ async def cold(runtime: str, gate: float, options: Options) -> list[Row]:
         samples = await take_turns(
             [
                 _slow("sandbox.run", partial(_hello, sandbox)),
-                baselines.docker_run(options.image, runtime),
-                baselines.docker_run(options.image, runtime, network=False),
+                programs.docker_run(options.image, runtime),
+                programs.docker_run(options.image, runtime, network=False),
                 _slow("session exit", close),
             ],
             options.runs,
@@ -197,7 +196,7 @@ def _slow(name: str, run: Callable[[], Awaitable[float | None]]) -> Contender:
 
 async def cpu_bound(options: Options) -> list[Row]:
     """A loop that only computes: the whole run, and as the program's clock says."""
-    plain = baselines.plain_arguments(_SUM_OF_SQUARES)
+    plain = programs.plain_arguments(_SUM_OF_SQUARES)
     async with SandboxManager(_subprocess_config()) as sandbox:
 
         async def ours() -> float:
@@ -207,7 +206,7 @@ async def cpu_bound(options: Options) -> list[Row]:
             return float(result.stdout)
 
         async def theirs() -> float:
-            return float(baselines.output(plain))
+            return float(programs.output(plain))
 
         settle = partial(processes.cells_settled, sandbox, 0)
         contenders = [
@@ -226,15 +225,15 @@ async def cpu_bound(options: Options) -> list[Row]:
 async def command_line(options: Options) -> list[Row]:
     """The whole process of `toolcell run hello.py`."""
     toolcell = str(Path(sys.executable).with_name("toolcell"))
-    baselines.needs(toolcell)
+    programs.needs(toolcell)
     with TemporaryDirectory() as folder:
         hello = Path(folder, "hello.py")
         hello.write_text(HELLO)
         ours = [toolcell, "run", str(hello), "--backend", "subprocess"]
         theirs = [sys.executable, str(hello)]
         contenders = [
-            baselines.command("toolcell run", ours, burst=SLOW_BURST, quiet=True),
-            baselines.command("python3 hello.py", theirs),
+            programs.command("toolcell run", ours, burst=SLOW_BURST, quiet=True),
+            programs.command("python3 hello.py", theirs),
         ]
         samples = await take_turns(contenders, options.runs)
     return against("toolcell run, whole process", samples, [5], "share")

@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import anyio
-import baselines
-import processes
-from baselines import PYTHON
-from measure import (
+from baselines import programs
+from baselines.programs import PYTHON
+from harness import processes
+from harness.measure import (
     QUICK_BURST,
     SLOW_BURST,
     Contender,
@@ -29,7 +29,7 @@ from measure import (
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 
 if TYPE_CHECKING:
-    from rows import Options
+    from rows.runs import Options
 
 _MEGABYTE = 1024 * 1024
 _STATE_MB = 200
@@ -50,7 +50,7 @@ def _config(limits: Limits | None = None, pool: int = 0) -> SandboxConfig:
 
 
 def _docker_config(options: Options, runtime: str, pool: int = 0) -> SandboxConfig:
-    baselines.needs_docker(options.image, runtime)
+    programs.needs_docker(options.image, runtime)
     return SandboxConfig(
         backend="docker", image=options.image, runtime=runtime, pool=pool
     )
@@ -69,7 +69,7 @@ async def rerun(options: Options) -> list[Row]:
             if (await session.run("x + 1")).value != 42:
                 raise WrongResult("x + 1 is not 42")
 
-        contenders = [_reruns(ours), baselines.plain()]
+        contenders = [_reruns(ours), programs.plain()]
         samples = await take_turns(contenders, options.runs)
     return against("subprocess, x + 1 in a session", samples, [32])
 
@@ -84,7 +84,7 @@ async def docker_rerun(options: Options) -> list[Row]:
             if (await session.run("x + 1")).value != 42:
                 raise WrongResult("x + 1 is not 42")
 
-        with baselines.docker_exec(options.image, "runc") as docker_exec:
+        with programs.docker_exec(options.image, "runc") as docker_exec:
             contenders = [_reruns(ours), docker_exec]
             samples = await take_turns(contenders, options.runs)
     return against("docker/runc, x + 1 in a session", samples, [37])
@@ -106,7 +106,7 @@ async def docker_pooled(runtime: str, gate: float, options: Options) -> list[Row
 
         contenders = [
             Contender(name="sandbox.run", run=ours, settle=full, burst=SLOW_BURST),
-            baselines.docker_run(options.image, runtime),
+            programs.docker_run(options.image, runtime),
         ]
         samples = await take_turns(contenders, options.runs)
     return against(f"docker/{runtime}, fresh pooled cell", samples, [gate])

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from measure import (
+from harness.measure import (
     CALLS,
     Contender,
     Missing,
@@ -30,7 +30,7 @@ from toolcell.core import ToolCall
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 if TYPE_CHECKING:
-    from rows import Options
+    from rows.runs import Options
 
 _BATCH = 1_000
 _BATCH_WORK = f"batch of {_BATCH:,} tool calls"

@@ -1,7 +1,7 @@
 """JSON that has one meaning, whoever reads it.
 
-What RFC 8259 leaves to its readers is decided here, once. `sandbox/cell/frames.py` has
-the same for cells, where there is nothing but the standard library.
+What RFC 8259 leaves to its readers is decided here, once. `sandbox/cell/wire/frames.py`
+has the same for cells, where there is nothing but the standard library.
 """
 
 from __future__ import annotations

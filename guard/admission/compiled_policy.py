@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from toolcell.core import PolicyError, ToolCall
 
-from .approval import is_same_name
-from .conditions import judge_arguments
-from .decision import Decision, Reason, Tried, Verdict
-from .facts import NO_FACTS, CallFacts, canonical_json
-from .loop_breaker import NO_CAPS, Caps
-from .policy import AgentPolicy, Rule
+from ..approvals.types import is_same_name
+from ..policy.conditions import judge_arguments
+from ..policy.policy import AgentPolicy, Rule
+from ..policy.selectors import TOOL_NAME, Tools
+from ..values.call_facts import NO_FACTS, CallFacts, canonical_json
+from ..values.decision import Decision, Reason, Tried, Verdict
+from .loop_detector import NO_CAPS, Caps
 from .quotas import Plan, Quotas
-from .selectors import TOOL_NAME, Tools
 
 _MAX_ABOUT = 4096
 _STRICT: dict[Verdict, int] = {"allow": 0, "ask": 1, "deny": 2}

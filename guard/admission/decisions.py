@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .decision import Decision, Degraded, Reason
+from ..policy.rate_limit import MICROSECONDS
+from ..stores.base import Outcome
+from ..values.amounts import show_amount
+from ..values.decision import Decision, Degraded, Reason
+from .compiled_policy import Ruling
 from .quotas import Limit, Lines
-from .rates import MICROSECONDS
-from .rules import Ruling
-from .store import Outcome
-from .units import show_amount
 
 _CIRCLING: dict[Reason, str] = {
     "consecutive": "this tool was called too often in a row; do something else first",

@@ -10,33 +10,28 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from toolcell.core import (
-    AuditError,
-    InvalidInputError,
-    StoreUnavailableError,
-    ToolCall,
-)
+from toolcell.core import AuditError, InvalidInputError, StoreUnavailableError, ToolCall
 
-from .answers import circling, limited, refused, ruled
-from .approval import Answer
-from .approvals import Approvals
-from .audit import AuditLog
-from .audit_busy import AuditBusyError
-from .clock import Clock, microseconds, steady_time
-from .decision import Decision, Reason
-from .facts import NO_FACTS, CallFacts
-from .failure import FailureMode
+from ..approvals.approvals import Approvals
+from ..approvals.types import Answer
+from ..audit.lock_wait import AuditBusyError
+from ..audit.log import AuditLog
+from ..policy.policy import AgentPolicy
+from ..policy.rate_limit import MICROSECONDS
+from ..stores.base import NO_LIMITS, Store
+from ..stores.memory import MemoryStore
+from ..values.amounts import show_amount
+from ..values.call_facts import NO_FACTS, CallFacts
+from ..values.clock import Clock, microseconds, steady_time
+from ..values.decision import Decision, Reason
+from .compiled_policy import About, PolicySet, Ruling
+from .decisions import circling, limited, refused, ruled
+from .failure_mode import FailureMode
 from .hold_ids import new_number
 from .ledger import Ledger
-from .loop_breaker import NO_CAPS, LoopBreaker
-from .memory_store import MemoryStore
+from .loop_detector import NO_CAPS, LoopBreaker
 from .permit import Parked, Permit
-from .policy import AgentPolicy
 from .quotas import MissingFacts, agent_prefix
-from .rates import MICROSECONDS
-from .rules import About, PolicySet, Ruling
-from .store import NO_LIMITS, Store
-from .units import show_amount
 
 _log = logging.getLogger("toolcell.guard")
 

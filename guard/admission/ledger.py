@@ -12,10 +12,10 @@ import anyio
 
 from toolcell.core import AuditError, StoreUnavailableError
 
-from .clock import Clock
-from .failure import FailureMode
-from .memory_store import MemoryStore
-from .store import Charge, Outcome, Reservation, Store
+from ..stores.base import Charge, Outcome, Reservation, Store
+from ..stores.memory import MemoryStore
+from ..values.clock import Clock
+from .failure_mode import FailureMode
 
 if TYPE_CHECKING:
     from .permit import Permit

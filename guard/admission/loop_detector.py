@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toolcell.core import ToolCall
 
-from .decision import Reason
-from .facts import CallFacts, canonical_json
+from ..values.call_facts import CallFacts, canonical_json
+from ..values.decision import Reason
 
 if TYPE_CHECKING:
     from .permit import Permit

@@ -16,17 +16,17 @@ from toolcell.core import (
     ToolStatus,
 )
 
-from .answers import left, limited, ruled
-from .audit_busy import AuditBusyError
-from .decision import Decision, Degraded
-from .facts import CallFacts
+from ..audit.lock_wait import AuditBusyError
+from ..stores.base import NO_LIMITS, Found, Level, Outcome, Store
+from ..stores.memory import MemoryStore
+from ..values.amounts import Amount, parse_amount
+from ..values.call_facts import CallFacts
+from ..values.decision import Decision, Degraded
+from .compiled_policy import Ruling
+from .decisions import left, limited, ruled
 from .hold_ids import hold_id
-from .loop_breaker import UNWATCHED
-from .memory_store import MemoryStore
+from .loop_detector import UNWATCHED
 from .quotas import Lines
-from .rules import Ruling
-from .store import NO_LIMITS, Found, Level, Outcome, Store
-from .units import Amount, parse_amount
 
 if TYPE_CHECKING:
     from .guard import ActionGuard

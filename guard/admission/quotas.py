@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .decision import Reason
-from .facts import CallFacts
-from .policy import AgentPolicy, Budget, limit_key
-from .rates import MICROSECONDS, Per, RateLimit
-from .selectors import Tools
-from .store import Charge, Hit, Level, Needs, Reservation
-from .units import MEASURED
+from ..policy.policy import AgentPolicy, Budget, limit_key
+from ..policy.rate_limit import MICROSECONDS, Per, RateLimit
+from ..policy.selectors import Tools
+from ..stores.base import Charge, Hit, Level, Needs, Reservation
+from ..values.amounts import MEASURED
+from ..values.call_facts import CallFacts
+from ..values.decision import Reason
 
 _HOUR = 3600 * MICROSECONDS
 _DAY = 24 * _HOUR

@@ -30,7 +30,14 @@ from toolcell.core import (
     ToolCall,
 )
 
-from .approval import (
+from ..audit.log import AuditLog
+from ..audit.redaction import Redactor
+from ..values.call_facts import CallFacts
+from ..values.clock import Clock, steady_time
+from ..values.decision import Decision
+from .look_limit import ApprovalLooks
+from .store import ApprovalStore
+from .types import (
     Answer,
     ApprovalHandler,
     ApprovalRequest,
@@ -39,14 +46,7 @@ from .approval import (
     StandingGrant,
     is_automatic,
 )
-from .approval_desk import ApprovalDesk, answered, unanswered
-from .approval_looks import ApprovalLooks
-from .approval_store import ApprovalStore
-from .audit import AuditLog
-from .clock import Clock, steady_time
-from .decision import Decision
-from .facts import CallFacts
-from .redaction import Redactor
+from .workflow import ApprovalDesk, answered, unanswered
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from .redaction import Redactor, is_secret_name
+from ..audit.redaction import Redactor, is_secret_name
 
 _DIGEST_FROM = 20
 """Characters from which a part has a digest: that of a short secret can be guessed."""

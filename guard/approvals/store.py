@@ -23,7 +23,7 @@ from toolcell.core import (
     open_sqlite,
 )
 
-from .approval import ApprovalRequest, StandingGrant
+from .types import ApprovalRequest, StandingGrant
 
 BUSY_SECONDS = 0.5
 """Longest wait for other writers. When it is over, a `StoreUnavailableError`."""

@@ -15,9 +15,9 @@ from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolCall
 
+from ..audit.redaction import Redactor
+from ..values.call_facts import CallFacts, call_hash, canonical_json
 from .approver_view import ApproverView
-from .facts import CallFacts, call_hash, canonical_json
-from .redaction import Redactor
 
 GRANT_SECONDS = 86_400
 """Longest that a grant may last. When it is over, people are asked again."""

@@ -8,7 +8,14 @@ from typing import Any
 
 from toolcell.core import InvalidInputError, ToolCall
 
-from .approval import (
+from ..audit.log import AuditLog
+from ..audit.redaction import Redactor
+from ..values.call_facts import CallFacts, call_hash
+from ..values.clock import Clock
+from ..values.decision import Decision
+from .approver_view import told
+from .store import ApprovalRecord, ApprovalStore
+from .types import (
     REASON_CHARACTERS,
     Answer,
     ApprovalRequest,
@@ -21,13 +28,6 @@ from .approval import (
     is_same_name,
     is_shell_like,
 )
-from .approval_store import ApprovalRecord, ApprovalStore
-from .approver_view import told
-from .audit import AuditLog
-from .clock import Clock
-from .decision import Decision
-from .facts import CallFacts, call_hash
-from .redaction import Redactor
 
 _WAITING = "`toolcell approvals list` shows the requests that wait"
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from toolcell.core import AuditError, ConfigError, ForkLock
 
-from .audit_chain import EMPTY, AuditHead, seal, unseal
+from .chain import EMPTY, AuditHead, seal, unseal
 
 LOCK_SECONDS = 2.0
 """Longest wait for other writers of the file. When it is over, an `AuditError`."""

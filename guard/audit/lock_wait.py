@@ -12,7 +12,7 @@ from anyio.lowlevel import RunVar
 
 from toolcell.core import AuditError
 
-from .audit_chain import AuditHead
+from .chain import AuditHead
 
 
 class AuditBusyError(AuditError):

@@ -30,11 +30,11 @@ from pydantic import SecretStr
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
-from .audit_busy import AuditBusyError
-from .audit_chain import LINE_BYTES, AuditHead, digest_of, key_bytes
-from .audit_file import AuditFile, HeldByOthersError
-from .decision import Decision
-from .facts import CallFacts, ascii_json
+from ..values.call_facts import CallFacts, ascii_json
+from ..values.decision import Decision
+from .chain import LINE_BYTES, AuditHead, digest_of, key_bytes
+from .file import AuditFile, HeldByOthersError
+from .lock_wait import AuditBusyError
 from .redaction import Redactor
 
 RUNS = 10_000

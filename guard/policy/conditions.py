@@ -21,8 +21,8 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_schema
 
 from .argument_paths import Nothing, Path, Reached, values_at
-from .hosts import HOST, Mentions, host_in
-from .model import PolicyModel
+from .base import PolicyModel
+from .host_names import HOST, Mentions, host_in
 
 MAX_PATTERN = 1000
 MAX_MATCHED = 100_000

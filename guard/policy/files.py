@@ -19,12 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import PolicyError
 
-from .file_places import Places, toml_places, yaml_document
-from .model import PolicyModel
+from .base import PolicyModel
 from .policy import AgentPolicy
+from .source_positions import Places, toml_places, yaml_document
 
 if TYPE_CHECKING:
-    from .guard import ActionGuard
+    from ..admission.guard import ActionGuard
 
 MAX_BYTES = 4_194_304
 _log = logging.getLogger("toolcell.guard")

@@ -18,13 +18,13 @@ from pydantic_core import CoreSchema
 
 from toolcell.core import InvalidInputError
 
+from ..values.amounts import Unit, parse_amount
+from .aliases import WORDS, in_our_words
 from .argument_paths import Path, parse_path
+from .base import PolicyModel
 from .conditions import Condition
-from .model import PolicyModel
-from .rates import Per, RateLimit
-from .reference_words import WORDS, in_our_words
+from .rate_limit import Per, RateLimit
 from .selectors import PRESETS, Selector
-from .units import Unit, parse_amount
 
 _AGENT = r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$"
 AgentId = Annotated[str, Field(pattern=_AGENT)]

@@ -9,7 +9,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .model import PolicyModel
+from .base import PolicyModel
 from .selectors import Selector
 
 Per = Literal["global", "agent", "tool", "agent_tool"]

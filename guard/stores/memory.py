@@ -11,19 +11,9 @@ from typing import NamedTuple
 
 from toolcell.core import StoreUnavailableError
 
-from .clock import Clock, steady_time
-from .rates import MICROSECONDS, bucket_room
-from .store import (
-    LATE,
-    Charge,
-    Found,
-    Hit,
-    Level,
-    Needs,
-    Outcome,
-    Reservation,
-    look,
-)
+from ..policy.rate_limit import MICROSECONDS, bucket_room
+from ..values.clock import Clock, steady_time
+from .base import LATE, Charge, Found, Hit, Level, Needs, Outcome, Reservation, look
 
 _NEVER = 2**62
 _LOOK_KEYS = 1_000

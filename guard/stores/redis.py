@@ -17,9 +17,9 @@ import anyio.to_thread
 
 from toolcell.core import ConfigError, StoreUnavailableError
 
-from .clock import Clock, microseconds
+from ..values.clock import Clock, microseconds
+from .base import Outcome, Reservation
 from .redis_scripts import RESERVE, SETTLE
-from .store import Outcome, Reservation
 
 _T = TypeVar("_T")
 _THREADS = 8

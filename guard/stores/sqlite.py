@@ -32,9 +32,9 @@ from toolcell.core import (
     open_sqlite,
 )
 
-from .clock import Clock, microseconds, steady_time
-from .rates import MICROSECONDS, bucket_room
-from .store import LATE, Hit, Outcome, Reservation, look
+from ..policy.rate_limit import MICROSECONDS, bucket_room
+from ..values.clock import Clock, microseconds, steady_time
+from .base import LATE, Hit, Outcome, Reservation, look
 
 _T = TypeVar("_T")
 _taking_over = ForkLock()

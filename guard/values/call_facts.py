@@ -12,8 +12,8 @@ from pydantic_core import to_json
 
 from toolcell.core import InvalidInputError, ToolCall
 
+from .amounts import Amount, parse_amount
 from .clock import microseconds
-from .units import Amount, parse_amount
 
 MAX_HOLD_SECONDS = 604_800
 

@@ -14,18 +14,12 @@ import typer
 
 from toolcell.core import ConfigError, InvalidInputError
 
-from .interrupts import run_async
+from ..terminal.output import print_table
+from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .show import print_table
 
 if TYPE_CHECKING:
-    from toolcell.guard import (
-        ApprovalRequest,
-        Approvals,
-        Approve,
-        Redactor,
-        Reject,
-    )
+    from toolcell.guard import ApprovalRequest, Approvals, Approve, Redactor, Reject
 
 approvals = typer.Typer(help="Calls that wait for a person.", no_args_is_help=True)
 
@@ -162,8 +156,8 @@ async def _find(
 
 @asynccontextmanager
 async def _open(path: Path) -> AsyncIterator[Approvals]:
-    from .config import HostConfig
-    from .parts import open_guard
+    from ..config.host_config import HostConfig
+    from ..runtime.assembly import open_guard
 
     config = HostConfig.from_file(path)
     if config.state.folder is None:
@@ -204,7 +198,7 @@ def request_facts(
 
 
 def _name(by: str | None) -> str:
-    from .user_name import user_name
+    from ..terminal.user_name import user_name
 
     return user_name() if by is None else by
 
@@ -212,6 +206,6 @@ def _name(by: str | None) -> str:
 def _object(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
-    from .call_cli import read_call
+    from .call import read_call
 
     return read_call("edited", "edited", text).arguments

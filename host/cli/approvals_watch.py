@@ -15,8 +15,8 @@ from pydantic import JsonValue
 from toolcell.core import FrozenModel, InvalidInputError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
 
-from .safe_text import safe
-from .stdin_lines import stdin_lines
+from ..terminal.printable import safe
+from ..terminal.stdin_lines import stdin_lines
 
 _LOOK_SECONDS = 0.5
 _QUESTION = "approve? [y]es, [n]o, anything else leaves it waiting: "
@@ -148,7 +148,7 @@ async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
 
 
 async def _tell_new(desk: Approvals) -> None:
-    from .approvals_cli import request_facts
+    from .approvals import request_facts
 
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
@@ -156,7 +156,7 @@ async def _tell_new(desk: Approvals) -> None:
 
 
 async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
-    from .approvals_cli import request_facts
+    from .approvals import request_facts
 
     try:
         answer = AnswerLine.model_validate_json(line)

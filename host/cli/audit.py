@@ -12,9 +12,9 @@ import typer
 
 from toolcell.core import AuditError, ConfigError
 
-from .exit_codes import EXIT_WITHOUT_KEY
+from ..terminal.exit_codes import EXIT_WITHOUT_KEY
+from ..terminal.output import print_table, tell
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .show import print_table, tell
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -125,7 +125,7 @@ def _log_to_verify(
     file: Path | None, key: str | None, config: Path
 ) -> tuple[Path, SecretStr | None]:
     """Return the log, and the key that was named or that the configuration names."""
-    from .secret import read_secret
+    from ..config.secrets import read_secret
 
     named = None if key is None else read_secret(key, os.environ)
     if file is None:
@@ -138,7 +138,7 @@ def _log_to_verify(
 
 def _log(config: Path) -> tuple[Path, SecretStr | None]:
     """Return the log of a configuration, and its key."""
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
     settings = HostConfig.from_file(config).audit
     if settings.path is None:
@@ -148,8 +148,8 @@ def _log(config: Path) -> tuple[Path, SecretStr | None]:
 
 def _key(config: Path) -> SecretStr | None:
     """Return the key of a configuration's log."""
-    from .config import HostConfig
-    from .secret import read_secret
+    from ..config.host_config import HostConfig
+    from ..config.secrets import read_secret
 
     key = HostConfig.from_file(config).audit.key
     return None if key is None else read_secret(key, os.environ)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .interrupts import run_async
+from ..terminal.output import print_table
+from ..terminal.signals import run_async
 from .options import AsJson
-from .show import print_table
 
 if TYPE_CHECKING:
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
 _BASELINE = "a bare interpreter"
 _CALLS_A_RUN = 20
@@ -59,8 +59,8 @@ async def _measure(runs: int, backend: str) -> dict[str, list[float]]:
     """Return milliseconds by work; the kinds of work take turns."""
     from toolcell.sandbox import SandboxManager
 
+    from ..runtime.host import Host
     from .cell_options import config_of
-    from .host import Host
 
     config = config_of({"backend": backend})
     async with (
@@ -100,7 +100,7 @@ async def _measure(runs: int, backend: str) -> dict[str, list[float]]:
 
 
 def _calling() -> HostConfig:
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
     policy = {"agent_id": "bench", "allow": ["get_today_date"]}
     tables = {"tools": {"builtin": ["clock"]}, "policies": [policy]}

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .interrupts import run_async
+from ..terminal.output import print_table
+from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, RunId
-from .show import print_table
 
 if TYPE_CHECKING:
-    from .limits_left import Left
+    from ..runtime.remaining_limits import Left
 
 
 def budget(
@@ -40,10 +40,10 @@ def budget(
 
 
 async def _left(path: Path, agent: str | None, run_id: str | None) -> Left:
-    from .config import HostConfig
-    from .limits_left import limits_left
-    from .parts import list_registry, open_guard
-    from .policy_names import check_agent
+    from ..config.host_config import HostConfig
+    from ..runtime.assembly import list_registry, open_guard
+    from ..runtime.policy_names import check_agent
+    from ..runtime.remaining_limits import limits_left
 
     config = HostConfig.from_file(path)
     policies = config.all_policies()

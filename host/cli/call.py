@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .interrupts import run_async
+from ..terminal.output import tell
+from ..terminal.printable import safe
+from ..terminal.signals import run_async
+from ..terminal.streams import prints_aside
 from .options import (
     DEFAULT_CONFIG,
     Agent,
@@ -18,9 +21,6 @@ from .options import (
     RunId,
     ToolName,
 )
-from .safe_text import safe
-from .show import tell
-from .streams import prints_aside
 
 if TYPE_CHECKING:
     from toolcell.core import ToolCall, ToolResult
@@ -88,8 +88,8 @@ async def _call(
 ) -> ToolResult:
     from toolcell.tools import RunContext
 
-    from .artifacts import FolderArtifacts
-    from .run_command import drop_if_empty, new_folder
+    from .artifact_folder import FolderArtifacts
+    from .run_program import drop_if_empty, new_folder
 
     sink = None if out is None else FolderArtifacts(out)
     run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
@@ -105,7 +105,7 @@ async def _outcome(
 ) -> ToolResult:
     import anyio
 
-    from .host import Host
+    from ..runtime.host import Host
 
     async with Host.from_config(path) as host:
         async with anyio.create_task_group() as tasks:

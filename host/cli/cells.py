@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
-from .interrupts import run_async
+from ..terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
+from ..terminal.signals import run_async
 
 
 def doctor(

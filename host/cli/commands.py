@@ -21,9 +21,9 @@ from toolcell.core import (
     ToolValidationError,
 )
 
-from .exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_COULD_NOT_RUN
-from .show import tell_error
-from .streams import OutputError, drop_output, flush_streams
+from ..terminal.exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_COULD_NOT_RUN
+from ..terminal.output import tell_error
+from ..terminal.streams import OutputError, drop_output, flush_streams
 
 _BAD_INPUT = (
     ConfigError,
@@ -33,22 +33,22 @@ _BAD_INPUT = (
     ToolValidationError,
 )
 _COMMANDS = {
-    "run": "run_cli",
-    "repl": "repl_cli",
-    "doctor": "cells_cli",
-    "init": "init_cli",
-    "serve": "serve_cli",
-    "call": "call_cli",
-    "tools": "tools_cli",
-    "policy": "policy_cli",
-    "budget": "budget_cli",
-    "approvals": "approvals_cli",
-    "audit": "audit_cli",
-    "tokens": "tokens_cli",
-    "packages": "packages_cli",
-    "images": "images_cli",
-    "clean": "cells_cli",
-    "bench": "bench_cli",
+    "run": "run",
+    "repl": "repl",
+    "doctor": "cells",
+    "init": "init",
+    "serve": "serve",
+    "call": "call",
+    "tools": "tools",
+    "policy": "policy",
+    "budget": "budget",
+    "approvals": "approvals",
+    "audit": "audit",
+    "tokens": "tokens",
+    "packages": "packages",
+    "images": "images",
+    "clean": "cells",
+    "bench": "bench",
 }
 """Where each command is, under its own name, in the order in which people meet them."""
 

@@ -9,8 +9,8 @@ import typer
 
 from toolcell.core import InvalidInputError
 
-from .progress import progress
-from .safe_text import safe
+from ..terminal.printable import safe
+from ..terminal.progress import progress
 
 images = typer.Typer(help="Container images for cells.", no_args_is_help=True)
 

@@ -7,8 +7,8 @@ import contextlib
 import gc
 import sys
 
-from .interrupts import Ended, end_on_signals
-from .streams import OutputError, settle_streams
+from ..terminal.signals import Ended, end_on_signals
+from ..terminal.streams import OutputError, settle_streams
 
 _NEW_OBJECTS = 100_000
 """After so many Python looks for garbage, instead of after 700."""

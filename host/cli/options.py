@@ -12,12 +12,12 @@ import typer
 from toolcell.core import ToolcellError
 
 if TYPE_CHECKING:
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
 
 def _complete(names: Callable[[HostConfig], Iterable[str]], start: str) -> list[str]:
     """Return what a shell may offer; a configuration that cannot be read has none."""
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
     with contextlib.suppress(ToolcellError, ImportError):
         config = HostConfig.from_file(DEFAULT_CONFIG)
@@ -36,7 +36,7 @@ def _tools(incomplete: str) -> list[str]:
     def names(config: HostConfig) -> Iterable[str]:
         from toolcell.guard import ActionGuard
 
-        from .parts import list_registry
+        from ..runtime.assembly import list_registry
 
         registry = list_registry(config, ActionGuard(config.all_policies()))
         return registry.list_tools()

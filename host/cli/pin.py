@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .interrupts import run_async
+from ..terminal.printable import safe
+from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .safe_text import safe
 
 if TYPE_CHECKING:
     from toolcell.tools import MCPChange, MCPDefinition, MCPToolset
 
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
 _EXIT_REFUSED = 3
 
@@ -38,7 +38,7 @@ def pin(
     """
     from toolcell.tools import MCPPins
 
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
     names = server or list(settings.tools.mcp)
@@ -68,7 +68,7 @@ def _asked(*, as_json: bool) -> bool:
 
 async def _offered(settings: HostConfig, name: str) -> MCPToolset:
     """Return what a server offers now; it is ended again."""
-    from .mcp_peers import offering_toolset
+    from ..runtime.mcp_toolsets import offering_toolset
 
     async with offering_toolset(settings, name, os.environ) as toolset:
         return toolset

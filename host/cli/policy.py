@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .call_cli import read_call
-from .interrupts import run_async
+from ..terminal.output import print_table
+from ..terminal.signals import run_async
+from .call import read_call
 from .options import (
     DEFAULT_CONFIG,
     Agent,
@@ -22,14 +23,13 @@ from .options import (
     RunId,
     ToolName,
 )
-from .show import print_table
 
 if TYPE_CHECKING:
     from toolcell.core import ToolCall
     from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, Decision
     from toolcell.tools import Tool
 
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
 policy = typer.Typer(help="What agents may do.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def check(
     """
     from toolcell.guard import ActionGuard, load_policies
 
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
     if file is not None:
         policies = load_policies(file)
@@ -74,8 +74,8 @@ def check(
 def _look_up(
     settings: HostConfig, policies: list[AgentPolicy], guard: ActionGuard
 ) -> None:
-    from .parts import list_registry, read_secrets
-    from .policy_names import check_names
+    from ..runtime.assembly import list_registry, read_secrets
+    from ..runtime.policy_names import check_names
 
     read_secrets(settings, os.environ)
     check_names(policies, list_registry(settings, guard).list_tools())
@@ -109,9 +109,9 @@ def explain(
 async def _explain(path: Path, asked: ToolCall, run_id: str | None) -> Decision:
     from toolcell.guard import CallFacts
 
-    from .config import HostConfig
-    from .parts import list_registry, open_guard
-    from .policy_names import check_agent
+    from ..config.host_config import HostConfig
+    from ..runtime.assembly import list_registry, open_guard
+    from ..runtime.policy_names import check_agent
 
     config = HostConfig.from_file(path)
     check_agent(config.all_policies(), asked.agent_id or "")

@@ -38,11 +38,11 @@ def repl(
 
     from toolcell.sandbox import SandboxManager
 
+    from ..terminal.printable import safe
     from .cell_options import config_of
-    from .repl import Repl
     from .repl_history import default_history, kept_history
-    from .run_command import new_folder
-    from .safe_text import safe
+    from .repl_loop import Repl
+    from .run_program import new_folder
 
     options = {
         "backend": backend,

@@ -17,17 +17,12 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
-from toolcell.sandbox import (
-    Artifact,
-    ExecutionResult,
-    SandboxManager,
-    Session,
-)
+from toolcell.sandbox import Artifact, ExecutionResult, SandboxManager, Session
 
-from .artifacts import FolderArtifacts
-from .run_command import LiveView, summary
-from .safe_text import safe
-from .show import show_value
+from ..terminal.output import show_value
+from ..terminal.printable import safe
+from .artifact_folder import FolderArtifacts
+from .run_program import LiveView, summary
 
 T = TypeVar("T")
 _INSIST_SECONDS = 1.0

@@ -11,7 +11,7 @@ import typer
 
 from toolcell.core import InvalidInputError
 
-from .exit_codes import EXIT_REFUSED
+from ..terminal.exit_codes import EXIT_REFUSED
 from .options import AllowHost, Backend, Image, Memory, Runtime
 
 _EXIT_BY_STATUS = {
@@ -90,8 +90,8 @@ def run(
     as_json: _AsJson = False,
 ) -> None:
     """Run a program in a cell of its own."""
-    from .programs import program_of
-    from .run_command import RunOptions, run_program
+    from .program_files import program_of
+    from .run_program import RunOptions, run_program
 
     text = read_program(file)
     code, language = program_of(file, text, language)

@@ -19,12 +19,12 @@ from toolcell.sandbox import (
     save_artifact,
 )
 
+from ..terminal.output import show_value, tell
+from ..terminal.printable import safe
+from ..terminal.progress import progress
+from ..terminal.signals import run_async
 from .cell_options import config_of
-from .interrupts import run_async
-from .progress import progress
 from .run_hints import hints
-from .safe_text import safe
-from .show import show_value, tell
 
 _MAX_UNREACHED = 10
 

@@ -10,11 +10,11 @@ import typer
 
 from toolcell.core import ConfigError
 
-from .cli import stay
+from .main import stay
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
 
 def serve(
@@ -38,7 +38,7 @@ def serve(
         ) from None
     import anyio
 
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
     stay()
@@ -54,8 +54,8 @@ def serve(
 
 
 async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:
-    from .mcp_stdio import serve_stdio
-    from .policy_reload import open_watched
+    from ..mcp_server.stdio import serve_stdio
+    from ..runtime.policy_reload import open_watched
 
     if agent_id is None:
         raise ConfigError(
@@ -74,8 +74,8 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
 async def _serve_http(
     settings: HostConfig, path: Path, address: str, as_json: bool
 ) -> None:
-    from .mcp_http import serve_http
-    from .policy_reload import open_watched
+    from ..mcp_http.server import serve_http
+    from ..runtime.policy_reload import open_watched
 
     def tell(url: str) -> None:
         print(json.dumps({"url": url}) if as_json else f"serving {url}", flush=True)

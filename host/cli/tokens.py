@@ -12,12 +12,12 @@ import typer
 
 from toolcell.core import ConfigError, InvalidInputError
 
+from ..terminal.output import print_table
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
-from .show import print_table
 
 if TYPE_CHECKING:
-    from .config import HostConfig
-    from .tokens import TokenStore
+    from ..config.host_config import HostConfig
+    from ..mcp_http.tokens import TokenStore
 
 tokens = typer.Typer(
     help="Who may connect over HTTP, as which agent.", no_args_is_help=True
@@ -94,8 +94,8 @@ def open_tokens(settings: HostConfig) -> TokenStore:
     Raises:
         ConfigError: It keeps no state, or the file cannot be used.
     """
-    from .parts import make_folder
-    from .tokens import TOKENS_FILE, TokenStore
+    from ..mcp_http.tokens import TOKENS_FILE, TokenStore
+    from ..runtime.assembly import make_folder
 
     if settings.state.folder is None:
         raise ConfigError("tokens need a place", hint="name a folder in [state]")
@@ -104,7 +104,7 @@ def open_tokens(settings: HostConfig) -> TokenStore:
 
 
 def _read(path: Path) -> HostConfig:
-    from .config import HostConfig
+    from ..config.host_config import HostConfig
 
     return HostConfig.from_file(path)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..terminal.output import print_table
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, ToolName
-from .pin_cli import pin
-from .show import print_table
+from .pin import pin
 
 if TYPE_CHECKING:
     from toolcell.tools import Snapshot, Tool
@@ -88,9 +88,9 @@ def _snapshot(path: Path, agent: str | None) -> Snapshot:
     """Return the tools; nothing is opened and nothing runs."""
     from toolcell.guard import ActionGuard
 
-    from .config import HostConfig
-    from .parts import list_registry
-    from .policy_names import check_agent
+    from ..config.host_config import HostConfig
+    from ..runtime.assembly import list_registry
+    from ..runtime.policy_names import check_agent
 
     config = HostConfig.from_file(path)
     policies = config.all_policies()

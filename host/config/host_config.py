@@ -12,11 +12,11 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
 
-from .config_file import read_source
-from .config_model import IMPORT_PATH, Count, FilePath, Model, Seconds
-from .mcp_peers_config import MCPName, MCPServerConfig
-from .secret import SecretReference
-from .server_config import AuthConfig, ServerConfig
+from .base import IMPORT_PATH, Count, FilePath, Model, Seconds
+from .mcp_servers import MCPName, MCPServerConfig
+from .secrets import SecretReference
+from .server import AuthConfig, ServerConfig
+from .source import read_source
 
 Group = Literal["arithmetic", "clock", "code", "database", "files", "http"]
 File = Literal["read_file", "write_file", "edit_file", "list_files", "search_files"]

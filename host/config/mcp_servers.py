@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from .config_model import FilePath, Model, Seconds
-from .secret import SecretReference
+from .base import FilePath, Model, Seconds
+from .secrets import SecretReference
 
 MCPName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9]+([_-][A-Za-z0-9]+)*$", max_length=32)

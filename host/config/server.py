@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from .config_model import IMPORT_PATH, Count, Model, Seconds
+from .base import IMPORT_PATH, Count, Model, Seconds
 
 _Name = Annotated[str, Field(min_length=1, max_length=256)]
 _Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]

@@ -16,8 +16,8 @@ from starlette.requests import Request
 
 from toolcell.core import ConfigError
 
-from .mcp_caller import Caller, Context
-from .server_config import ServerConfig
+from ..config.server import ServerConfig
+from ..mcp_server.caller import Caller, Context
 from .tokens import TokenStore
 
 APPROVE = "toolcell:approve"

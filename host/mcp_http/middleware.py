@@ -13,9 +13,9 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .json_rpc import TooLargeError, is_request, read_message
-from .mcp_answers import PlainAnswers, wants_plain_answer
-from .mcp_shares import Shares, TooManyError
+from ..mcp_server.json_rpc import TooLargeError, is_request, read_message
+from .agent_shares import Shares, TooManyError
+from .responses import PlainAnswers, wants_plain_answer
 
 BODY_SECONDS = 30.0
 """Seconds that a body may take to come. When it is reached the request is answered

@@ -32,16 +32,16 @@ from starlette.types import ASGIApp
 
 from toolcell.core import ConfigError
 
-from .host import Host
-from .mcp_auth import OwnTokens, Verified, caller_of, load_verifier
-from .mcp_connections import Connections
-from .mcp_doors import Addresses, Bodies
-from .mcp_server import McpServer
-from .mcp_shares import Shares
-from .mcp_stdio import stop_on_signal
-from .readiness import Readiness
-from .server_config import AuthConfig
-from .tokens_cli import open_tokens
+from ..cli.tokens import open_tokens
+from ..config.server import AuthConfig
+from ..mcp_server.server import McpServer
+from ..mcp_server.stdio import stop_on_signal
+from ..runtime.host import Host
+from ..runtime.readiness import Readiness
+from .agent_shares import Shares
+from .auth import OwnTokens, Verified, caller_of, load_verifier
+from .connections import Connections
+from .middleware import Addresses, Bodies
 
 PATH = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

@@ -18,7 +18,7 @@ from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject
 from toolcell.tools import inside_program
 
-from .host import Host
+from ..runtime.host import Host
 
 Context = ServerRequestContext[Any, Any]
 

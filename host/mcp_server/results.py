@@ -15,7 +15,7 @@ from mcp.shared.inbound import x_mcp_header_map
 from toolcell.core import ErrorInfo, ToolExecutionError, ToolResult
 from toolcell.tools import Tool, to_mcp
 
-from .mcp_artifacts import SavedArtifact, to_block
+from .artifacts import SavedArtifact, to_block
 
 CALL_META = "toolcell/call"
 """Where a result says of which call of which tool it is data."""

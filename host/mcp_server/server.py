@@ -24,11 +24,11 @@ from mcp.shared.exceptions import MCPError
 
 from toolcell.core import ErrorInfo, ToolcellError
 
-from .host import Host
-from .mcp_call import McpCall
-from .mcp_caller import Context, WhoCalls
-from .mcp_calls import BusyError, Calls
-from .mcp_results import Definitions, error_envelope, failure
+from ..runtime.host import Host
+from .active_calls import BusyError, Calls
+from .caller import Context, WhoCalls
+from .results import Definitions, error_envelope, failure
+from .tool_call import McpCall
 
 NAME = "toolcell"
 INSTRUCTIONS = (

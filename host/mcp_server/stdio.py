@@ -22,11 +22,11 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.server.stdio import stdio_server
 
-from .host import Host
+from ..runtime.host import Host
+from ..terminal.user_name import user_name
+from .caller import Caller
 from .json_rpc import TooLargeError, is_request, read_message
-from .mcp_caller import Caller
-from .mcp_server import McpServer
-from .user_name import user_name
+from .server import McpServer
 
 _CHUNK = 65_536
 _ANSWERED = re.compile(

@@ -12,12 +12,12 @@ from mcp.shared.exceptions import MCPError
 from toolcell.core import ErrorInfo, ToolcellError, ToolResult
 from toolcell.tools import RunContext
 
-from .asking import asking
-from .host import Host
-from .mcp_artifacts import Artifacts
-from .mcp_caller import AskClient, Caller, Context, take_answer, waits_for_approval
-from .mcp_progress import ProgressRelay
-from .mcp_results import Definitions, error_envelope, failure, success
+from ..runtime.caller_approval import asking
+from ..runtime.host import Host
+from .artifacts import Artifacts
+from .caller import AskClient, Caller, Context, take_answer, waits_for_approval
+from .progress import ProgressRelay
+from .results import Definitions, error_envelope, failure, success
 
 
 class McpCall:

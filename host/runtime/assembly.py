@@ -47,11 +47,11 @@ from toolcell.tools.builtin import (
     workspace_tools,
 )
 
-from .asking import ask_the_caller
-from .config import Group, HostConfig
+from ..config.host_config import Group, HostConfig
+from ..config.secrets import read_secret
+from .caller_approval import ask_the_caller
 from .logs import open_logging
-from .mcp_peers import listed_toolsets, make_toolsets
-from .secret import read_secret
+from .mcp_toolsets import listed_toolsets, make_toolsets
 
 ENTRY_POINTS = "toolcell.tools"
 APPROVALS_FILE = "approvals.db"

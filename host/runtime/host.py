@@ -20,8 +20,8 @@ from toolcell.tools import (
     ToolRegistry,
 )
 
-from .config import HostConfig
-from .parts import Parts, open_parts
+from ..config.host_config import HostConfig
+from .assembly import Parts, open_parts
 from .telemetry import open_telemetry
 
 

@@ -14,8 +14,8 @@ from opentelemetry import trace
 from toolcell.core import ConfigError
 from toolcell.guard import Redactor
 
-from .config import LoggingConfig
-from .safe_text import safe
+from ..config.host_config import LoggingConfig
+from ..terminal.printable import safe
 
 _LOGGER = "toolcell"
 

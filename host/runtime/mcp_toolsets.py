@@ -9,9 +9,9 @@ from typing import Any
 from toolcell.core import ConfigError
 from toolcell.tools import MCPCommand, MCPEndpoint, MCPPins, MCPToolset
 
-from .config import HostConfig
-from .mcp_peers_config import MCPServerConfig
-from .secret import read_secret
+from ..config.host_config import HostConfig
+from ..config.mcp_servers import MCPServerConfig
+from ..config.secrets import read_secret
 
 _log = logging.getLogger(__name__)
 

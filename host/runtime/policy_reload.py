@@ -15,7 +15,7 @@ import anyio.to_thread
 from toolcell.core import ToolcellError
 from toolcell.guard import ActionGuard
 
-from .config import HostConfig
+from ..config.host_config import HostConfig
 from .host import Host
 
 LOOK_SECONDS = 1.0

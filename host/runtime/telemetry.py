@@ -14,9 +14,9 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 from toolcell.core import ConfigError, StoreUnavailableError
 
-from .config import HostConfig
-from .limits_left import Left, limits_left
-from .parts import Parts
+from ..config.host_config import HostConfig
+from .assembly import Parts
+from .remaining_limits import Left, limits_left
 
 _log = logging.getLogger(__name__)
 _open: list[HostWatch] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from toolcell.core import ErrorInfo
 
-from .safe_text import safe
+from .printable import safe
 
 if TYPE_CHECKING:
     from toolcell.sandbox import ExecutionResult

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from .safe_text import safe
-from .show import tell
+from .output import tell
+from .printable import safe
 
 
 class OnStep(Protocol):

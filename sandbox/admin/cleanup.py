@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict
 
-from . import host_cgroups, owner
+from ..machine import host_cgroups, process_identity
 
 _CONTAINER_SECONDS = 10.0
 
@@ -59,17 +59,19 @@ def _names(
 def _sweep_folders() -> tuple[list[str], list[str]]:
     removed: list[str] = []
     left: list[str] = []
-    for path in Path(tempfile.gettempdir()).glob(f"{owner.FOLDER_PREFIX}*"):
+    for path in Path(tempfile.gettempdir()).glob(f"{process_identity.FOLDER_PREFIX}*"):
         # What follows the process is random, and may hold the same sign.
-        process = path.name.removeprefix(owner.FOLDER_PREFIX).partition("_")[0]
-        if not path.is_symlink() and not owner.lives(process):
+        process = path.name.removeprefix(process_identity.FOLDER_PREFIX).partition("_")[
+            0
+        ]
+        if not path.is_symlink() and not process_identity.lives(process):
             shutil.rmtree(path, ignore_errors=True)
             (left if path.exists() else removed).append(str(path))
     return removed, left
 
 
 async def _sweep_containers(docker_host: str | None) -> tuple[list[str], list[str]]:
-    from .engine import QUICK_SECONDS, in_thread
+    from ..backends.docker_engine import QUICK_SECONDS, in_thread
 
     found: list[str] = []
     # An engine that is not there, or does not answer, is asked for nothing.
@@ -85,7 +87,7 @@ async def _sweep_containers(docker_host: str | None) -> tuple[list[str], list[st
 
 
 def _orphans(docker_host: str | None) -> list[str]:
-    from .engine import connect, orphans
+    from ..backends.docker_engine import connect, orphans
 
     client = connect(docker_host)
     try:
@@ -95,7 +97,7 @@ def _orphans(docker_host: str | None) -> list[str]:
 
 
 def _remove(docker_host: str | None, containers: list[str]) -> None:
-    from .engine import SLOW_SECONDS, connect, remove_all
+    from ..backends.docker_engine import SLOW_SECONDS, connect, remove_all
 
     client = connect(docker_host, SLOW_SECONDS)
     try:

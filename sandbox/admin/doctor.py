@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import SandboxError, ToolcellError
 
-from . import engine
-from .backend import Backend
-from .cell_client import Program
-from .config import Limits, SandboxConfig
+from ..backends import docker_engine
+from ..client.backend import Backend
+from ..client.cell import Program
+from ..config.settings import Limits, SandboxConfig
 
 _USERNS_FIX = (
     "sysctl -w user.max_user_namespaces=10000; on Ubuntu 24.04 also "
@@ -87,7 +87,7 @@ class Report(BaseModel):
 async def examine(config: SandboxConfig | None = None) -> Report:
     """Try everything and report; starts, and removes, a few cells per backend."""
     config = config or SandboxConfig()
-    namespaces = await engine.in_thread(_probe_namespaces)
+    namespaces = await docker_engine.in_thread(_probe_namespaces)
     subprocess_checks, subprocess_works = await _subprocess_cell(config, namespaces)
     docker_checks, docker_level = await _docker_cell(config)
     backend, level = None, None
@@ -123,7 +123,7 @@ def _probe_namespaces() -> list[Check]:
 async def _subprocess_cell(
     config: SandboxConfig, namespaces: list[Check]
 ) -> tuple[list[Check], bool]:
-    from .subprocess_backend import SubprocessBackend
+    from ..backends.namespaces import SubprocessBackend
 
     backend = SubprocessBackend(config)
     try:
@@ -180,10 +180,12 @@ async def _pool_check(backend: Backend, config: SandboxConfig) -> Check:
 
 async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
     try:
-        with anyio.fail_after(engine.QUICK_SECONDS):
-            facts = await engine.in_thread(lambda: _engine_facts(config.docker_host))
+        with anyio.fail_after(docker_engine.QUICK_SECONDS):
+            facts = await docker_engine.in_thread(
+                lambda: _engine_facts(config.docker_host)
+            )
     except TimeoutError:
-        why = f"it has not answered for {engine.QUICK_SECONDS:g} seconds"
+        why = f"it has not answered for {docker_engine.QUICK_SECONDS:g} seconds"
         return [
             Check(name="docker engine", ok=False, detail=why, fix="`docker info`")
         ], None
@@ -197,7 +199,7 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
         _runc_check(facts["runc"]),
         _gvisor_check(facts["runtimes"]),
     ]
-    from .docker_backend import DockerBackend
+    from ..backends.docker import DockerBackend
 
     backend = DockerBackend(config)
     try:
@@ -222,7 +224,7 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
 
 
 def _engine_facts(docker_host: str | None) -> dict[str, Any]:
-    client = engine.connect(docker_host)
+    client = docker_engine.connect(docker_host)
     try:
         version, info = client.version(), client.info()
     finally:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
-from .config import PackageRules, SandboxConfig
+from ..config.settings import PackageRules, SandboxConfig
 
 if TYPE_CHECKING:
     import docker
@@ -125,8 +125,8 @@ async def _pack(
         archive.add(folder / "Dockerfile", "Dockerfile")
         if not (folder / _REQUIREMENTS).exists():
             return
-        from .layers import LayerStore
-        from .manager import SandboxManager
+        from ..manager import SandboxManager
+        from ..packages.layer_store import LayerStore
 
         lines = (folder / _REQUIREMENTS).read_text().splitlines()
         wanted = tuple(filter(None, map(str.strip, lines)))
@@ -260,7 +260,7 @@ def prune_images(*, everything: bool = False) -> list[str]:
 def _engine(purpose: str) -> Iterator[docker.DockerClient]:
     import docker.errors
 
-    from .engine import connect
+    from ..backends.docker_engine import connect
 
     try:
         try:

@@ -7,13 +7,13 @@ import json
 import os
 from typing import Any
 
-from . import owner
-from .bundle import ENVIRONMENT, command
-from .cell import aliases, terminals
-from .cell.bpf import Test
-from .cell.seccomp import RULES, allowed_calls
-from .config import Limits
-from .mounts import Bind
+from ..cell.kernel.bpf import Test
+from ..cell.kernel.seccomp import RULES, allowed_calls
+from ..cell.wire import aliases, terminals
+from ..config.mount_rules import Bind
+from ..config.settings import Limits
+from ..machine import process_identity
+from .cell_bundle import ENVIRONMENT, command
 from .surroundings import CELL_UID, WORKDIR
 
 OWNER_LABEL = "dev.toolcell.owner"
@@ -82,7 +82,10 @@ def has_own_kernel(runtime: str | None) -> bool:
 
 def labels() -> dict[str, str]:
     """Return the labels that say whose a container is."""
-    return {OWNER_LABEL: owner.this_process(), PLACE_LABEL: owner.place()}
+    return {
+        OWNER_LABEL: process_identity.this_process(),
+        PLACE_LABEL: process_identity.place(),
+    }
 
 
 def container_arguments(
@@ -100,7 +103,7 @@ def container_arguments(
     """
     return {
         "Image": image,
-        "Entrypoint": [*command("python3", "supervisor", 0, 1)],
+        "Entrypoint": [*command("python3", "supervisor.main", 0, 1)],
         "Cmd": [],
         "User": "0:0",
         "WorkingDir": "/",

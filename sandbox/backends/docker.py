@@ -22,20 +22,20 @@ import anyio
 
 from toolcell.core import SandboxUnavailableError
 
+from ..cell.wire import aliases
+from ..client.backend import CellTraits
+from ..client.cell import Cell
+from ..client.channel import Channel
+from ..config import mount_rules
+from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
+from ..packages import layer_store as layers
 from . import (
-    docker_profile,
+    container_spec,
+    docker_engine,
     docker_volumes,
-    engine,
-    layers,
-    mounts,
-    runtime_probe,
+    limit_probe,
 )
-from .backend import CellTraits
-from .bundle import bundle, framed
-from .cell import aliases
-from .cell_client import Cell
-from .channel import Channel
-from .config import Enforcer, IsolationLevel, Limits, SandboxConfig
+from .cell_bundle import bundle, framed
 from .docker_hosts import HostsFile
 from .surroundings import CELL_UID, WORKDIR, cell_environment
 
@@ -67,7 +67,7 @@ class DockerBackend:
         self._code = b""
         self._image_env: list[str] = []
         self._covers: dict[str, str] = {}
-        self._held = runtime_probe.Held()
+        self._held = limit_probe.Held()
         self._maps_users = False
         self._hosts = HostsFile()
 
@@ -99,13 +99,13 @@ class DockerBackend:
         )
 
     def _level(self) -> IsolationLevel:
-        own = docker_profile.has_own_kernel(self._runtime)
+        own = container_spec.has_own_kernel(self._runtime)
         return "kernel" if own else "container"
 
     async def start(self) -> None:
         """Find the engine, its runtime and the image; begin to remove orphans."""
         if self._config.mounts or layers.wants_packages(self._config):
-            mounts.require_local(self._where())
+            mount_rules.require_local(self._where())
         try:
             info = await self._ask(self._connect)
             runtimes = info.get("Runtimes") or {}
@@ -117,13 +117,15 @@ class DockerBackend:
                 )
             self._maps_users = "name=userns" in (info.get("SecurityOptions") or [])
             await self._ask(self._find_image)
-            if self._where().startswith(engine.UNIX):
+            if self._where().startswith(docker_engine.UNIX):
                 self._hosts.make()
-            orphans = await self._ask(lambda: engine.orphans(self._engine))
+            orphans = await self._ask(lambda: docker_engine.orphans(self._engine))
             if orphans:
                 # Nobody waits for what may take an engine long.
                 threading.Thread(
-                    target=engine.remove_all, args=(self._makes, orphans), daemon=True
+                    target=docker_engine.remove_all,
+                    args=(self._makes, orphans),
+                    daemon=True,
                 ).start()
             set_up = f"{info.get('ID', '')} {runtimes[self._runtime]}"
             self._held = await self._probe(set_up)
@@ -132,7 +134,7 @@ class DockerBackend:
             raise
 
     def _where(self) -> str:
-        return engine.address(self._config.docker_host)
+        return docker_engine.address(self._config.docker_host)
 
     @property
     def _engine(self) -> docker.DockerClient:
@@ -148,9 +150,9 @@ class DockerBackend:
 
     def _connect(self) -> dict[str, Any]:
         host = self._config.docker_host
-        self._client = client = engine.connect(host)
+        self._client = client = docker_engine.connect(host)
         version: str = client.api.api_version
-        self._maker = engine.connect(host, engine.SLOW_SECONDS, version)
+        self._maker = docker_engine.connect(host, docker_engine.SLOW_SECONDS, version)
         if self._closed:
             # Whoever waited for this has given up meanwhile.
             self._disconnect()
@@ -164,21 +166,21 @@ class DockerBackend:
         settings = image.get("Config") or {}
         self._covers = docker_volumes.covers(
             settings.get("Volumes") or (),
-            {*docker_profile.IN_MEMORY, *(bind.target for bind in self._binds())},
+            {*container_spec.IN_MEMORY, *(bind.target for bind in self._binds())},
         )
         self._image = image["Id"]
         self._image_env = settings.get("Env") or []
 
-    async def _probe(self, set_up: str) -> runtime_probe.Held:
-        held = runtime_probe.recall(set_up)
+    async def _probe(self, set_up: str) -> limit_probe.Held:
+        held = limit_probe.recall(set_up)
         if held is None:
-            held = await runtime_probe.probe(self.create_cell)
-            runtime_probe.remember(set_up, held)
+            held = await limit_probe.probe(self.create_cell)
+            limit_probe.remember(set_up, held)
         return held
 
     async def _ask(self, question: Callable[[], T]) -> T:
         """Have the engine say something, within five seconds."""
-        return await self._call(question, engine.QUICK_SECONDS)
+        return await self._call(question, docker_engine.QUICK_SECONDS)
 
     async def _call(
         self,
@@ -189,21 +191,21 @@ class DockerBackend:
         """Run a blocking engine call in a thread; give its errors our names."""
         try:
             with anyio.move_on_after(seconds):
-                return await engine.in_thread(
+                return await docker_engine.in_thread(
                     lambda: self._knock_first(function), give_up
                 )
         except SandboxUnavailableError:
             raise
         except Exception as error:
-            raise engine.explain(error, self._config) from error
-        raise engine.silent(seconds, self._config)
+            raise docker_engine.explain(error, self._config) from error
+        raise docker_engine.silent(seconds, self._config)
 
     def _knock_first(self, function: Callable[[], T]) -> T:
         """Call an engine that has been connected to before; it may have gone."""
         try:
-            engine.knock(self._where())
+            docker_engine.knock(self._where())
         except OSError as error:
-            raise engine.nobody_answers(error, self._config) from error
+            raise docker_engine.nobody_answers(error, self._config) from error
         return function()
 
     async def create_cell(self, limits: Limits) -> Cell:
@@ -227,7 +229,7 @@ class DockerBackend:
 
     async def _make(self, limits: Limits) -> tuple[socket.socket, str]:
         making = _Making(self._makes, self._arguments(limits), bool(self._covers))
-        sock = await self._call(making.run, engine.SLOW_SECONDS, making.give_up)
+        sock = await self._call(making.run, docker_engine.SLOW_SECONDS, making.give_up)
         return sock, making.container_id
 
     def _keep_code(self, modules: bytes) -> None:
@@ -235,7 +237,7 @@ class DockerBackend:
         self._code = framed(modules)
 
     def _arguments(self, limits: Limits) -> dict[str, Any]:
-        return docker_profile.container_arguments(
+        return container_spec.container_arguments(
             self._image,
             self._image_env,
             self._runtime,
@@ -244,9 +246,9 @@ class DockerBackend:
             self._covers,
         )
 
-    def _binds(self) -> list[mounts.Bind]:
+    def _binds(self) -> list[mount_rules.Bind]:
         return [
-            *mounts.follow(mount.bind for mount in self._config.mounts),
+            *mount_rules.follow(mount.bind for mount in self._config.mounts),
             *layers.store_binds(self._config),
             *self._hosts.binds(),
         ]
@@ -278,7 +280,7 @@ class DockerBackend:
             return
         try:
             await self._call(
-                lambda: engine.remove(client, container_id), _REMOVE_SECONDS
+                lambda: docker_engine.remove(client, container_id), _REMOVE_SECONDS
             )
         except SandboxUnavailableError as error:
             _log.error("the cell %s is lost: %s", container_id[:12], error.message)
@@ -344,7 +346,7 @@ class _Making:
     def _undo(self) -> None:
         if self._sock is not None:
             self._sock.close()
-        engine.remove(self._client, self.container_id)
+        docker_engine.remove(self._client, self.container_id)
 
     def run(self) -> socket.socket:
         """Make and start a container, and return its stream."""
@@ -366,7 +368,7 @@ class _Making:
             docker_volumes.require_none(found.get("Mounts") or ())
         options = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
         attached = api.attach_socket(self.container_id, params=options)
-        sock = engine.own_socket(attached)
+        sock = docker_engine.own_socket(attached)
         try:
             api.start(self.container_id)
         except BaseException:

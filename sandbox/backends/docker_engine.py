@@ -22,9 +22,10 @@ import anyio.lowlevel
 
 from toolcell.core import SandboxUnavailableError
 
-from . import docker_profile, owner
-from .config import SandboxConfig
-from .leases import lease
+from ..config.settings import SandboxConfig
+from ..machine import process_identity
+from ..machine.leases import lease
+from . import container_spec
 
 if TYPE_CHECKING:
     import docker
@@ -131,11 +132,11 @@ def orphans(client: docker.DockerClient) -> list[str]:
     """Return the ids of the containers of this machine's dead owners."""
     found: list[str] = []
     for entry in client.api.containers(
-        all=True, filters={"label": docker_profile.OWNER_LABEL}
+        all=True, filters={"label": container_spec.OWNER_LABEL}
     ):
         marks = entry["Labels"]
-        here = marks.get(docker_profile.PLACE_LABEL) == owner.place()
-        if here and not owner.lives(marks[docker_profile.OWNER_LABEL]):
+        here = marks.get(container_spec.PLACE_LABEL) == process_identity.place()
+        if here and not process_identity.lives(marks[container_spec.OWNER_LABEL]):
             found.append(entry["Id"])
     return found
 

@@ -7,9 +7,9 @@ import os
 import shutil
 import tempfile
 
-from . import owner
-from .cell.aliases import HOSTS
-from .mounts import Bind
+from ..cell.wire.aliases import HOSTS
+from ..config.mount_rules import Bind
+from ..machine import process_identity
 
 _TARGET = "/etc/hosts"
 
@@ -23,7 +23,7 @@ class HostsFile:
 
     def make(self) -> None:
         """Write the file; without room for it, cells do without."""
-        prefix = f"{owner.FOLDER_PREFIX}{owner.this_process()}_"
+        prefix = f"{process_identity.FOLDER_PREFIX}{process_identity.this_process()}_"
         with contextlib.suppress(OSError):
             self._folder = tempfile.mkdtemp(prefix=prefix)
             # The engine may be another user.

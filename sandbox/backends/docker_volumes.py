@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 
 from toolcell.core import SandboxUnavailableError
 
-from .cell import terminals
+from ..cell.wire import terminals
 
 _EMPTY = "ro,nosuid,nodev,noexec,size=4k,mode=0755"
 _KERNELS = ("/proc", "/sys", "/dev")

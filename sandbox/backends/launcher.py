@@ -24,8 +24,8 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from .bundle import ENVIRONMENT, bundle, command, compiled_bundle
-from .leases import end, lease
+from ..machine.leases import end, lease
+from .cell_bundle import ENVIRONMENT, bundle, command, compiled_bundle
 
 _START_SECONDS = 20.0
 _ANSWER_SECONDS = 10.0
@@ -65,7 +65,7 @@ class Launcher:
             ) from None
         try:
             process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                command(python, "launcher", theirs.fileno(), site=False),
+                command(python, "launcher.main", theirs.fileno(), site=False),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .config import Limits
+from ..config.settings import Limits
 
 if TYPE_CHECKING:
-    from .cell_client import Cell
+    from ..client.cell import Cell
 
 _LIMITS = Limits(memory_mb=64, pids=16, wall_seconds=20, disk_mb=1)
 _EXCEED_PIDS = b"""\
@@ -50,7 +50,7 @@ class Held(BaseModel):
 
 async def probe(create_cell: Callable[[Limits], Awaitable[Cell]]) -> Held:
     """Try to exceed both limits in a cell; see what stops us."""
-    from .cell_client import Program
+    from ..client.cell import Program
 
     held = []
     for code in (_EXCEED_PIDS, _EXCEED_MEMORY):

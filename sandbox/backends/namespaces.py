@@ -21,13 +21,13 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from . import host_cgroups, layers, mounts
-from .backend import CellTraits
-from .cell_client import (
-    Cell,
-)
-from .channel import Channel
-from .config import Enforcer, Limits, SandboxConfig
+from ..client.backend import CellTraits
+from ..client.cell import Cell
+from ..client.channel import Channel
+from ..config import mount_rules
+from ..config.settings import Enforcer, Limits, SandboxConfig
+from ..machine import host_cgroups
+from ..packages import layer_store as layers
 from .launcher import Launcher, NamespaceProcess, interpreter
 from .surroundings import CELL_UID, WORKDIR, cell_environment
 
@@ -129,8 +129,8 @@ class SubprocessBackend:
     async def _start_launcher(self) -> Launcher:
         python = self._config.python or interpreter()
         show = shown_paths(python)
-        binds = mounts.follow(mount.bind for mount in self._config.mounts)
-        mounts.keep_clear_of(binds, show)
+        binds = mount_rules.follow(mount.bind for mount in self._config.mounts)
+        mount_rules.keep_clear_of(binds, show)
         binds += [*layers.store_binds(self._config), *node_binds(self._config.node)]
         launcher = Launcher.spawn(python)
         try:
@@ -226,7 +226,7 @@ class SubprocessBackend:
             _log.warning("cgroups are left for the next sweep: %s", ", ".join(left))
 
 
-def node_binds(node: str | None) -> list[mounts.Bind]:
+def node_binds(node: str | None) -> list[mount_rules.Bind]:
     """Return how cells are shown a node: not where it is, which may be below /tmp.
 
     Args:
@@ -234,7 +234,9 @@ def node_binds(node: str | None) -> list[mounts.Bind]:
     """
     found = node or shutil.which("node")
     return (
-        [mounts.Bind(os.path.realpath(found), _NODE, read_only=True)] if found else []
+        [mount_rules.Bind(os.path.realpath(found), _NODE, read_only=True)]
+        if found
+        else []
     )
 
 

@@ -18,12 +18,12 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from . import owner
-from .backend import CellTraits
-from .bundle import bundle, command
-from .cell_client import Cell
-from .channel import Channel
-from .config import Limits, SandboxConfig
+from ..client.backend import CellTraits
+from ..client.cell import Cell
+from ..client.channel import Channel
+from ..config.settings import Limits, SandboxConfig
+from ..machine import process_identity
+from .cell_bundle import bundle, command
 from .launcher import interpreter
 from .surroundings import cell_environment
 
@@ -56,7 +56,7 @@ class ProcessBackend:
 
     async def create_cell(self, limits: Limits) -> Cell:
         python = self._config.python or interpreter()
-        prefix = f"{owner.FOLDER_PREFIX}{owner.this_process()}_"
+        prefix = f"{process_identity.FOLDER_PREFIX}{process_identity.this_process()}_"
         workdir = tempfile.mkdtemp(prefix=prefix)
         try:
             sock, process = _spawn(python)
@@ -99,7 +99,7 @@ def _spawn(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     try:
         with theirs:
             process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                command(python, "supervisor", 0, 0),
+                command(python, "supervisor.main", 0, 0),
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from toolcell.core import SandboxUnavailableError
 
-from .backend import Backend, CellTraits
-from .config import ENFORCERS, LEVELS, IsolationLevel, Network, SandboxConfig
-from .layers import require_possible
+from ..client.backend import Backend, CellTraits
+from ..config.settings import ENFORCERS, LEVELS, IsolationLevel, Network, SandboxConfig
+from ..packages.layer_store import require_possible
 
 
 async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]:
@@ -30,7 +30,7 @@ async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]
 
 
 async def _start_docker(config: SandboxConfig) -> Backend:
-    from .docker_backend import DockerBackend
+    from .docker import DockerBackend
 
     backend = DockerBackend(config)
     await backend.start()
@@ -38,7 +38,7 @@ async def _start_docker(config: SandboxConfig) -> Backend:
 
 
 async def _open_subprocess(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]:
-    from .subprocess_backend import SubprocessBackend
+    from .namespaces import SubprocessBackend
 
     backend = SubprocessBackend(config)
     try:
@@ -49,7 +49,7 @@ async def _open_subprocess(config: SandboxConfig) -> tuple[Backend, tuple[str, .
         why = error.message
     else:
         return backend, ()
-    from .process_backend import ProcessBackend
+    from .restricted import ProcessBackend
 
     last = ProcessBackend(config)
     await last.start()

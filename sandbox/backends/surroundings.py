@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cell import aliases
+from ..cell.wire import aliases
 
 CELL_UID = 10_001
 """The uid of untrusted code inside every cell."""

@@ -2,5 +2,5 @@
 
 The host never imports these modules to run them; `toolcell.sandbox` packs
 their source into one bundle and sends it to a clean interpreter (see
-`toolcell.sandbox.bundle`). `frames` is the one module that both sides import.
+`toolcell.sandbox.backends.cell_bundle`).
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from .config import Enforcer, IsolationLevel, Limits
+from ..config.settings import Enforcer, IsolationLevel, Limits
 
 if TYPE_CHECKING:
-    from .cell_client import Cell
+    from .cell import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

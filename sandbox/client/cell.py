@@ -12,9 +12,7 @@ import anyio
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 
-from .backend import CellProcess, CellTraits
-from .call_server import CallServer, HostCalls
-from .cell.frames import (
+from ..cell.wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
     Frame,
@@ -25,13 +23,15 @@ from .cell.frames import (
     text_of,
     unusual,
 )
+from ..config.settings import Limits
+from ..results.result import ExecutionResult
+from .backend import CellProcess, CellTraits
 from .channel import Channel
-from .config import Limits
-from .result import ExecutionResult
-from .verdict import RunReport, verdict
+from .host_calls import CallServer, HostCalls
+from .run_report import RunReport, verdict
 
 if TYPE_CHECKING:
-    from .egress import Egress
+    from ..network.egress import Egress
 
 Language = Literal["python", "bash", "node"]
 Stream = Literal["stdout", "stderr"]

@@ -11,8 +11,8 @@ import anyio
 
 from toolcell.core import CellLostError
 
-from .cell.frames import Frame, FrameDecoder, FrameError
-from .leases import end, lease
+from ..cell.wire.frames import Frame, FrameDecoder, FrameError
+from ..machine.leases import end, lease
 
 _READ_BYTES = 262_144
 _VIEWS_AT_ONCE = 16

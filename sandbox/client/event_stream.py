@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from .cell_client import Cell, Program, Stream
-from .events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
-from .result import Connection
+from ..results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
+from ..results.result import Connection
+from .cell import Cell, Program, Stream
 
 if TYPE_CHECKING:
     pass

@@ -16,7 +16,7 @@ import anyio.abc
 
 from toolcell.core import CellLostError, InvalidInputError, count_values
 
-from .cell.frames import CALLS_AHEAD, FrameError, strict_json
+from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of one answer. When it is reached the program gets an error instead."""

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from toolcell.core import count_values, put_together
 
-from .cell.frames import (
+from ..cell.program.values import MAX_RESULT_VALUES
+from ..cell.wire.frames import (
     MAX_ARTIFACT_BYTES,
     MAX_ARTIFACTS,
     VERDICT_DEFAULTS,
@@ -22,10 +23,9 @@ from .cell.frames import (
     FrameError,
     strict_json,
 )
-from .cell.values import MAX_RESULT_VALUES
-from .config import IsolationLevel, Limits
-from .mime import mime_of
-from .result import (
+from ..config.settings import IsolationLevel, Limits
+from ..results.media_type import mime_of
+from ..results.result import (
     Artifact,
     Connection,
     Described,
@@ -39,7 +39,7 @@ from .result import (
 
 if TYPE_CHECKING:
     from .backend import CellTraits
-    from .cell_client import Language
+    from .cell import Language
 
 _M = TypeVar("_M", bound=BaseModel)
 _REASONS: tuple[Status, ...] = (

@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import CellLostError
 
-from .cell.frames import strict_json
-from .cell_client import Cell
+from ..cell.wire.frames import strict_json
+from ..programs.program import check_kinds
+from ..results.result import Artifact
+from .cell import Cell
 from .download import MAX_DOWNLOAD_BYTES, Download, Piece, create_local
 from .file_errors import file_error, host_error, known
-from .program import check_kinds
-from .result import Artifact
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # Of a file that may turn out to be another name of one that is there.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 
-from .owner import FOLDER_PREFIX
+from ..machine.process_identity import FOLDER_PREFIX
 
 _UNIX = "unix://"
 _LOCAL = (_UNIX, "npipe://")

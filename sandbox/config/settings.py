@@ -7,16 +7,12 @@ from collections.abc import Iterable
 from os.path import realpath
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from toolcell.core import ConfigError, FrozenModel, InvalidInputError
 
-from . import mounts, network
+from . import host_rules as network
+from . import mount_rules as mounts
 
 Backend = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "process"]

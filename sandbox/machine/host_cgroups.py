@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from . import owner
+from . import process_identity
 
 PREFIX = "toolcell-"
 _LEAF = f"{PREFIX}host"
@@ -26,12 +26,12 @@ _SHORT_SECONDS, _LONG_SECONDS = 0.001, 0.05
 
 def name_of(process: str) -> str:
     """Return what marks a process's groups: whose pid means something only here."""
-    return f"{PREFIX}{owner.pid_namespace()}-{process}"
+    return f"{PREFIX}{process_identity.pid_namespace()}-{process}"
 
 
 def own_name() -> str:
     """Return what marks this process's groups, unique over pid reuse."""
-    return name_of(owner.this_process())
+    return name_of(process_identity.this_process())
 
 
 def parents() -> dict[str, str]:
@@ -212,5 +212,5 @@ def _orphans_in(place: str) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for name in os.listdir(place):
             process = name.removeprefix(mark).rpartition("-")[0]
-            if name.startswith(mark) and not owner.lives(process):
+            if name.startswith(mark) and not process_identity.lives(process):
                 yield f"{place}/{name}"

@@ -21,12 +21,13 @@ import anyio
 
 from toolcell.core import CellLostError
 
-from . import egress_stream, proxy
-from .cell.frames import FrameError
-from .config import Limits, Network
-from .egress_stream import CellStream, Tell
-from .network import Rules
-from .result import Connection
+from ..cell.wire.frames import FrameError
+from ..config.host_rules import Rules
+from ..config.settings import Limits, Network
+from ..results.result import Connection
+from . import proxy
+from . import stream as egress_stream
+from .stream import CellStream, Tell
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a name and port. Raises OSError if there are none."""

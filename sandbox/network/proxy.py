@@ -13,8 +13,8 @@ from typing import Protocol
 
 import h11
 
+from ..config.host_rules import read_authority, read_host, write_authority
 from .client_hello import HANDSHAKE, RECORDS, read_client_hello
-from .network import read_authority, read_host, write_authority
 
 _MAX_HEAD_BYTES = 65_536
 _MAX_LINE_BYTES = 16_384

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import anyio
 
-from .cell.egress_relay import PIECE_BYTES, WINDOW_BYTES
-from .cell.frames import FrameError
+from ..cell.supervisor.egress_relay import PIECE_BYTES, WINDOW_BYTES
+from ..cell.wire.frames import FrameError
 
 
 class Tell(Protocol):

@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from toolcell.core import PackageError, SandboxUnavailableError
 
-from .config import SandboxConfig
-from .mounts import Bind
+from ..config.mount_rules import Bind
+from ..config.settings import SandboxConfig
 
 TARGET = "/packages"
 """Where cells find the folder of layers."""

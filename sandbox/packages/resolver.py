@@ -20,12 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import InvalidInputError, PackageError
 
-from . import interpreter
-from .backend import Backend
-from .config import Requirement, SandboxConfig
-from .interpreter import Interpreter
-from .layers import TARGET, LayerStore, remove_tree, wants_packages
-from .sources import Built, SourceBuilder, built_file, canonical
+from ..client.backend import Backend
+from ..config.settings import Requirement, SandboxConfig
+from . import target_interpreter
+from .layer_store import TARGET, LayerStore, remove_tree, wants_packages
+from .source_builder import Built, SourceBuilder, built_file, canonical
+from .target_interpreter import Interpreter
 from .uv import OnStep, Uv
 
 _MAX_REQUIREMENTS = 64
@@ -104,7 +104,7 @@ class Packages:
         store = self._store
         assert store is not None
         if self._target is None:
-            self._target = await interpreter.ask(self._backend)
+            self._target = await target_interpreter.ask(self._backend)
         target = self._target
         lock = await self._resolve(wanted, target, on_step)
         key = _key(target.tag, target.platform, lock)
@@ -186,7 +186,7 @@ class Packages:
                 await self._uv(on_step).install(lock, target, path)
                 limit = self._rules.layer_mb << 20
                 place = await anyio.to_thread.run_sync(store.place, path, limit)
-                await interpreter.compile_layer(
+                await target_interpreter.compile_layer(
                     self._backend,
                     place,
                     f"{TARGET}/{path.name}",

@@ -22,18 +22,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 
-from .backend import CellTraits
-from .config import Limits, Network, SandboxConfig
-from .layers import remove_tree
+from ..client.backend import CellTraits
+from ..config.settings import Limits, Network, SandboxConfig
+from .layer_store import remove_tree
 from .wheel_metadata import WheelError, read_metadata
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from .interpreter import Interpreter
-    from .layers import LayerStore
-    from .result import ExecutionResult
-    from .session import Session
+    from ..results.result import ExecutionResult
+    from ..session import Session
+    from .layer_store import LayerStore
+    from .target_interpreter import Interpreter
     from .uv import OnStep
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -233,7 +233,7 @@ class SourceBuilder:
 
     async def _build(self, source: Source, data: bytes) -> tuple[str, bytes]:
         """Return the name and the bytes of a wheel. Raises as `build`."""
-        from .manager import SandboxManager
+        from ..manager import SandboxManager
 
         async with (
             SandboxManager(self._config) as sandbox,

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from toolcell.core import PackageError
 
-from .backend import Backend
-from .cell_client import Program
-from .config import Limits
+from ..client.backend import Backend
+from ..client.cell import Program
+from ..config.settings import Limits
 
 _ASK = b"""\
 import os, platform, sys, sysconfig

@@ -21,9 +21,9 @@ from anyio.streams.text import TextReceiveStream
 
 from toolcell.core import PackageError, SandboxUnavailableError
 
-from .interpreter import Interpreter
-from .layers import too_large
-from .sources import Built, Source
+from .layer_store import too_large
+from .source_builder import Built, Source
+from .target_interpreter import Interpreter
 
 OnStep = Callable[[str], None]
 

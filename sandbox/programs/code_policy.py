@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from toolcell.core import InvalidInputError
 
-from .cell.runner import FILE_NAME
-from .config import CodePolicy
+from ..cell.program.outcomes import FILE_NAME
+from ..config.settings import CodePolicy
 
 LAST_RESORT_IMPORTS = (
     "bisect",

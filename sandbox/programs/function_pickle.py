@@ -26,7 +26,7 @@ import cloudpickle
 
 from toolcell.core import InvalidInputError
 
-from .function_values import Captured
+from .captured_values import Captured
 
 _LOCK = threading.Lock()
 

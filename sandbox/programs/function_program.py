@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from toolcell.core import CallFailedError, InvalidInputError
 
-from .function_values import Captured, global_names
-from .result import Described, ExecutionResult
+from ..results.result import Described, ExecutionResult
+from .captured_values import Captured, global_names
 
 _HINT = "pass a function that is written in Python and not async"
 

@@ -14,15 +14,15 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
+from ..cell.program.arguments import ARGV, STDIN
+from ..cell.program.main import SECRETS
+from ..cell.wire.frames import FrameError, strict_json
+from ..client.cell import Language, Program
+from ..client.host_calls import HostCalls
+from ..config.settings import CodePolicy, Limits
+from ..results.result import ExecutionResult, Usage
 from . import code_policy
-from .call_server import HostCalls
-from .cell.arguments import ARGV, STDIN
-from .cell.frames import FrameError, strict_json
-from .cell.runner import SECRETS
-from .cell_client import Language, Program
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
-from .config import CodePolicy, Limits
-from .result import ExecutionResult, Usage
 
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 _LANGUAGES = get_args(Language)

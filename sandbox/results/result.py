@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from .config import Enforcer, IsolationLevel
+from ..config.settings import Enforcer, IsolationLevel
 
 Status = Literal[
     "ok",

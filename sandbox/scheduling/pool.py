@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import SandboxError
 
-from .backend import Backend
-from .cell_client import Cell
-from .config import Limits, SandboxConfig
+from ..client.backend import Backend
+from ..client.cell import Cell
+from ..config.settings import Limits, SandboxConfig
 
 _RETRY_SECONDS = 1.0
 _HEALTH_SECONDS = 5.0

@@ -17,16 +17,16 @@ import httpx2
 import pytest
 
 from toolcell.core import InvalidInputError, ToolCall, read_json
-from toolcell.host.json_rpc import read_message
+from toolcell.host.mcp_server.json_rpc import read_message
 from toolcell.sandbox import HostCalls
-from toolcell.sandbox.call_server import CallServer
-from toolcell.sandbox.cell.frames import strict_json
+from toolcell.sandbox.cell.wire.frames import strict_json
+from toolcell.sandbox.client.host_calls import CallServer
 from toolcell.tools import tool
 
-from .corpora import records
-from .mcp_servers import CONFIG, INITIALIZE, http_served, written
-from .test_mcp_answers import OPEN, request
-from .test_mcp_stdio import INITIALIZED, receive, send, server
+from ..mcp.server.test_server_http_responses import OPEN, request
+from ..mcp.server.test_server_stdio import INITIALIZED, receive, send, server
+from ..support.corpora import records
+from ..support.mcp.served_hosts import CONFIG, INITIALIZE, http_served, written
 
 pytestmark = pytest.mark.anyio
 
@@ -173,7 +173,7 @@ def test_how_deep_the_caller_is_does_not_count(reader: str) -> None:
 def test_what_python_is_told_of_long_numbers_does_not_let_more_in(limit: str) -> None:
     code = """
 from toolcell.core import read_json
-from toolcell.sandbox.cell.frames import strict_json
+from toolcell.sandbox.cell.wire.frames import strict_json
 for read in (read_json, strict_json):
     for digits in (640, 4301, 50_000):
         try:

@@ -39,7 +39,7 @@ from toolcell.tools import (
     tool,
 )
 
-from .paths import ROOT
+from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 CONTEXT = ToolContext(call_id="c", tool_name="t")

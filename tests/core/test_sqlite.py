@@ -16,13 +16,13 @@ import pytest
 
 from toolcell.core import ConfigError, StoreUnavailableError, open_sqlite
 from toolcell.guard import ApprovalStore, SQLiteStore
-from toolcell.guard.store import Charge, Reservation
-from toolcell.host.tokens import TokenStore
+from toolcell.guard.stores.base import Charge, Reservation
+from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
-from toolcell.tools.idempotency import Body
+from toolcell.tools.stores.idempotency import Body
 
-from .conftest import run_apart
-from .processes import all_at_once, start
+from ..conftest import run_apart
+from ..support.concurrent_processes import all_at_once, start
 
 Make = Callable[[Path], Any]
 HOLD = 3_600_000_000
@@ -92,7 +92,7 @@ def test_who_opens_waits_for_others_who_change_the_file(tmp_path: Path) -> None:
 def test_who_opens_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.core.sqlite.OPEN_SECONDS", 0.05)
+    monkeypatch.setattr("toolcell.core.storage.sqlite.OPEN_SECONDS", 0.05)
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import missing
-from .paths import ROOT
+from ..conftest import missing
+from ..support.paths import ROOT
 
 FOLDER = ROOT / "benchmarks"
 ROWS = {
@@ -149,7 +149,7 @@ def test_a_gate_holds_or_does_not(
     passed: bool | None,
 ) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
-    measure = importlib.import_module("measure")
+    measure = importlib.import_module("harness.measure")
     row = measure.Row(
         work="work",
         compare=compare,
@@ -165,7 +165,7 @@ def test_a_gate_holds_or_does_not(
 
 def test_a_ratio_is_of_the_same_weather(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
-    measure = importlib.import_module("measure")
+    measure = importlib.import_module("harness.measure")
     # Each takes three times as long in the second half; half-way they differ.
     ours = measure.Sample(name="ours", values=[1.0] * 310 + [3.0] * 290)
     baseline = measure.Sample(name="baseline", values=[2.0] * 29 + [6.0] * 31)

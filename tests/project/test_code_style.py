@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from .paths import ROOT
+from ..support.paths import ROOT
 
 
 @pytest.mark.parametrize(

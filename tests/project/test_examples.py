@@ -11,9 +11,9 @@ import sys
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
-from .cli import TOOLCELL
-from .conftest import missing
-from .paths import ROOT
+from ..conftest import missing
+from ..support.paths import ROOT
+from ..support.toolcell_command import TOOLCELL
 
 EXAMPLES = ROOT / "examples"
 SNIPPET = EXAMPLES / "claude_desktop_config.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
-from .findings import FINDINGS
-from .paths import ROOT, files_of_tests
+from ..support.findings import FINDINGS
+from ..support.paths import ROOT, files_of_tests
 
 DOCUMENTED = {"A28": "**Hash seed and addresses.**"}
 """What is not closed, and where docs/security.md says so."""

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from .paths import ROOT
+from ..support.paths import ROOT
 
 
 def test_the_example_of_a_plain_loop_runs() -> None:

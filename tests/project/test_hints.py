@@ -15,7 +15,7 @@ import pytest
 
 from toolcell.core import CellLostError, ErrorInfo, StoreUnavailableError, ToolcellError
 
-from .paths import ROOT
+from ..support.paths import ROOT
 
 TREE = importlib.import_module(ToolcellError.__module__)
 NEEDS_HINT = {

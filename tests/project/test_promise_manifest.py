@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 import re
 
-from .paths import ROOT, files_of_tests
+from ..support.paths import ROOT, TESTS
 
 SUITE = (
-    "sessions",
-    "live_sessions",
-    "files",
-    "hostile_files",
-    "pool",
-    "mounts",
-    "secrets",
+    "sandbox/test_session_cell",
+    "sandbox/test_session_state",
+    "sandbox/client/test_workdir",
+    "sandbox/client/test_hostile_files",
+    "sandbox/scheduling/test_pool",
+    "sandbox/config/test_mounts",
+    "sandbox/config/test_secrets",
 )
 """The test files on sessions, files, streams, the pool, mounts and secrets."""
 
@@ -28,9 +28,8 @@ def promises() -> dict[str, str]:
 def kept() -> dict[str, list[str]]:
     """Return the promises that each test of the suite names."""
     found = {}
-    by_name = {path.stem: path for path in files_of_tests()}
     for part in SUITE:
-        path = by_name[f"test_{part}"]
+        path = TESTS / f"{part}.py"
         for node in ast.parse(path.read_text()).body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

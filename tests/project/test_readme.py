@@ -22,9 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import missing
-from .node_cells import node
-from .paths import ROOT
+from ..conftest import missing
+from ..support.cells.node_cells import node
+from ..support.paths import ROOT
 
 README = ROOT / "README.md"
 FIRST_SCREEN_LINES = 25

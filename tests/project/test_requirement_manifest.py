@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .rows import LATER, OUT_OF_SCOPE, known, named, named_in
+from ..support.requirement_rows import LATER, OUT_OF_SCOPE, known, named, named_in
 
 
 def test_every_row_has_a_test_or_a_reason() -> None:

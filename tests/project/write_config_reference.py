@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the models of the configuration.
 
-.venv/bin/python tests/config_reference.py
+.venv/bin/python tests/project/write_config_reference.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from toolcell.guard import AgentPolicy
 from toolcell.host import HostConfig
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 FIRST_HEADING = "## Top level"
 
 

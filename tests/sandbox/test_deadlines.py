@@ -13,16 +13,13 @@ import anyio
 import pytest
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
-from toolcell.sandbox import (
-    Limits,
-    SandboxManager,
-    host_cgroups,
-    launcher,
-)
+from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox.backends import launcher
+from toolcell.sandbox.machine import host_cgroups
 
-from .conftest import SUBPROCESS
-from .frozen import frozen
-from .process_tree import below
+from ..conftest import SUBPROCESS
+from ..support.frozen import frozen
+from ..support.process_tree import below
 
 pytestmark = pytest.mark.anyio
 

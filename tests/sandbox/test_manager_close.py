@@ -19,10 +19,10 @@ from toolcell.sandbox import (
     SandboxManager,
     Stdout,
 )
-from toolcell.sandbox.cell_client import Cell
+from toolcell.sandbox.client.cell import Cell
 
-from .conftest import SUBPROCESS, BackendRow
-from .waiting import until
+from ..conftest import SUBPROCESS, BackendRow
+from ..support.polling import until
 
 pytestmark = pytest.mark.anyio
 

@@ -1,5 +1,5 @@
 """What other systems let through or leave behind, one row a test (see
-tests/test_reference_rows.py)."""
+tests/sandbox/test_requirements_runs.py)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from toolcell.sandbox import Limits, SandboxManager
-from toolcell.sandbox.docker_profile import OWNER_LABEL
-from toolcell.sandbox.owner import this_process
+from toolcell.sandbox.backends.container_spec import OWNER_LABEL
+from toolcell.sandbox.machine.process_identity import this_process
 
-from .conftest import BackendRow
+from ..conftest import BackendRow
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,8 @@
 
 The rows are numbered by the reference inventory: GR and RG grampus, GA and RA gaia,
 OR and RO orbiter and exo, LC, LT and RL locus, A admitted limits, X contradictions.
-A test names its rows in its own name; tests/rows.py says which there are.
+A test names its rows in its own name; `tests/support/requirement_rows.py` says which
+there are.
 """
 
 from __future__ import annotations
@@ -19,11 +20,7 @@ from pydantic import BaseModel
 
 from toolcell import core
 from toolcell import sandbox as room
-from toolcell.core import (
-    ConfigError,
-    InvalidInputError,
-    SandboxUnavailableError,
-)
+from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
 from toolcell.sandbox import (
     Described,
     ExecutionResult,
@@ -32,8 +29,8 @@ from toolcell.sandbox import (
     SandboxManager,
 )
 
-from .conftest import IMAGE, BackendRow
-from .paths import ROOT
+from ..conftest import IMAGE, BackendRow
+from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +87,7 @@ async def test_the_weakest_walls_are_asked_for_by_name_gr_22_a_05_ro_10(
     async def no_namespaces(self: object) -> None:
         raise SandboxUnavailableError("no user namespaces here")
 
-    start = "toolcell.sandbox.subprocess_backend.SubprocessBackend.start"
+    start = "toolcell.sandbox.backends.namespaces.SubprocessBackend.start"
     monkeypatch.setattr(start, no_namespaces)
     with pytest.raises(SandboxUnavailableError, match="no user namespaces here"):
         async with SandboxManager(SandboxConfig(backend="subprocess")):

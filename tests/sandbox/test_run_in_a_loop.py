@@ -7,7 +7,7 @@ import pytest
 
 from toolcell.sandbox import SandboxConfig, run
 
-from .conftest import apart
+from ..conftest import apart
 
 pytestmark = pytest.mark.finding("N13")
 

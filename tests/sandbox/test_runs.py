@@ -21,7 +21,7 @@ from toolcell.sandbox import (
     SandboxManager,
 )
 
-from .conftest import BackendRow
+from ..conftest import BackendRow
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ import pytest
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import HostCalls, Limits, SandboxManager, Session
 
-from .conftest import PROCESSES, SUBPROCESS, BackendRow
+from ..conftest import PROCESSES, SUBPROCESS, BackendRow
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from toolcell.sandbox import Limits, SandboxManager
 
-from .conftest import BackendRow
+from ..conftest import BackendRow
 
 pytestmark = pytest.mark.anyio
 

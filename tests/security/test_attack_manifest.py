@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from .attack_rows import known_rows, required_rows
-from .paths import ROOT, files_of_tests
+from ..support.attack_table import known_rows, required_rows
+from ..support.paths import ROOT, files_of_tests
 
 HEADING = "Attack rows that are out of scope"
 DOCUMENT = ROOT / "docs" / "security.md"

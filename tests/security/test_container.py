@@ -13,11 +13,12 @@ import docker
 import pytest
 
 from toolcell.core import ConfigError
-from toolcell.sandbox import SandboxConfig, SandboxManager, Session, build_image, owner
-from toolcell.sandbox.docker_profile import OWNER_LABEL
+from toolcell.sandbox import SandboxConfig, SandboxManager, Session, build_image
+from toolcell.sandbox.backends.container_spec import OWNER_LABEL
+from toolcell.sandbox.machine import process_identity
 
-from .attack_rows import attempt, program, value_of
-from .conftest import BackendRow, missing, why_no_docker
+from ..conftest import BackendRow, missing, why_no_docker
+from ..support.attack_table import attempt, program, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +49,7 @@ def engine() -> Iterator[Any]:
 
 def our_containers(engine: Any) -> list[dict[str, Any]]:
     """Inspect the live containers of this process."""
-    label = f"{OWNER_LABEL}={owner.this_process()}"
+    label = f"{OWNER_LABEL}={process_identity.this_process()}"
     found = engine.containers(filters={"label": label})
     return [engine.inspect_container(each["Id"]) for each in found]
 
@@ -375,7 +376,9 @@ def stamp(path: str) -> tuple[int, int, int]:
     ],
 )
 def test_the_doctor_warns_of_an_old_runtime(version: str, fixed: bool) -> None:
-    check = importlib.import_module("toolcell.sandbox.doctor")._runc_check(version)
+    check = importlib.import_module("toolcell.sandbox.admin.doctor")._runc_check(
+        version
+    )
 
     assert check.ok is fixed
     assert fixed or "CVE-2025-52881" in check.fix

@@ -15,10 +15,15 @@ from typing import Any
 import pytest
 
 from toolcell.sandbox import SandboxManager, Session
-from toolcell.sandbox.cell.frames import FrameDecoder, FrameError, encode, strict_json
+from toolcell.sandbox.cell.wire.frames import (
+    FrameDecoder,
+    FrameError,
+    encode,
+    strict_json,
+)
 
-from .conftest import missing
-from .paths import ROOT
+from ..conftest import missing
+from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,9 @@ import pytest
 
 from toolcell.sandbox import SandboxManager, Session
 
-from .attack_rows import attempt, program, value_of
-from .conftest import BackendRow
-from .paths import ROOT
+from ..conftest import BackendRow
+from ..support.attack_table import attempt, program, value_of
+from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

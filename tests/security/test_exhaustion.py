@@ -12,7 +12,7 @@ import pytest
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxManager
 
-from .conftest import PROCESSES, BackendRow
+from ..conftest import PROCESSES, BackendRow
 
 pytestmark = pytest.mark.anyio
 

@@ -18,9 +18,9 @@ import pytest
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import SandboxConfig, SandboxManager, run
 
-from .attack_rows import attempt, program, system_call
-from .conftest import BackendRow
-from .test_attacks_kernel import reach_supervisor
+from ..conftest import BackendRow
+from ..support.attack_table import attempt, program, system_call
+from .kernel.test_kernel import reach_supervisor
 
 pytestmark = pytest.mark.anyio
 

@@ -17,18 +17,12 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
-from toolcell.sandbox import (
-    ExecutionResult,
-    Limits,
-    SandboxConfig,
-    SandboxManager,
-    host_cgroups,
-    owner,
-)
-from toolcell.sandbox.docker_profile import OWNER_LABEL
+from toolcell.sandbox import ExecutionResult, Limits, SandboxConfig, SandboxManager
+from toolcell.sandbox.backends.container_spec import OWNER_LABEL
+from toolcell.sandbox.machine import host_cgroups, process_identity
 
-from .conftest import BACKENDS, ENGINE_SOCKET, BackendRow, missing, why_no_docker
-from .process_tree import below, runs
+from ..conftest import BACKENDS, ENGINE_SOCKET, BackendRow, missing, why_no_docker
+from ..support.process_tree import below, runs
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +101,7 @@ async def test_an_engine_that_vanishes_costs_one_run(
 
 
 def our_containers(client: Any) -> set[str]:
-    filters = {"label": f"{OWNER_LABEL}={owner.this_process()}"}
+    filters = {"label": f"{OWNER_LABEL}={process_identity.this_process()}"}
     return {each["Id"] for each in client.api.containers(all=True, filters=filters)}
 
 

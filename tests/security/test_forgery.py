@@ -14,11 +14,11 @@ import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
-from toolcell.sandbox.cell.frames import FrameDecoder, FrameError, encode
-from toolcell.sandbox.channel import Channel
+from toolcell.sandbox.cell.wire.frames import FrameDecoder, FrameError, encode
+from toolcell.sandbox.client.channel import Channel
 
-from .conftest import BackendRow
-from .paths import ROOT
+from ..conftest import BackendRow
+from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

@@ -24,15 +24,15 @@ from toolcell.sandbox import (
     SandboxConfig,
     SandboxManager,
 )
-from toolcell.sandbox.channel import Channel
-from toolcell.sandbox.process_backend import ProcessBackend
-from toolcell.sandbox.subprocess_backend import SubprocessBackend
+from toolcell.sandbox.backends.namespaces import SubprocessBackend
+from toolcell.sandbox.backends.restricted import ProcessBackend
+from toolcell.sandbox.client.channel import Channel
 
-from .attack_rows import program
+from ..support.attack_table import program
 
 pytestmark = pytest.mark.anyio
 
-code_policy = importlib.import_module("toolcell.sandbox.code_policy")
+code_policy = importlib.import_module("toolcell.sandbox.programs.code_policy")
 
 
 @dataclass(frozen=True)

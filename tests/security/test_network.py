@@ -12,18 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.sandbox import (
-    ExecutionResult,
-    Limits,
-    Network,
-    SandboxManager,
-    Session,
-)
+from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager, Session
 
-from .attack_rows import attempt, program
-from .conftest import BackendRow
-from .test_attacks_exfiltration import host_addresses, ways_out
-from .web_server import NAME, Site, self_signed, serving
+from ..conftest import BackendRow
+from ..support.attack_table import attempt, program
+from ..support.cells.web_server import NAME, Site, self_signed, serving
+from .test_exfiltration import host_addresses, ways_out
 
 pytestmark = pytest.mark.anyio
 

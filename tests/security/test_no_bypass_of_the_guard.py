@@ -25,7 +25,7 @@ from toolcell.tools import (
     tool,
 )
 
-from .paths import ROOT
+from ..support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -171,12 +171,12 @@ def callers_of(*names: str) -> set[str]:
     ("name", "where"),
     [
         # What runs a tool is made and called at one place each, behind the guard.
-        ("Runner", {"tools/executor.py"}),
-        ("runner.run", {"tools/pipeline.py"}),
-        ("Pipeline", {"tools/executor.py"}),
+        ("Runner", {"tools/execution/executor.py"}),
+        ("runner.run", {"tools/execution/pipeline.py"}),
+        ("Pipeline", {"tools/execution/executor.py"}),
         ("_run_tool", set()),
-        ("tool.call", {"tools/running.py"}),
-        ("run_in_cell", {"tools/running.py"}),
+        ("tool.call", {"tools/execution/runner.py"}),
+        ("run_in_cell", {"tools/execution/runner.py"}),
         # For tests and plain code alone: no guard stands before it.
         ("invoke", {"tools/conformance.py"}),
     ],

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import ConfigError, PackageError, SandboxUnavailableError
-from toolcell.sandbox import Mount, SandboxManager, layers, list_packages
+from toolcell.sandbox import Mount, SandboxManager, list_packages
+from toolcell.sandbox.packages import layer_store
 
-from .attack_rows import attempt, program
-from .conftest import SUBPROCESS, BackendRow
-from .package_index import Index, filled
-from .test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
-from .test_mounts import writes
+from ..conftest import SUBPROCESS, BackendRow
+from ..sandbox.backends.test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
+from ..sandbox.config.test_mounts import writes
+from ..support.attack_table import attempt, program
+from ..support.cells.package_index import Index, filled
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ def every_file(folder: Path) -> dict[str, bytes]:
 @pytest.mark.attack(16)
 async def test_a_layer_cannot_be_written_from_a_cell(packed: SandboxManager) -> None:
     place = await packed.install(["kind"])
-    here = layers.LayerStore(packed.config.package_rules.folder).layers
+    here = layer_store.LayerStore(packed.config.package_rules.folder).layers
     before = every_file(here / Path(place).name)
     inputs = {"base": f"{place}/kind"}
     code = program(writes, attempt).replace("/text", "/__init__.py")
@@ -125,7 +126,7 @@ async def test_a_link_in_a_wheel_leads_nowhere(packed: SandboxManager) -> None:
 
 
 async def test_links_in_a_layer_are_refused(tmp_path: Path) -> None:
-    store = layers.LayerStore(str(tmp_path / "store"))
+    store = layer_store.LayerStore(str(tmp_path / "store"))
     path = store.begin()
     (path / "link").symlink_to("/etc/passwd")
     with pytest.raises(PackageError) as caught:
@@ -150,8 +151,8 @@ async def test_a_wheel_that_changed_on_the_index_is_refused(
     config = SUBPROCESS.config(package_rules=changing.rules(folder, "*"))
     async with SandboxManager(config) as manager:
         place = await manager.install(["kind"])
-    layers.remove_tree(folder / "layers" / Path(place).name)
-    layers.remove_tree(folder / "wheels")
+    layer_store.remove_tree(folder / "layers" / Path(place).name)
+    layer_store.remove_tree(folder / "wheels")
     changing.wheel("kind", {"kind.py": "x = 'other'\n"})
 
     async with SandboxManager(config) as manager:

@@ -16,12 +16,13 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxError
-from toolcell.sandbox import SandboxManager, clean, host_cgroups, owner
-from toolcell.sandbox.docker_profile import OWNER_LABEL, PLACE_LABEL
+from toolcell.sandbox import SandboxManager, clean
+from toolcell.sandbox.backends.container_spec import OWNER_LABEL, PLACE_LABEL
+from toolcell.sandbox.machine import host_cgroups, process_identity
 
-from .attack_rows import attempt, program
-from .conftest import IMAGE, BackendRow, missing, why_no_docker
-from .process_tree import below, children, runs
+from ..conftest import IMAGE, BackendRow, missing, why_no_docker
+from ..support.attack_table import attempt, program
+from ..support.process_tree import below, children, runs
 
 pytestmark = pytest.mark.anyio
 
@@ -187,7 +188,7 @@ async def test_a_killed_host_leaves_nothing(backend: BackendRow) -> None:
 
     client = docker.from_env() if backend.options["backend"] == "docker" else None
     with driver(backend.options) as process:
-        name = f"{process.pid}-{owner.start_time(process.pid)}"
+        name = f"{process.pid}-{process_identity.start_time(process.pid)}"
         cells = below(process.pid)
         if client is not None:
             assert containers_of(client.api, name)
@@ -216,7 +217,7 @@ async def test_the_sweep_takes_only_what_is_ours_and_dead() -> None:
     client = docker.from_env()
     api: Any = client.api
     dead = f"{2**22 + 1}-1"
-    place, alive = owner.place(), owner.this_process()
+    place, alive = process_identity.place(), process_identity.this_process()
     labels = {
         "dead": {OWNER_LABEL: dead, PLACE_LABEL: place},
         "alive": {OWNER_LABEL: alive, PLACE_LABEL: place},
@@ -252,7 +253,7 @@ async def test_cells_end_with_their_launcher(backend: BackendRow) -> None:
             await session.run("1", fresh=True)
             launcher = newest_launcher()
             cells = below(launcher)
-            started = owner.start_time(launcher)
+            started = process_identity.start_time(launcher)
             os.kill(launcher, signal.SIGKILL)
             while runs(launcher, started):
                 await anyio.sleep(0.01)

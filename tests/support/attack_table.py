@@ -10,7 +10,7 @@ from typing import Any
 
 from toolcell.sandbox import Session
 
-from .conftest import missing
+from ..conftest import missing
 from .paths import ROOT
 
 TABLE = ROOT.parent / "shared" / "spec" / "escape_classes.md"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .conftest import missing
+from ..conftest import missing
 from .paths import ROOT
 
 CORPORA = ROOT.parent / "shared" / "corpora"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .conftest import missing
+from ..conftest import missing
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 

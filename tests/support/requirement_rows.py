@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 
-from .conftest import missing
+from ..conftest import missing
 from .paths import ROOT, files_of_tests
 
 INVENTORY = ROOT.parent / "shared" / "spec" / "reference_systems.md"

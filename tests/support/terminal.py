@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .cli import TOOLCELL
+from .toolcell_command import TOOLCELL
 
 PATIENCE = 40.0
 """Seconds after which a test that waits has failed."""

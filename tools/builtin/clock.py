@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ..context import ToolContext
-from ..tool import tool
+from ..definition.context import ToolContext
+from ..definition.tool import tool
 
 
 # Not declared idempotent: after midnight the answer is another one.

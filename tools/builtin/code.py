@@ -18,13 +18,13 @@ from toolcell.sandbox import (
     Session,
 )
 
-from ..attempt import RunContext
-from ..code_calls import inside_program
-from ..code_executor import CodeExecutor, CodeResult
-from ..code_sessions import CodeSession, CodeSessions
-from ..context import ToolContext
-from ..running import account, most_bytes
-from ..tool import Tool, tool
+from ..code.executor import CodeExecutor, CodeResult
+from ..code.program_calls import inside_program
+from ..code.sessions import CodeSession, CodeSessions
+from ..definition.context import ToolContext
+from ..definition.tool import Tool, tool
+from ..execution.attempt import RunContext
+from ..execution.runner import account, most_bytes
 
 _EXTRA_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.25

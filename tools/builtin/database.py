@@ -14,9 +14,9 @@ from pydantic import Field, JsonValue
 
 from toolcell.core import ConfigError, ToolError, ToolTimeoutError
 
-from ..tool import Tool, tool
+from ..definition.tool import Tool, tool
 
-_PROGRAM = Path(__file__).with_name("query_process.py")
+_PROGRAM = Path(__file__).with_name("sqlite_worker.py")
 _Parameter = str | int | float | bool | None
 _Parameters = Annotated[list[_Parameter], Field(max_length=100)]
 

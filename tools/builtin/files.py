@@ -17,11 +17,11 @@ from pydantic import Field, JsonValue
 from toolcell.core import ToolError, ToolExecutionError
 from toolcell.sandbox import Session
 
-from ..code_calls import inside_program
-from ..code_sessions import CodeSessions
-from ..context import ToolContext
-from ..running import account
-from ..tool import Tool, tool
+from ..code.program_calls import inside_program
+from ..code.sessions import CodeSessions
+from ..definition.context import ToolContext
+from ..definition.tool import Tool, tool
+from ..execution.runner import account
 
 MAX_LINES = 2_000
 """Lines that `read_file` returns. When it is reached the rest is counted only."""
@@ -29,7 +29,7 @@ MAX_LINES = 2_000
 MAX_ENTRIES = 1_000
 """Files or matches that are listed. When it is reached the rest is left out."""
 
-_SOURCE = (Path(__file__).parent / "in_cell.py").read_text()
+_SOURCE = (Path(__file__).parent / "workspace_program.py").read_text()
 _PROGRAM = f"{_SOURCE}\nanswer(action, inputs)\n"
 _Line = Annotated[int, Field(ge=1)]
 _Count = Annotated[int, Field(ge=1, le=MAX_LINES)]

@@ -23,8 +23,8 @@ from pydantic import JsonValue
 
 from toolcell.core import ConfigError, ToolError, is_public_address
 
-from ..context import ToolContext
-from ..tool import Tool, tool
+from ..definition.context import ToolContext
+from ..definition.tool import Tool, tool
 
 MAX_REDIRECTS = 5
 """Redirects that are followed. When it is reached the call fails."""

@@ -9,28 +9,17 @@ from collections.abc import Callable, Mapping
 from types import EllipsisType
 from typing import Any, overload
 
-from toolcell.core import (
-    ConfigError,
-    InvalidInputError,
-    ToolCall,
-    ToolExecutionError,
-)
+from toolcell.core import ConfigError, InvalidInputError, ToolCall, ToolExecutionError
 from toolcell.guard import ActionGuard
-from toolcell.sandbox import (
-    ExecutionResult,
-    HostCalls,
-    Limits,
-    SandboxManager,
-    Session,
-)
+from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager, Session
 
-from .attempt import RunContext
-from .code_calls import Around, Caller, MadeCall, around
-from .executor import ConcurrentExecutor, ToolExecutor
-from .registry import ToolRegistry
-from .running import account
-from .stubs import stub
-from .tool import Tool
+from ..definition.tool import Tool
+from ..execution.attempt import RunContext
+from ..execution.executor import ConcurrentExecutor, ToolExecutor
+from ..execution.runner import account
+from ..export.python_stubs import stub
+from ..registry.registry import ToolRegistry
+from .program_calls import Around, Caller, MadeCall, around
 
 _ASKS_NOBODY = RunContext(approval_seconds=0)
 _ASKS = RunContext()

@@ -18,9 +18,9 @@ from toolcell.core import (
     ToolValidationError,
 )
 
-from .attempt import RunContext
-from .executor import ToolExecutor
-from .tool import Tool
+from ..definition.tool import Tool
+from ..execution.attempt import RunContext
+from ..execution.executor import ToolExecutor
 
 
 class MadeCall(BaseModel):

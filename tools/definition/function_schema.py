@@ -12,13 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, Required, TypeVar
 
 from jsonschema import Draft202012Validator
-from pydantic import (
-    ConfigDict,
-    Field,
-    JsonValue,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue

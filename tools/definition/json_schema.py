@@ -19,9 +19,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend, validator_for
-from jsonschema_specifications import (  # type: ignore[import-untyped]
-    REGISTRY as META_SCHEMAS,
-)
+from jsonschema_specifications import REGISTRY as META_SCHEMAS  # type: ignore[import-untyped]
 from pydantic import JsonValue
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema

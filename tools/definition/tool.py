@@ -18,12 +18,12 @@ from toolcell.core import ConfigError, InvalidInputError, ToolValidationError
 
 from .context import ToolContext
 from .docstrings import description_of, read_call, read_docstring
+from .function_schema import FunctionSchema
 from .json_schema import WrittenSchema
 from .options import Options, ToolOptions, check_options
-from .returns import result_schema
-from .schema import FunctionSchema
+from .result_schema import result_schema
 from .signature import docstring_of, local_names, name_of, plain_function
-from .travel import check_travels
+from .transfer import check_travels
 from .validation import Arguments, canonical_json, sha256
 
 P = ParamSpec("P")

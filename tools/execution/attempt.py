@@ -21,14 +21,14 @@ from toolcell.core import (
 )
 from toolcell.guard import ActionGuard, CallFacts, Redactor
 
+from ..definition.context import ArtifactSink, Progress
+from ..definition.tool import Tool
+from ..hooks.hook import Hook
+from ..stores.idempotency import Idempotency
+from ..stores.records import Records, ToolExecutionRecord, Verdict
 from .circuit_breaker import CircuitBreaker
-from .context import ArtifactSink, Progress
-from .hooks import Hook
-from .idempotency import Idempotency
-from .records import Records, ToolExecutionRecord, Verdict
 from .retries import RetryPolicy
-from .running import Runner, Running
-from .tool import Tool
+from .runner import Runner, Running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from .running import is_cancelled
+from .runner import is_cancelled
 
 Turn = Callable[[], Coroutine[Any, Any, bool]]
 """One call of a batch. It hands its result over, and returns whether all went well;

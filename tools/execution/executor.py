@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,20 +25,20 @@ from toolcell.core import (
 from toolcell.guard import ActionGuard, CallFacts, Redactor
 from toolcell.sandbox import SandboxManager
 
+from ..definition.tool import Tool
+from ..hooks.hook import Hook
+from ..registry.registry import ToolRegistry
+from ..registry.snapshot import Snapshot
+from ..stores.idempotency import Idempotency, MemoryIdempotency
+from ..stores.records import MemoryRecords, Records
 from .attempt import Parts, RunContext
-from .batches import Turn, share_out
+from .batch import Turn, share_out
 from .circuit_breaker import CircuitBreaker
-from .hooks import Hook
-from .idempotency import Idempotency, MemoryIdempotency
 from .pipeline import Pipeline
-from .records import MemoryRecords, Records
-from .registry import ToolRegistry
 from .retries import RetryPolicy
-from .running import Runner, current
+from .runner import Runner, current
 from .slots import Slot, Slots
-from .snapshot import Snapshot
-from .tool import Tool
-from .workers import Workers
+from .threads import Workers
 
 Call = ToolCall | Mapping[str, Any]
 """A call, or its fields as they came from a model; what cannot be read is a failed

@@ -30,19 +30,19 @@ from toolcell.core import (
 )
 from toolcell.guard import ActionGuard, CallFacts
 
+from ..definition.context import ToolContext
+from ..definition.tool import Tool
+from ..definition.validation import Arguments
+from ..hooks.hook import Invocation, Proceed
+from ..registry.snapshot import Snapshot
+from ..stores.idempotency import Body
 from .attempt import Attempt, Parts, RunContext
 from .circuit_breaker import Outcome
-from .context import ToolContext
-from .hooks import Invocation, Proceed
-from .idempotency import Body
 from .retries import RetryPolicy
-from .running import as_json, clocks_stopped, is_cancelled
+from .runner import as_json, clocks_stopped, is_cancelled
 from .sandboxed import TRY_OTHERS
 from .slots import Slot
-from .snapshot import Snapshot
 from .spans import close_span, start_span
-from .tool import Tool
-from .validation import Arguments
 
 _log = logging.getLogger(__name__)
 _MAX_FACTS = 4_096

@@ -32,12 +32,12 @@ from toolcell.sandbox import (
     clock_stopped,
 )
 
-from .context import ToolContext
-from .registry import ToolRegistry
+from ..definition.context import ToolContext
+from ..definition.tool import Tool
+from ..definition.validation import Arguments
+from ..registry.registry import ToolRegistry
 from .sandboxed import content_of, run_in_cell
-from .tool import Tool
-from .validation import Arguments
-from .workers import Job, Workers
+from .threads import Job, Workers
 
 _MEASURED = ("wall_ms", "cpu_ms", "bytes")
 _PLAIN = (str, int, bool, type(None))

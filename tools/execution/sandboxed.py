@@ -12,16 +12,11 @@ from toolcell.core import (
     ToolExecutionError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import (
-    Described,
-    ExecutionResult,
-    Limits,
-    SandboxManager,
-)
+from toolcell.sandbox import Described, ExecutionResult, Limits, SandboxManager
 
-from .tool import FunctionTool, Tool
-from .travel import travelling
-from .validation import Arguments
+from ..definition.tool import FunctionTool, Tool
+from ..definition.transfer import travelling
+from ..definition.validation import Arguments
 
 _OUT_OF_TIME = ("timeout", "cpu_limit")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from .running import NOTHING_HELD, Held, current
+from .runner import NOTHING_HELD, Held, current
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ..definition.options import provider_name
+from ..definition.tool import Tool
 from .openai_strict import strict_schema
-from .options import provider_name
-from .tool import Tool
 
 
 def to_openai(tool: Tool, *, strict: bool = False) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pydantic_core import PydanticOmit
 
 from toolcell.core import ConfigError
 
-from .signature import resolve_annotations
-from .tool import FunctionTool, Tool
+from ..definition.signature import resolve_annotations
+from ..definition.tool import FunctionTool, Tool
 
 _PLAIN = {
     "string": "str",

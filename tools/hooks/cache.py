@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from pydantic import JsonValue
 
-from .hooks import Hook, Invocation, Proceed
+from .hook import Hook, Invocation, Proceed
 
 
 class CacheHook(Hook):

@@ -10,8 +10,8 @@ from pydantic import JsonValue
 
 from toolcell.core import ToolCall
 
-from .tool import Tool
-from .validation import Arguments
+from ..definition.tool import Tool
+from ..definition.validation import Arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from toolcell.core import ToolcellError
 from toolcell.guard import Redactor
 
-from .hooks import Hook, Invocation, Proceed
+from .hook import Hook, Invocation, Proceed
 
 
 class LoggingHook(Hook):

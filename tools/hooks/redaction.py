@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from toolcell.guard import Redactor
 
-from .hooks import Hook, Invocation, Proceed
+from .hook import Hook, Invocation, Proceed
 
 
 class RedactionHook(Hook):

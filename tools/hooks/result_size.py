@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from toolcell.core import ConfigError
 
-from .hooks import Hook, Invocation, Proceed
+from .hook import Hook, Invocation, Proceed
 
 
 class ResultStore(Protocol):

@@ -14,12 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import ConfigError, ToolExecutionError
 
-from .mcp_definition import Listing
-from .mcp_http import MCPEndpoint, Refusals, open_endpoint
-from .mcp_results import MAX_ERROR_CHARACTERS, ProgressRelay, unknown_outcome
-from .mcp_stdio import MCPCommand, open_command
-from .mcp_text import shown
-from .mcp_wire import Allowance, Lost, watched
+from .definition import Listing
+from .http import MCPEndpoint, Refusals, open_endpoint
+from .message_limits import Allowance, Lost, watched
+from .printable import shown
+from .results import MAX_ERROR_CHARACTERS, ProgressRelay, unknown_outcome
+from .stdio import MCPCommand, open_command
 
 if TYPE_CHECKING:
     from mcp import Client

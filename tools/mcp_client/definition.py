@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from toolcell.core import ConfigError
 
-from .mcp_text import has_hidden, shown
-from .validation import canonical_json, json_bytes, sha256
+from ..definition.validation import canonical_json, json_bytes, sha256
+from .printable import has_hidden, shown
 
 MAX_TOOLS = 1_000
 """Tools of one server. When it is reached the rest is not looked at."""

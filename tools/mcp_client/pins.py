@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolcell.core import ConfigError
 
-from .mcp_definition import MCPDefinition
+from .definition import MCPDefinition
 
 MAX_BYTES = 67_108_864
 """Size of a file of pins. A larger one is refused."""

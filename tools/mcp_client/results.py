@@ -12,10 +12,10 @@ from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolExecutionError
 
-from .context import ToolContext
-from .json_schema import problems_of
-from .mcp_text import shown
-from .validation import json_bytes
+from ..definition.context import ToolContext
+from ..definition.json_schema import problems_of
+from ..definition.validation import json_bytes
+from .printable import shown
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

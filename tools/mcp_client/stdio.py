@@ -23,7 +23,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from toolcell.core import ConfigError
 
-from .mcp_text import shown
+from .printable import shown
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -39,7 +39,7 @@ oldest are dropped."""
 
 _WAITING_MESSAGES = 64
 _FLUSH_SECONDS = 0.5
-_WARDEN = Path(__file__).with_name("mcp_warden.py")
+_WARDEN = Path(__file__).with_name("process_reaper.py")
 _BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ async def _read(
     to_session: MemoryObjectSendStream[SessionMessage | Exception],
     most: int,
 ) -> None:
-    from .mcp_wire import Lost, parse
+    from .message_limits import Lost, parse
 
     line = bytearray()
     try:

@@ -20,17 +20,17 @@ from pydantic import JsonValue
 
 from toolcell.core import ConfigError, InvalidInputError, ToolExecutionError
 
-from .context import ToolContext
-from .json_schema import build_validator
-from .json_schema_tool import JSONSchemaTool
-from .mcp_connection import Connection, connect
-from .mcp_definition import Listing, MCPDefinition, told_description, told_schema
-from .mcp_http import MCPEndpoint
-from .mcp_pins import MCPPins
-from .mcp_results import ProgressRelay, content_of
-from .mcp_stdio import MCPCommand
-from .options import provider_name
-from .tool import Tool
+from ..definition.context import ToolContext
+from ..definition.json_schema import build_validator
+from ..definition.json_schema_tool import JSONSchemaTool
+from ..definition.options import provider_name
+from ..definition.tool import Tool
+from .connection import Connection, connect
+from .definition import Listing, MCPDefinition, told_description, told_schema
+from .http import MCPEndpoint
+from .pins import MCPPins
+from .results import ProgressRelay, content_of
+from .stdio import MCPCommand
 
 CLOSE_SECONDS = 5.0
 """Seconds that a server has to take its leave. When it is reached it is cut off."""

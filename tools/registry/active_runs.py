@@ -9,7 +9,7 @@ import anyio
 
 from toolcell.core import ToolNotFoundError
 
-from .tool import Tool
+from ..definition.tool import Tool
 
 
 class Runs:

@@ -14,10 +14,10 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from typing_extensions import Unpack
 
-from .options import ToolOptions
-from .runs import Run, Runs
+from ..definition.options import ToolOptions
+from ..definition.tool import FunctionTool, Tool, as_tool, tool
+from .active_runs import Run, Runs
 from .snapshot import Snapshot, State, Visible, everything
-from .tool import FunctionTool, Tool, as_tool, tool
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,8 +12,8 @@ from typing import Any
 
 from toolcell.core import DuplicateToolError, ToolNotFoundError
 
-from .options import provider_name
-from .tool import Tool
+from ..definition.options import provider_name
+from ..definition.tool import Tool
 
 Visible = Callable[[str | None, Tool], bool]
 """Tells whether an agent may know of a tool; None stands for one without a name."""

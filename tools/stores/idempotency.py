@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 
 from toolcell.core import InvalidInputError, ToolExecutionError, ToolResult
 
-from .validation import canonical_json
+from ..definition.validation import canonical_json
 
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5

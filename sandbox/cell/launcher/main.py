@@ -23,13 +23,17 @@ import signal
 import socket
 import sys
 
-from . import linux, root, runner, signals, supervisor, values
+from ..kernel import linux, signals
+from ..kernel.confine import refuse_cores
+from ..kernel.descriptors import place, receive_fds, send_fds
+from ..kernel.shares import Shares
+from ..program import main as runner
+from ..program import values
+from ..supervisor import main as supervisor
+from ..wire.channel import Channel
+from ..wire.frames import encode
+from . import root_filesystem
 from .cgroups import CellGroup, GroupMaker
-from .confine import refuse_cores
-from .descriptors import place, receive_fds, send_fds
-from .frames import encode
-from .host_channel import Channel
-from .shares import Shares
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +70,7 @@ def main(control_fd: int) -> NoReturn:
         try:
             _raise_open_files()
             launcher = Launcher(control, json.loads(message), fds[0])
-        except (root.MountError, TooFewFilesError) as error:
+        except (root_filesystem.MountError, TooFewFilesError) as error:
             control.send(json.dumps({"refused": str(error)}).encode())
             os._exit(70)
         except Exception as error:
@@ -122,8 +126,10 @@ class Launcher:
         refuse_cores()
         self.uids = self._enter_mount_namespace()
         self._shares = Shares(self.uids == 2)
-        root.build(setup["show"], setup["mounts"], setup["workdir"], self._cell_uid)
-        self._masks = root.masks()
+        root_filesystem.build(
+            setup["show"], setup["mounts"], setup["workdir"], self._cell_uid
+        )
+        self._masks = root_filesystem.masks()
         # Warm what cells need before the first of them is cloned.
         _warm_up()
         runner.get_ready(self._kind["settings"])
@@ -327,7 +333,7 @@ class Launcher:
         linux.unshare(linux.CLONE_NEWCGROUP)
         linux.set_hostname("cell")
         linux.bring_up_loopback()
-        return root.finish(self._masks, limits["disk_mb"], self._cell_uid)
+        return root_filesystem.finish(self._masks, limits["disk_mb"], self._cell_uid)
 
     def _reap(self) -> None:
         while True:
@@ -413,7 +419,7 @@ def _warm_up() -> None:
     """Import and touch what every program's process will use."""
     import site
 
-    from . import seccomp
+    from ..kernel import seccomp
 
     # What `site` gives to programs, without running .pth files in the launcher.
     sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]

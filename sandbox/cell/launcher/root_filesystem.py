@@ -6,7 +6,8 @@ import contextlib
 import os
 import re
 
-from . import aliases, linux, terminals
+from ..kernel import linux
+from ..wire import aliases, terminals
 
 _STAGE = "/tmp"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .files import ARTIFACTS
+from ..supervisor.files import ARTIFACTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,10 +22,20 @@ import time
 import traceback
 import types
 
-from . import arguments, bridge, displays, live, node, packages, signals, values
-from .confine import ConfineError, confine, limit_memory, set_rlimits
-from .descriptors import place
-from .frames import RUN_DEFAULTS
+from ..kernel import signals
+from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
+from ..kernel.descriptors import place
+from ..wire.frames import RUN_DEFAULTS
+from . import (
+    arguments,
+    displays,
+    host_tools,
+    node,
+    packages,
+    stateful,
+    values,
+)
+from .outcomes import FILE_NAME, Outcome, bare_error, error_outcome, exit_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,14 +58,10 @@ REHEARSE = b"?"
 """In place of a request: there is time for a rehearsal before one comes."""
 
 
-_MAX_TEXT = 64 * 1024
 # Kept: `json.dumps` would make a new one for each line, and `json.loads` guesses at
 # encodings.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
-FILE_NAME = "main.py"
-# An exit code beyond it is -1 to Python.
-_C_LONG = 1 << 63
 
 
 class Pipes:
@@ -72,16 +78,6 @@ class Pipes:
     def close(self) -> None:
         for fd in (self.request, self.stdout, self.stderr, self.result):
             os.close(fd)
-
-
-class Outcome:
-    """How the program ended, and what it has to say about it."""
-
-    __slots__ = ("exit_code", "report")
-
-    def __init__(self, exit_code: int, report: dict[str, Any]) -> None:
-        self.exit_code = exit_code
-        self.report = report
 
 
 def get_ready(settings: dict[str, Any]) -> None:
@@ -174,12 +170,12 @@ def _serve(first: bytes) -> int:
 
 def _offer_tools(
     request: dict[str, Any], module: types.ModuleType
-) -> bridge.Bridge | None:
+) -> host_tools.Bridge | None:
     if not request["tools"]:
         return None
-    way = bridge.Bridge(REQUEST_FD)
-    module.__dict__["tools"] = bridge.Tools(request["tools"], way)
-    module.__dict__["ToolError"] = bridge.ToolError
+    way = host_tools.Bridge(REQUEST_FD)
+    module.__dict__["tools"] = host_tools.Tools(request["tools"], way)
+    module.__dict__["ToolError"] = host_tools.ToolError
     return way
 
 
@@ -199,12 +195,12 @@ def _live(request: dict[str, Any]) -> int:
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
         first = os.read(REQUEST_FD, 1)
-        while first in (live.FORK, bridge.ANSWER):
-            if first == live.FORK:
-                _become_branch(live.fork(*live.receive_fork(REQUEST_FD)))
+        while first in (stateful.FORK, host_tools.ANSWER):
+            if first == stateful.FORK:
+                _become_branch(stateful.fork(*stateful.receive_fork(REQUEST_FD)))
             else:
                 # Nobody waits for it any more.
-                bridge.read_answer(REQUEST_FD, first)
+                host_tools.read_answer(REQUEST_FD, first)
             first = os.read(REQUEST_FD, 1)
         request = _read_request(first)
 
@@ -337,8 +333,8 @@ def _whole(program: Any, namespace: dict[str, Any]) -> Outcome:
 
 def _interruptible(program: Callable[[], Outcome]) -> Outcome:
     """Return how a program ends that SIGINT may interrupt anywhere."""
-    outcome: Outcome | None = live.interruptible(program)
-    return outcome or Outcome(1, _bare_error(KeyboardInterrupt()))
+    outcome: Outcome | None = stateful.interruptible(program)
+    return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
 
 
 def _reseed() -> None:
@@ -408,12 +404,12 @@ def _outcome(program: Callable[[], Any]) -> Outcome:
     try:
         value = program()
     except SystemExit as stop:
-        return _exit_outcome(stop.code)
+        return exit_outcome(stop.code)
     except BaseException as error:
         try:
-            return _error_outcome(error)
+            return error_outcome(error)
         except BaseException:
-            return Outcome(1, _bare_error(error))
+            return Outcome(1, bare_error(error))
     try:
         if displays.wanted(value):
             displays.save(value, _home)
@@ -423,39 +419,6 @@ def _outcome(program: Callable[[], Any]) -> Outcome:
         return Outcome(0, {"outcome": "ok", "value": values.report(value)})
     except BaseException:
         return Outcome(0, {"outcome": "ok", "value": {"type": values.type_name(value)}})
-
-
-def _exit_outcome(code: object) -> Outcome:
-    if code is None:
-        return Outcome(0, {"outcome": "exit"})
-    if isinstance(code, int):
-        fits = -_C_LONG <= code < _C_LONG
-        return Outcome(code & 0xFF if fits else 0xFF, {"outcome": "exit"})
-    print(code, file=sys.stderr)
-    return Outcome(1, {"outcome": "exit"})
-
-
-def _error_outcome(error: BaseException) -> Outcome:
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename != FILE_NAME:
-        frames = frames.tb_next
-    error.__traceback__ = frames
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    sys.stderr.write(text)
-    exception = {
-        "type": values.type_name(error),
-        "message": str(error)[:_MAX_TEXT],
-        "traceback": text[-_MAX_TEXT:],
-        "errno": error.errno if isinstance(error, OSError) else None,
-    }
-    return Outcome(1, {"outcome": "error", "exception": exception})
-
-
-def _bare_error(error: BaseException) -> dict[str, Any]:
-    """For an exception that cannot be shown: out of memory, a broken __str__."""
-    kind = type(error).__name__
-    exception = {"type": kind, "message": "", "traceback": "", "errno": None}
-    return {"outcome": "error", "exception": exception}
 
 
 def _finish() -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from . import signals
+from ..kernel import signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import stat
 import sys
 import time
 
-from . import signals
-from .descriptors import place, receive_fds
+from ..kernel import signals
+from ..kernel.descriptors import place, receive_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def fork_sibling() -> bool:
     Raises:
         OSError: The kernel refused.
     """
-    from . import linux
+    from ..kernel import linux
 
     parent = os.getppid()
     pid = linux.clone(linux.CLONE_PARENT)

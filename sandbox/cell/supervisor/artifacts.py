@@ -6,16 +6,16 @@ import os
 import time
 from binascii import crc32
 
+from ..wire.frames import COLLECT_SECONDS, MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, encode
+from .file_tree import MAX_LISTED, LeftOut, Tree
 from .files import ARTIFACTS
-from .frames import COLLECT_SECONDS, MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, encode
-from .steps import FileProblem, acting_as, open_file
-from .tree import MAX_LISTED, LeftOut, Tree
+from .path_steps import FileProblem, acting_as, open_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Tuple
 
-    from .host_channel import Channel
+    from ..wire.channel import Channel
 
     State = Tuple[int, int, int, int]
 

@@ -7,16 +7,17 @@ import os
 import select
 import socket
 
-from . import live, runner
-from .descriptors import send_fds
-from .frames import strict_json
+from ..kernel.descriptors import send_fds
+from ..program import main as runner
+from ..program import stateful
+from ..wire.frames import strict_json
 from .run import Child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .accounts import Accounts
+    from .accounting import Accounts
 
 
 _FORK_SECONDS = 30.0
@@ -77,7 +78,7 @@ class Branches:
         self._made += 1
         wanted = {
             "from": source.folder,
-            "to": f"{live.BRANCHES}/{self._made}",
+            "to": f"{stateful.BRANCHES}/{self._made}",
             "allow_threads": wish["allow_threads"],
         }
         child, pipes = open_pipes()
@@ -121,7 +122,7 @@ def _has_ended(pid: int) -> bool:
 def _ask(source: Child, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
     if not source.outbox.flush(_FORK_SECONDS):
         raise TimeoutError
-    os.write(source.request, live.FORK)
+    os.write(source.request, stateful.FORK)
     fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
     sock = socket.socket(fileno=source.request)
     try:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 
-from .bridge import ANSWER, MAX_CALL_BYTES
-from .frames import CALLS_AHEAD, encode
+from ..program.host_tools import ANSWER, MAX_CALL_BYTES
+from ..wire.frames import CALLS_AHEAD, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .host_channel import Channel
-    from .outbox import Outbox
+    from ..wire.channel import Channel
+    from .write_queue import Outbox
 
 
 _DIGITS = 8

@@ -14,12 +14,12 @@ import _socket
 import os
 import select
 
-from .frames import encode
+from ..wire.frames import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .frames import Frame
-    from .host_channel import Channel
+    from ..wire.channel import Channel
+    from ..wire.frames import Frame
 
 
 MAX_STREAMS = 128

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from .steps import MAX_DEPTH, FileProblem, open_folder
+from .path_steps import MAX_DEPTH, FileProblem, open_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import os
 import stat
 import time
 
-from .steps import (
+from .file_tree import MAX_LISTED, LeftOut, Tree
+from .path_steps import (
     DIRECTORY,
     FileProblem,
     acting_as,
@@ -23,7 +24,6 @@ from .steps import (
     reason_of,
     steps_of,
 )
-from .tree import MAX_LISTED, LeftOut, Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,10 +25,11 @@ import signal
 import sys
 import time
 
-from . import aliases, artifacts, confine, files, runner, signals
-from .accounts import Accounts
-from .branches import Branches, open_pipes
-from .frames import (
+from ..kernel import confine, signals
+from ..program import main as runner
+from ..wire import aliases
+from ..wire.channel import Channel, HostGone
+from ..wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
     Frame,
@@ -36,7 +37,9 @@ from .frames import (
     FrameError,
     encode,
 )
-from .host_channel import Channel, HostGone
+from . import artifacts, files
+from .accounting import Accounts
+from .branches import Branches, open_pipes
 from .run import Child, Run, drain
 
 TYPE_CHECKING = False
@@ -232,7 +235,7 @@ class Supervisor:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
-            from . import linux
+            from ..kernel import linux
 
             linux.prctl(linux.PR_SET_DUMPABLE, 0)
             # What this process no longer can give, no child can get.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from .frames import encode
+from ..wire.frames import encode
 
 _FLUSH_BYTES = 32 * 1024
 _FLUSH_SECONDS = 0.02

@@ -12,7 +12,7 @@ import os
 import stat
 from contextlib import contextmanager
 
-from .live import BRANCHES
+from ..program.stateful import BRANCHES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def acting_as(uid: int | None) -> Iterator[None]:
 def _ties() -> int | None:
     """Return what a change of user undoes: the signal of the launcher's death."""
     try:
-        from . import linux
+        from ..kernel import linux
 
         return linux.parent_death_signal()
     except (ImportError, OSError):
@@ -89,7 +89,7 @@ def _ties() -> int | None:
 def _tie(ties: int | None) -> None:
     if ties is None:
         return
-    from . import linux
+    from ..kernel import linux
 
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.prctl(linux.PR_SET_PDEATHSIG, ties)

@@ -8,22 +8,23 @@ import select
 import signal
 import time
 
-from . import runner, values
-from .accounts import Meter
+from ..program import main as runner
+from ..program import values
+from ..wire.frames import RUN_DEFAULTS, VERDICT_DEFAULTS, encode, unusual
+from .accounting import Meter
 from .call_relay import CallRelay, forget_calls
-from .frames import RUN_DEFAULTS, VERDICT_DEFAULTS, encode, unusual
-from .outbox import Outbox
-from .sink import Sink
+from .output_buffer import Sink
+from .write_queue import Outbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
     from typing import Any
 
-    from .accounts import Accounts
+    from ..wire.channel import Channel
+    from ..wire.frames import Frame
+    from .accounting import Accounts
     from .egress_relay import EgressRelay
-    from .frames import Frame
-    from .host_channel import Channel
 
 
 _MAX_RESULT_BYTES = values.MAX_RESULT_BYTES + 256 * 1024

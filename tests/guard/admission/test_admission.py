@@ -28,7 +28,7 @@ from toolcell.guard import (
     verify_audit,
 )
 
-from .guards import FREE, FakeClock, call, facts, refusal, spend
+from ...support.guard.builders import FREE, FakeClock, call, facts, refusal, spend
 
 pytestmark = pytest.mark.anyio
 

@@ -30,7 +30,7 @@ from toolcell.guard import (
     verify_audit,
 )
 
-from .guards import refusal
+from ...support.guard.builders import refusal
 
 pytestmark = pytest.mark.anyio
 

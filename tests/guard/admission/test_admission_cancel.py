@@ -13,8 +13,8 @@ import pytest
 
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog
 
-from .guard_stores import Gated
-from .guards import FREE, call, spend
+from ...support.guard.builders import FREE, call, spend
+from ...support.guard.store_table import Gated
 
 pytestmark = pytest.mark.anyio
 

@@ -18,13 +18,13 @@ import pytest
 
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, SQLiteStore, Store
-from toolcell.guard.store import Charge, Reservation
+from toolcell.guard.stores.base import Charge, Reservation
 
-from .conftest import run_apart
-from .guard_stores import StoreMaker, make_store
-from .guard_worker import PATIENCE
-from .guards import FREE, FakeClock, call, facts, in_threads
-from .redis_server import RedisServer
+from ...conftest import run_apart
+from ...support.guard.builders import FREE, FakeClock, call, facts, in_threads
+from ...support.guard.redis_server import RedisServer
+from ...support.guard.store_table import StoreMaker, make_store
+from ...support.guard.worker import PATIENCE
 
 __all__ = ["make_store"]
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ import pytest
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy
 
-from .guard_stores import Gated
-from .guards import call, facts, spend
+from ...support.guard.builders import call, facts, spend
+from ...support.guard.store_table import Gated
 
 pytestmark = pytest.mark.anyio
 TOO_DEAR = 2

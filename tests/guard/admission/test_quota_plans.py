@@ -9,10 +9,18 @@ import pytest
 
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, MemoryStore
-from toolcell.guard.store import LATE, Charge, Reservation
+from toolcell.guard.stores.base import LATE, Charge, Reservation
 
-from .conftest import run_apart
-from .guards import FREE, FakeClock, call, facts, in_threads, refusal, spend
+from ...conftest import run_apart
+from ...support.guard.builders import (
+    FREE,
+    FakeClock,
+    call,
+    facts,
+    in_threads,
+    refusal,
+    spend,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -9,11 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from .guard_crews import Burst, Crew, Processes, processes, tasks, threads
-from .guard_recount import check
-from .guard_rounds import Round
-from .guard_stores import SHARED, STORES, sizes, store_places
-from .guards import NOON
+from ...support.guard.builders import NOON
+from ...support.guard.contenders import (
+    Burst,
+    Crew,
+    Processes,
+    processes,
+    tasks,
+    threads,
+)
+from ...support.guard.linearizability import check
+from ...support.guard.random_rounds import Round
+from ...support.guard.store_table import SHARED, STORES, sizes, store_places
 
 SECOND = 1_000_000
 

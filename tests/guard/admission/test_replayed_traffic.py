@@ -14,10 +14,10 @@ import pytest
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, Store
 
-from .conftest import run_apart
-from .corpora import corpus_file
-from .guard_stores import store_makers
-from .guards import NOON, FakeClock, call, facts, in_threads
+from ...conftest import run_apart
+from ...support.corpora import corpus_file
+from ...support.guard.builders import NOON, FakeClock, call, facts, in_threads
+from ...support.guard.store_table import store_makers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
 

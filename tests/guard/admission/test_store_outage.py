@@ -15,12 +15,12 @@ import pytest
 
 from toolcell.core import ConfigError, GuardError, PolicyError, StoreUnavailableError
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, RedisStore, SQLiteStore
-from toolcell.guard.store import Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import Charge, Hit, Outcome, Reservation
 
-from .conftest import run_apart
-from .guard_worker import PATIENCE
-from .guards import FREE, call, facts, in_threads, spend
-from .redis_server import RedisServer
+from ...conftest import run_apart
+from ...support.guard.builders import FREE, call, facts, in_threads, spend
+from ...support.guard.redis_server import RedisServer
+from ...support.guard.worker import PATIENCE
 
 pytestmark = pytest.mark.anyio
 

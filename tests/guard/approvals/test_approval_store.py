@@ -21,7 +21,7 @@ from toolcell.guard import (
     Decision,
 )
 
-from .conftest import run_apart
+from ...conftest import run_apart
 
 pytestmark = pytest.mark.anyio
 

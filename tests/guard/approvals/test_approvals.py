@@ -11,12 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.core import (
-    AuditError,
-    ConfigError,
-    InvalidInputError,
-    ToolCall,
-)
+from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 from toolcell.guard import (
     Answer,
     ApprovalRequest,
@@ -31,7 +26,7 @@ from toolcell.guard import (
     verify_audit,
 )
 
-from .corpora import naughty_strings
+from ...support.corpora import naughty_strings
 
 pytestmark = pytest.mark.anyio
 

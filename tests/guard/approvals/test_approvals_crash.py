@@ -24,7 +24,7 @@ from toolcell.guard import (
     Reject,
 )
 
-from .processes import all_at_once, start
+from ...support.concurrent_processes import all_at_once, start
 
 pytestmark = pytest.mark.anyio
 

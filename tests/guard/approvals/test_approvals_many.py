@@ -18,7 +18,7 @@ from toolcell.guard import (
     Reject,
 )
 
-from .guards import FREE, call
+from ...support.guard.builders import FREE, call
 
 pytestmark = [pytest.mark.anyio, pytest.mark.finding("F5")]
 

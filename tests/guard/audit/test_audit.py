@@ -24,9 +24,9 @@ from toolcell.guard import (
     Redactor,
     verify_audit,
 )
-from toolcell.guard.audit_chain import EMPTY, LINE_BYTES, seal
+from toolcell.guard.audit.chain import EMPTY, LINE_BYTES, seal
 
-from .corpora import naughty_strings
+from ...support.corpora import naughty_strings
 
 KEY = b"0123456789abcdef"
 

@@ -16,7 +16,7 @@ import pytest
 
 from toolcell.core import AuditError
 from toolcell.guard import AuditLog, verify_audit
-from toolcell.guard import audit_file as audit_file_module
+from toolcell.guard.audit import file as audit_file_module
 
 WRITER = """
 import sys
@@ -145,7 +145,7 @@ def test_a_log_is_checked_between_two_writes(
 
     with AuditLog(path) as log:
         log.append("decision")
-    monkeypatch.setattr("toolcell.guard.audit_chain.fcntl.flock", flock)
+    monkeypatch.setattr("toolcell.guard.audit.chain.fcntl.flock", flock)
 
     assert verify_audit(path).ok
     assert steps == [fcntl.LOCK_SH, fcntl.LOCK_UN]

@@ -14,7 +14,7 @@ from pydantic import SecretBytes, SecretStr
 from toolcell.core import InvalidInputError
 from toolcell.guard import Redactor
 
-from .corpora import naughty_strings
+from ...support.corpora import naughty_strings
 
 redact = Redactor()
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"

@@ -20,16 +20,10 @@ from pydantic import BaseModel, Field
 
 from toolcell.core import PolicyError, ToolCall
 from toolcell.guard import ActionGuard, AgentPolicy
-from toolcell.tools import (
-    ConcurrentExecutor,
-    JSONSchemaTool,
-    Tool,
-    ToolRegistry,
-    tool,
-)
+from toolcell.tools import ConcurrentExecutor, JSONSchemaTool, Tool, ToolRegistry, tool
 
-from .conftest import run_apart
-from .guards import FREE, call
+from ...conftest import run_apart
+from ...support.guard.builders import FREE, call
 
 YES, NO, BOTH = frozenset([True]), frozenset([False]), frozenset([True, False])
 Possible = frozenset[bool]

@@ -12,8 +12,8 @@ import pytest
 from toolcell.core import PolicyError
 from toolcell.guard import ActionGuard, AgentPolicy, Condition
 
-from .corpora import records
-from .guards import FREE, call, refusal
+from ...support.corpora import records
+from ...support.guard.builders import FREE, call, refusal
 
 pytestmark = pytest.mark.anyio
 

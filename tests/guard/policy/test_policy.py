@@ -18,7 +18,7 @@ from toolcell.guard import (
     Rule,
 )
 
-from .guards import FREE, call, facts, refusal, spend
+from ...support.guard.builders import FREE, call, facts, refusal, spend
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from toolcell.guard import (
     watch_policies,
 )
 
-from .guards import FREE, call
+from ...support.guard.builders import FREE, call
 
 pytestmark = pytest.mark.anyio
 

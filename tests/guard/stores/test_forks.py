@@ -14,7 +14,7 @@ from toolcell.guard import verify_audit
 TAKEN_OVER = """
 import os, sys, threading
 from toolcell.guard import ApprovalStore, AuditLog
-from toolcell.guard.audit_file import AuditFile
+from toolcell.guard.audit.file import AuditFile
 
 kind, path = sys.argv[1:]
 if kind == "audit":

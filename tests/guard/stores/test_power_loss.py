@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from toolcell.guard import Store
-from toolcell.guard.store import Charge, Hit, Reservation
+from toolcell.guard.stores.base import Charge, Hit, Reservation
 
-from .conftest import run_apart
-from .guard_stores import sizes
-from .guard_worker import Place
-from .guards import FakeClock
-from .redis_server import RedisServer
+from ...conftest import run_apart
+from ...support.guard.builders import FakeClock
+from ...support.guard.redis_server import RedisServer
+from ...support.guard.store_table import sizes
+from ...support.guard.worker import Place
 
 HOUR = 3_600_000_000
 OPERATIONS = 24

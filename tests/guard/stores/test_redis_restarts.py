@@ -16,11 +16,11 @@ import pytest
 from toolcell.core import GuardDeniedError, GuardError
 from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, RedisStore
 
-from .conftest import run_apart
-from .guard_stores import sizes
-from .guard_worker import PATIENCE
-from .guards import call, impatient_threads, spend
-from .redis_server import RedisServer
+from ...conftest import run_apart
+from ...support.guard.builders import call, impatient_threads, spend
+from ...support.guard.redis_server import RedisServer
+from ...support.guard.store_table import sizes
+from ...support.guard.worker import PATIENCE
 
 LIMIT = 300
 THREADS = 4

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from toolcell.guard import Store
-from toolcell.guard.store import LATE, Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import LATE, Charge, Hit, Outcome, Reservation
 
-from .guard_stores import StoreMaker, make_store
-from .guards import FakeClock
+from ...support.guard.builders import FakeClock
+from ...support.guard.store_table import StoreMaker, make_store
 
 __all__ = ["make_store"]
 pytestmark = pytest.mark.anyio

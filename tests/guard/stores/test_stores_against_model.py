@@ -8,18 +8,14 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from toolcell.guard import Store
-from toolcell.guard.store import Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import Charge, Hit, Outcome, Reservation
 
-from .guard_recount import rate_room
-from .guard_stores import STORES, StoreMaker, sizes, store_makers
-from .guards import NOON, FakeClock
+from ...support.guard.builders import NOON, FakeClock
+from ...support.guard.linearizability import rate_room
+from ...support.guard.store_table import STORES, StoreMaker, sizes, store_makers
 
 SECOND = 1_000_000
 HITS = [

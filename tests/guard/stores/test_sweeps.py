@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from toolcell.guard import MemoryStore, SQLiteStore
-from toolcell.guard.store import LATE, Charge, Hit, Reservation
+from toolcell.guard.stores.base import LATE, Charge, Hit, Reservation
 
-from .guards import FakeClock
+from ...support.guard.builders import FakeClock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.finding("F9")]
 

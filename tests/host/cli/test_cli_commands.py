@@ -15,8 +15,8 @@ import pytest
 from toolcell.guard import AuditLog
 from toolcell.host import HostConfig, main
 
-from .cli import toolcell
-from .conftest import apart
+from ...conftest import apart
+from ...support.toolcell_command import toolcell
 
 SUM = '{"expression": "6 * 7"}'
 LIST_FILES = '{"command": "ls"}'

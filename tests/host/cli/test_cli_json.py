@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import typer
 
-from toolcell.host.commands import make_app
+from toolcell.host.cli.commands import make_app
 
-from .cli import toolcell
-from .test_host_cli import Command, Done, command
+from ...support.toolcell_command import toolcell
+from .test_cli_commands import Command, Done, command
 
 __all__ = ["command"]
 

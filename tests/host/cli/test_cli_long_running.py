@@ -15,8 +15,8 @@ import pytest
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 
-from .cli import TOOLCELL, toolcell
-from .terminal import Terminal
+from ...support.terminal import Terminal
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 CONFIG = """
 [sandbox]

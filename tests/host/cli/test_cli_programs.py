@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.host.programs import program_of
+from toolcell.host.cli.program_files import program_of
 from toolcell.sandbox import SandboxManager
 
-from .cli import TOOLCELL, toolcell
-from .conftest import BackendRow
-from .terminal import Terminal
+from ...conftest import BackendRow
+from ...support.terminal import Terminal
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 SUBPROCESS = ("--backend", "subprocess")
 TOLD = "import json, sys\nprint(json.dumps([sys.argv, __file__, sys.stdin.read()]))"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from toolcell.host.progress import progress
+from toolcell.host.terminal.progress import progress
 
 
 class Terminal(io.StringIO):

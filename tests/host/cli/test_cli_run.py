@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from .cli import TOOLCELL, toolcell
-from .conftest import BackendRow
+from ...conftest import BackendRow
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 SUBPROCESS = ("--backend", "subprocess")
 
@@ -214,7 +214,7 @@ def test_without_an_engine_its_sdk_is_not_loaded() -> None:
     loaded = re.findall(rb"\| +(\S+)$", done.stderr, re.M)
 
     assert done.returncode == 0
-    assert b"toolcell.sandbox.docker_backend" in loaded
+    assert b"toolcell.sandbox.backends.docker" in loaded
     assert b"docker" not in loaded
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .cli import TOOLCELL, toolcell
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 CONFIG = """
 [sandbox]

@@ -10,7 +10,7 @@ import pytest
 from toolcell.core import ConfigError
 from toolcell.host import HostConfig
 
-from .cli import toolcell
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.finding("N14")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .cli import toolcell
+from ...support.toolcell_command import toolcell
 
 GOOD = """
 [tools]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .cli import toolcell
-from .terminal import Terminal
+from ...support.terminal import Terminal
+from ...support.toolcell_command import toolcell
 
 REPL = ("repl", "--backend", "subprocess")
 

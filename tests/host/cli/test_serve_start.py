@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
-from toolcell.host import commands
+from toolcell.host.cli import commands
 
-from .cli import toolcell
-from .mcp_servers import CONFIG, http_process, written
-from .paths import ROOT
+from ...support.mcp.served_hosts import CONFIG, http_process, written
+from ...support.paths import ROOT
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.finding("N4")
 

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox import host_cgroups
+from toolcell.sandbox.machine import host_cgroups
 
-from .cli import TOOLCELL
+from ...support.toolcell_command import TOOLCELL
 
 # The signal reaches a thread beside the event loop's, which sleeps: as if it had come
 # right before the loop went to sleep, where nothing interrupts it.
 PROGRAM = """
 import os, signal, threading
 import anyio
-from toolcell.host.interrupts import Ended, run_async
+from toolcell.host.terminal.signals import Ended, run_async
 
 sleeping = threading.Event()
 main = threading.get_native_id()
@@ -115,7 +115,7 @@ from toolcell.host import main
 
 class Finder:
     def find_spec(self, name, *rest):
-        if name == "toolcell.host.commands":
+        if name == "toolcell.host.cli.commands":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())

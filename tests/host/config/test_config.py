@@ -8,10 +8,10 @@ import pytest
 
 from toolcell.core import ConfigError
 from toolcell.host import HostConfig
-from toolcell.host.secret import read_secret
+from toolcell.host.config.secrets import read_secret
 from toolcell.sandbox import SandboxConfig
 
-from . import config_reference
+from ...project import write_config_reference
 
 PASSWORD = "correct-horse-battery"
 
@@ -240,12 +240,14 @@ def test_a_variable_that_is_not_set_is_no_secret() -> None:
 
 
 def test_the_reference_is_current() -> None:
-    """Write it anew: .venv/bin/python tests/config_reference.py"""
-    assert config_reference.PAGE.read_text() == config_reference.render()
+    """Write it anew: .venv/bin/python tests/project/write_config_reference.py"""
+    assert write_config_reference.PAGE.read_text() == write_config_reference.render()
 
 
 def test_every_key_has_its_text() -> None:
-    rows = [line for line in config_reference.render().splitlines() if "| `" in line]
+    rows = [
+        line for line in write_config_reference.render().splitlines() if "| `" in line
+    ]
     silent = [row for row in rows if row.endswith("|  |")]
 
     assert len(rows) > 60

@@ -17,7 +17,7 @@ from toolcell.host import Host, HostConfig
 from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import CodeSessions, Progress, RunContext
 
-from .waiting import until
+from ...support.polling import until
 
 pytestmark = pytest.mark.anyio
 

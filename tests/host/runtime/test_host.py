@@ -16,7 +16,7 @@ from toolcell.guard import AgentPolicy, Approve, verify_audit
 from toolcell.host import Host, HostConfig
 from toolcell.tools import RunContext
 
-from .redis_server import RedisServer
+from ...support.guard.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.tools import RunContext
 
-from .cli import toolcell
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
 

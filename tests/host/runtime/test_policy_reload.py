@@ -15,14 +15,14 @@ from mcp import Client
 
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, watch_policies
-from toolcell.guard.rules import CompiledPolicy
+from toolcell.guard.admission.compiled_policy import CompiledPolicy
 from toolcell.host import Host, HostConfig
-from toolcell.host.policy_reload import PolicyReload
-from toolcell.host.tokens import TokenStore
+from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.runtime.policy_reload import PolicyReload
 
-from .cli import TOOLCELL
-from .guards import FREE, call
-from .mcp_servers import CONFIG, SUM, http_client, http_process, written
+from ...support.guard.builders import FREE, call
+from ...support.mcp.served_hosts import CONFIG, SUM, http_client, http_process, written
+from ...support.toolcell_command import TOOLCELL
 
 pytestmark = pytest.mark.anyio
 

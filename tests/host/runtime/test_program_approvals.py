@@ -14,7 +14,7 @@ from toolcell.guard import Approve, Reject
 from toolcell.host import Host
 from toolcell.tools import RunContext, Tool, tool
 
-from .mcp_servers import (
+from ...support.mcp.served_hosts import (
     LEGACY,
     MODES,
     WITH_CODE,

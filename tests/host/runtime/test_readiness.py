@@ -16,12 +16,12 @@ import pytest
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.host import Host
-from toolcell.host.mcp_http import HttpServer
+from toolcell.host.mcp_http.server import HttpServer
 from toolcell.sandbox import SandboxManager
 
-from .conftest import DOCKER, ENGINE_SOCKET, BackendRow, missing, why_no_docker
-from .mcp_servers import CONFIG, WITH_CODE, http_served, written
-from .redis_server import RedisServer
+from ...conftest import DOCKER, ENGINE_SOCKET, BackendRow, missing, why_no_docker
+from ...support.guard.redis_server import RedisServer
+from ...support.mcp.served_hosts import CONFIG, WITH_CODE, http_served, written
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ Look = Callable[[], Awaitable[tuple[int, Any]]]
 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolcell.host.readiness.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("toolcell.host.runtime.readiness.FRESH_SECONDS", 0.0)
 
 
 @asynccontextmanager
@@ -148,7 +148,7 @@ async def test_an_engine_that_went_away_is_told(tmp_path: Path) -> None:
 async def test_answers_are_kept_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.host.readiness.FRESH_SECONDS", 3_600.0)
+    monkeypatch.setattr("toolcell.host.runtime.readiness.FRESH_SECONDS", 3_600.0)
     async with http_served(tmp_path) as server, looking(server) as look:
         before = await look()
         with closing(sqlite3.connect(tmp_path / "state" / "guard.db")) as other:

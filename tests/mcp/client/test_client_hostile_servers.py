@@ -26,11 +26,11 @@ from toolcell.tools import (
     tool,
 )
 
-from .corpora import naughty_strings
-from .executor_tools import call, executor
-from .mcp_peers import SERVER, Scripted, definition, processes_of
-from .process_tree import alive
-from .waiting import until
+from ...support.corpora import naughty_strings
+from ...support.mcp.servers import SERVER, Scripted, definition, processes_of
+from ...support.polling import until
+from ...support.process_tree import alive
+from ...support.sample_tools import call, executor
 
 pytestmark = pytest.mark.anyio
 

@@ -17,9 +17,9 @@ import pytest
 from toolcell.core import ConfigError, ToolExecutionError, ToolResult
 from toolcell.tools import MCPEndpoint, MCPToolset
 
-from .executor_tools import call, executor
-from .mcp_peers import definition
-from .waiting import until
+from ...support.mcp.servers import definition
+from ...support.polling import until
+from ...support.sample_tools import call, executor
 
 pytestmark = pytest.mark.anyio
 

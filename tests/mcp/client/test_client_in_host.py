@@ -14,9 +14,9 @@ from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.tools import MCPDefinition, MCPPins
 
-from .cli import toolcell
-from .mcp_peers import SERVER, Scripted, definition, processes_of
-from .paths import ROOT
+from ...support.mcp.servers import SERVER, Scripted, definition, processes_of
+from ...support.paths import ROOT
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
 SECRET = "correct-horse-battery"

@@ -22,9 +22,9 @@ from toolcell.tools import (
     RunContext,
 )
 
-from .conftest import missing
-from .executor_tools import PATIENCE, call, executor
-from .node_tools import NotInstalledError, node, node_folder
+from ...conftest import missing
+from ...support.cells.npm_programs import NotInstalledError, node, node_folder
+from ...support.sample_tools import PATIENCE, call, executor
 
 # The first test may wait for npm.
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]

@@ -14,12 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.core import (
-    ConfigError,
-    InvalidInputError,
-    ToolExecutionError,
-    ToolResult,
-)
+from toolcell.core import ConfigError, InvalidInputError, ToolExecutionError, ToolResult
 from toolcell.guard import ActionGuard, AgentPolicy
 from toolcell.tools import (
     ConcurrentExecutor,
@@ -33,10 +28,10 @@ from toolcell.tools import (
     ToolRegistry,
 )
 
-from .executor_tools import call, executor
-from .mcp_peers import Scripted, definition, processes_of
-from .process_tree import alive
-from .waiting import until
+from ...support.mcp.servers import Scripted, definition, processes_of
+from ...support.polling import until
+from ...support.process_tree import alive
+from ...support.sample_tools import call, executor
 
 pytestmark = pytest.mark.anyio
 

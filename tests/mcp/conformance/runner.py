@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .cli import TOOLCELL
-from .node_tools import NotInstalledError, node, node_folder
+from ...support.cells.npm_programs import NotInstalledError, node, node_folder
+from ...support.toolcell_command import TOOLCELL
 
-HERE = Path(__file__).with_name("conformance")
+HERE = Path(__file__).parent
 CONFIG = HERE / "toolcell.toml"
 EXPECTED = HERE / "expected_failures.yml"
-CLIENT = Path(__file__).with_name("conformance_client.py")
+CLIENT = Path(__file__).with_name("client.py")
 CLIENT_SCENARIOS = (
     "initialize",
     "tools_call",

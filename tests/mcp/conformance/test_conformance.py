@@ -10,8 +10,8 @@ import sys
 import pytest
 import yaml
 
-from .conformance_run import EXIT_NOT_INSTALLED, EXPECTED, HERE
-from .conftest import missing
+from ...conftest import missing
+from .runner import EXIT_NOT_INSTALLED, EXPECTED, HERE
 
 LONGEST = {"server": 18, "client": 2}
 """What the list of expected failures held when it was begun."""

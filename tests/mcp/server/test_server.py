@@ -13,7 +13,15 @@ from typing_extensions import TypedDict
 
 from toolcell.tools import tool
 
-from .mcp_servers import CONFIG, MODERN, MODES, SUM, client_of, said, served
+from ...support.mcp.served_hosts import (
+    CONFIG,
+    MODERN,
+    MODES,
+    SUM,
+    client_of,
+    said,
+    served,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("mode", MODES)]
 

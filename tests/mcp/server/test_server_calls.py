@@ -22,7 +22,7 @@ from mcp_types import (
 from toolcell.guard import Approve
 from toolcell.tools import ToolContext, tool
 
-from .mcp_servers import (
+from ...support.mcp.served_hosts import (
     CONFIG,
     LEGACY,
     MODERN,
@@ -124,7 +124,7 @@ async def test_progress_comes_in_order_before_the_result(
 async def test_a_silent_call_gives_signs_of_life(
     tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.host.mcp_progress.PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr("toolcell.host.mcp_server.progress.PERIOD_SECONDS", 0.01)
     hanging, seen = Hanging(), []
 
     async def on_progress(progress: float, total: Any, message: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from .cli import toolcell
-from .footprint import owner_of
-from .mcp_servers import (
+from ...security.test_persistence import groups_of
+from ...support.cells.leak_check import owner_of
+from ...support.mcp.served_hosts import (
     MODERN,
     WITH_CODE,
     http_client,
@@ -20,8 +20,8 @@ from .mcp_servers import (
     said,
     written,
 )
-from .process_tree import below, runs
-from .test_attacks_persistence import groups_of
+from ...support.process_tree import below, runs
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
 

@@ -18,11 +18,11 @@ from mcp.server.auth.provider import AccessToken
 
 from toolcell.core import ConfigError
 from toolcell.host import HostConfig
-from toolcell.host.mcp_http import HttpServer
-from toolcell.host.tokens import TokenStore
+from toolcell.host.mcp_http.server import HttpServer
+from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.tools import ToolContext, tool
 
-from .mcp_servers import (
+from ...support.mcp.served_hosts import (
     CONFIG,
     INITIALIZE,
     LEGACY,

@@ -16,13 +16,14 @@ from anyio.abc import SocketStream
 from mcp.server.auth.provider import AccessToken
 
 from toolcell.core import ConfigError, read_json
-from toolcell.host import Host, mcp_doors
-from toolcell.host.mcp_auth import Verified
-from toolcell.host.mcp_http import HttpServer
-from toolcell.host.mcp_shares import Shares, TooManyError
+from toolcell.host import Host
+from toolcell.host.mcp_http import middleware
+from toolcell.host.mcp_http.agent_shares import Shares, TooManyError
+from toolcell.host.mcp_http.auth import Verified
+from toolcell.host.mcp_http.server import HttpServer
 from toolcell.tools import ToolContext, tool
 
-from .mcp_servers import (
+from ...support.mcp.served_hosts import (
     CONFIG,
     INITIALIZE,
     MODERN,
@@ -110,7 +111,7 @@ async def test_a_body_is_counted_as_it_comes(tmp_path: Path) -> None:
 async def test_a_body_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_doors, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(middleware, "BODY_SECONDS", 0.05)
     secret = make_token(tmp_path)
     async with http_served(tmp_path) as server:
         assert await answered(server, head(secret, 100) + "{") == 408
@@ -163,7 +164,7 @@ async def test_a_body_of_many_values_is_refused_unread(
         read.append(len(text))
         return read_json(text)
 
-    monkeypatch.setattr("toolcell.host.json_rpc.read_json", seen)
+    monkeypatch.setattr("toolcell.host.mcp_server.json_rpc.read_json", seen)
     secret = make_token(tmp_path)
     ping = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": []}}
     async with http_served(tmp_path) as server, httpx2.AsyncClient() as http:
@@ -306,7 +307,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
     """Nor is what comes, drop by drop, after an answer."""
-    monkeypatch.setattr("toolcell.host.mcp_connections.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("toolcell.host.mcp_http.connections.HEAD_SECONDS", 0.5)
     async with http_served(tmp_path) as server:
         port = server.url.removesuffix("/mcp").rpartition(":")[2]
         text = begun.replace("{port}", port)

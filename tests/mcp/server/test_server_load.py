@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 import pytest
 
-from .conftest import BackendRow
-from .footprint import at_rest, resident_mb
-from .mcp_servers import (
+from ...conftest import BackendRow
+from ...support.cells.leak_check import at_rest, resident_mb
+from ...support.mcp.served_hosts import (
     LEGACY,
     MODERN,
     SUM,

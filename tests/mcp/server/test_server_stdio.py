@@ -14,11 +14,10 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from toolcell.core import ConfigError
-from toolcell.host.serve_cli import serve
+from toolcell.host.cli.serve import serve
 
-from .cli import TOOLCELL, toolcell
-from .conftest import apart
-from .mcp_servers import (
+from ...conftest import apart
+from ...support.mcp.served_hosts import (
     CONFIG,
     INITIALIZE,
     MODES,
@@ -30,6 +29,7 @@ from .mcp_servers import (
     served,
     written,
 )
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 pytestmark = pytest.mark.anyio
 

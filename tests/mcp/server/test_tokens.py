@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
-from toolcell.host.tokens import TokenStore
+from toolcell.host.mcp_http.tokens import TokenStore
 
-from .cli import toolcell
-from .mcp_servers import CONFIG, written
+from ...support.mcp.served_hosts import CONFIG, written
+from ...support.toolcell_command import toolcell
 
 
 def test_a_token_is_found_until_its_end(tmp_path: Path) -> None:

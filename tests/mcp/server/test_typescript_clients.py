@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from .cli import TOOLCELL
-from .conftest import missing
-from .mcp_servers import CONFIG, written
-from .node_tools import NotInstalledError, node, node_folder
+from ...conftest import missing
+from ...support.cells.npm_programs import NotInstalledError, node, node_folder
+from ...support.mcp.served_hosts import CONFIG, written
+from ...support.toolcell_command import TOOLCELL
 
 pytestmark = pytest.mark.finding("N1")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox import bundle
+from toolcell.sandbox.backends import cell_bundle
 
-from .paths import ROOT
+from ...support.paths import ROOT
 
 
 def test_the_bundle_names_every_module_of_a_cell() -> None:
@@ -23,7 +23,7 @@ def test_the_bundle_names_every_module_of_a_cell() -> None:
         for part in parts
     }
 
-    assert bundle.module_files().keys() == names
+    assert cell_bundle.module_files().keys() == names
     assert len(names) > 25
 
 
@@ -44,8 +44,8 @@ def test_a_module_of_a_package_of_the_bundle_is_imported(
         path.write_text(text)
     monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
     done = subprocess.run(
-        bundle.command(sys.executable, "start"),
-        input=bundle.bundle.__wrapped__(),
+        cell_bundle.command(sys.executable, "start"),
+        input=cell_bundle.bundle.__wrapped__(),
         capture_output=True,
         timeout=60,
         check=False,

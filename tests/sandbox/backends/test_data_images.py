@@ -28,8 +28,8 @@ from toolcell.sandbox import (
     pull_image,
 )
 
-from .cli import toolcell
-from .conftest import DOCKER, IMAGE, SUBPROCESS, missing, run_apart, why_no_docker
+from ...conftest import DOCKER, IMAGE, SUBPROCESS, missing, run_apart, why_no_docker
+from ...support.toolcell_command import toolcell
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 

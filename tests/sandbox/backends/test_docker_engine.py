@@ -14,11 +14,12 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
-from toolcell.sandbox import Network, SandboxManager, build_image, owner
-from toolcell.sandbox.docker_profile import OWNER_LABEL
+from toolcell.sandbox import Network, SandboxManager, build_image
+from toolcell.sandbox.backends.container_spec import OWNER_LABEL
+from toolcell.sandbox.machine import process_identity
 
-from .conftest import DOCKER, ENGINE_SOCKET, IMAGE, missing, why_no_docker
-from .web_server import serving
+from ...conftest import DOCKER, ENGINE_SOCKET, IMAGE, missing, why_no_docker
+from ...support.cells.web_server import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -123,7 +124,7 @@ async def test_an_engine_that_goes_away_loses_the_cell(engine: Any) -> None:
 
 async def no_containers(engine: Any) -> None:
     """Wait until no container of ours is left; the engine removes them itself."""
-    ours = {"label": f"{OWNER_LABEL}={owner.this_process()}"}
+    ours = {"label": f"{OWNER_LABEL}={process_identity.this_process()}"}
     with anyio.fail_after(20):
         while engine.api.containers(all=True, filters=ours):
             await anyio.sleep(0.05)

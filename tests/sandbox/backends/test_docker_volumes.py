@@ -11,9 +11,9 @@ import pytest
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, Mount, SandboxManager
-from toolcell.sandbox.docker_volumes import covers
+from toolcell.sandbox.backends.docker_volumes import covers
 
-from .conftest import IMAGE, BackendRow
+from ...conftest import IMAGE, BackendRow
 
 VOLUMES = ["/data", "/var//lib/deep/er", "/work", "/work/inner", "/tmp", "/dev/shm/x"]
 

@@ -13,18 +13,15 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import (
-    SandboxConfig,
-    SandboxManager,
-    clean,
-    docker_backend,
-    engine,
-    examine,
-    runtime_probe,
+from toolcell.sandbox import SandboxConfig, SandboxManager, clean, examine
+from toolcell.sandbox.backends import (
+    docker,
+    docker_engine,
+    limit_probe,
 )
 
-from .engine_stand_in import engine as stand_in
-from .waiting import until
+from ...support.cells.engine_stand_in import engine
+from ...support.polling import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.finding("F7")]
 
@@ -36,13 +33,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait half a second where five are right."""
     import docker.utils  # noqa: F401 - takes time itself
 
-    monkeypatch.setattr(engine, "QUICK_SECONDS", 0.5)
+    monkeypatch.setattr(docker_engine, "QUICK_SECONDS", 0.5)
 
 
 @pytest.fixture(autouse=True)
 def known_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no cells to see what holds."""
-    monkeypatch.setattr(runtime_probe, "recall", lambda _: runtime_probe.Held())
+    monkeypatch.setattr(limit_probe, "recall", lambda _: limit_probe.Held())
 
 
 @contextmanager
@@ -55,7 +52,7 @@ def prompt(seconds: float) -> Iterator[None]:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_silent_engine_is_given_up(tmp_path: Path) -> None:
-    async with stand_in(tmp_path, EVERYWHERE) as server:
+    async with engine(tmp_path, EVERYWHERE) as server:
         with (
             prompt(4),
             pytest.raises(SandboxUnavailableError, match="has not answered"),
@@ -68,7 +65,7 @@ async def test_a_silent_engine_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("impatient")
 async def test_auto_falls_back_from_a_silent_engine_and_says_so(tmp_path: Path) -> None:
-    async with stand_in(tmp_path, EVERYWHERE) as server:
+    async with engine(tmp_path, EVERYWHERE) as server:
         config = SandboxConfig(docker_host=server.address)
         async with SandboxManager(config) as manager:
             assert "has not answered" in manager.notices[0]
@@ -79,7 +76,7 @@ async def test_auto_falls_back_from_a_silent_engine_and_says_so(tmp_path: Path) 
 async def test_who_is_cancelled_does_not_wait_for_a_silent_engine(
     tmp_path: Path, place: str
 ) -> None:
-    async with stand_in(tmp_path, place) as server:
+    async with engine(tmp_path, place) as server:
         config = SandboxConfig(backend="docker", docker_host=server.address)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(SandboxManager(config).__aenter__)
@@ -90,7 +87,7 @@ async def test_who_is_cancelled_does_not_wait_for_a_silent_engine(
 
 
 async def test_a_cell_that_is_made_for_nobody_is_removed(tmp_path: Path) -> None:
-    async with stand_in(tmp_path, "/containers/create") as server:
+    async with engine(tmp_path, "/containers/create") as server:
         config = SandboxConfig(backend="docker", docker_host=server.address)
         async with SandboxManager(config) as manager:
             async with anyio.create_task_group() as tasks:
@@ -107,12 +104,12 @@ async def test_a_cell_that_is_made_for_nobody_is_removed(tmp_path: Path) -> None
 async def test_an_engine_that_fell_silent_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stand_in(tmp_path) as server:
+    async with engine(tmp_path) as server:
         config = SandboxConfig(backend="docker", docker_host=server.address)
         async with SandboxManager(config) as manager:
             await manager.check()
             server.silent_at = (EVERYWHERE,)
-            monkeypatch.setattr(engine, "QUICK_SECONDS", 0.1)
+            monkeypatch.setattr(docker_engine, "QUICK_SECONDS", 0.1)
             with pytest.raises(SandboxUnavailableError, match="has not answered"):
                 await manager.check()
 
@@ -120,14 +117,14 @@ async def test_an_engine_that_fell_silent_is_noticed(
 async def test_a_container_that_is_not_removed_is_given_up_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(docker_backend, "_REMOVE_SECONDS", 0.1)
-    async with stand_in(tmp_path, "/containers/made") as server:
-        backend = docker_backend.DockerBackend(
+    monkeypatch.setattr(docker, "_REMOVE_SECONDS", 0.1)
+    async with engine(tmp_path, "/containers/made") as server:
+        backend = docker.DockerBackend(
             SandboxConfig(backend="docker", docker_host=server.address)
         )
         await backend.start()
         with prompt(5):
-            await docker_backend.ContainerProcess(backend, "made").kill()
+            await docker.ContainerProcess(backend, "made").kill()
         await backend.close()
 
     assert "the cell made is lost" in caplog.text
@@ -135,7 +132,7 @@ async def test_a_container_that_is_not_removed_is_given_up_and_said(
 
 @pytest.mark.usefixtures("impatient")
 async def test_doctor_and_clean_pass_a_silent_engine_over(tmp_path: Path) -> None:
-    async with stand_in(tmp_path, EVERYWHERE) as server:
+    async with engine(tmp_path, EVERYWHERE) as server:
         report = await examine(SandboxConfig(docker_host=server.address))
         assert isinstance((await clean(server.address)).removed, tuple)
 
@@ -145,7 +142,7 @@ async def test_doctor_and_clean_pass_a_silent_engine_over(tmp_path: Path) -> Non
 
 async def test_doctor_ends_on_a_signal_while_it_waits(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "toolcell"), "doctor"]
-    async with stand_in(tmp_path, EVERYWHERE) as server:
+    async with engine(tmp_path, EVERYWHERE) as server:
         with subprocess.Popen(
             command,
             env={"PATH": "/usr/bin:/bin", "DOCKER_HOST": server.address},

@@ -14,12 +14,13 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.sandbox import SandboxManager, host_cgroups, owner
-from toolcell.sandbox.docker_profile import OWNER_LABEL
+from toolcell.sandbox import SandboxManager
+from toolcell.sandbox.backends.container_spec import OWNER_LABEL
+from toolcell.sandbox.machine import host_cgroups, process_identity
 
-from .conftest import SUBPROCESS, BackendRow
-from .process_tree import alive, below, children, runs
-from .waiting import until
+from ...conftest import SUBPROCESS, BackendRow
+from ...support.polling import until
+from ...support.process_tree import alive, below, children, runs
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +80,7 @@ async def test_cells_end_with_a_host_that_forked(backend: BackendRow) -> None:
 
     client = docker.from_env()
     with forked_host(backend, "Python") as host:
-        name = f"{host.pid}-{owner.start_time(host.pid)}"
+        name = f"{host.pid}-{process_identity.start_time(host.pid)}"
         assert containers_of(client.api, name)
         host.kill()
         await until(lambda: not containers_of(client.api, name))

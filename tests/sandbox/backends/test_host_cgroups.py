@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.sandbox import SandboxManager, host_cgroups, owner
-from toolcell.sandbox.cell.cgroups import CellGroup
+from toolcell.sandbox import SandboxManager
+from toolcell.sandbox.cell.launcher.cgroups import CellGroup
+from toolcell.sandbox.machine import host_cgroups, process_identity
 
-from .conftest import SUBPROCESS, missing
+from ...conftest import SUBPROCESS, missing
 
 
 def made() -> dict[str, str]:
@@ -74,7 +75,9 @@ def test_a_group_that_is_half_made_is_taken_back(
 def test_the_sweep_takes_only_groups_whose_owner_can_be_seen_to_be_dead() -> None:
     ours = made()
     place = str(Path(next(iter(ours.values()))).parent)
-    elsewhere = f"{host_cgroups.PREFIX}{owner.pid_namespace() + 1}-999999-1-0"
+    elsewhere = (
+        f"{host_cgroups.PREFIX}{process_identity.pid_namespace() + 1}-999999-1-0"
+    )
     dead = f"{host_cgroups.name_of('999999-1')}-0"
     try:
         for name in (elsewhere, dead):

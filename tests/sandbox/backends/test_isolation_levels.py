@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from .cli import TOOLCELL
-from .conftest import missing
+from ...conftest import missing
+from ...support.toolcell_command import TOOLCELL
 
 ORDINARY_USER = 65_534
 SYSTEM_PYTHON = "/usr/bin/python3"

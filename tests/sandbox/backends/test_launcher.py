@@ -14,12 +14,13 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxManager, launcher
-from toolcell.sandbox import pool as pool_module
+from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox.backends import launcher
+from toolcell.sandbox.scheduling import pool
 
-from .conftest import SUBPROCESS
-from .process_tree import alive, children
-from .waiting import until
+from ...conftest import SUBPROCESS
+from ...support.polling import until
+from ...support.process_tree import alive, children
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +147,7 @@ async def test_a_want_of_descriptors_costs_one_run(
 async def test_the_pool_outlives_a_want_of_descriptors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pool_module, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(pool, "_RETRY_SECONDS", 0.01)
     async with SandboxManager(SUBPROCESS.config(pool=1)) as manager:
         receive_without_room(monkeypatch, 3)
         await until(lambda: manager.pool_stats().ready == 1)

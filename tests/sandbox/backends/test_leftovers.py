@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import clean, host_cgroups, owner
-from toolcell.sandbox.cell.cgroups import GroupMaker
-from toolcell.sandbox.docker_hosts import HostsFile
+from toolcell.sandbox import clean
+from toolcell.sandbox.backends.docker_hosts import HostsFile
+from toolcell.sandbox.cell.launcher.cgroups import GroupMaker
+from toolcell.sandbox.machine import host_cgroups, process_identity
 
-from .conftest import missing
-from .frozen import frozen
+from ...conftest import missing
+from ...support.frozen import frozen
 from .test_host_cgroups import made
 
 DEAD = f"{host_cgroups.name_of('999999-1')}-0"
@@ -175,7 +176,8 @@ async def test_folders_of_the_living_stay_whatever_they_are_called(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # Random names of folders hold underscores, too.
     living = [
-        tmp_path / f"toolcell_{owner.this_process()}_{name}" for name in ("a", "b_c_")
+        tmp_path / f"toolcell_{process_identity.this_process()}_{name}"
+        for name in ("a", "b_c_")
     ]
     dead = [tmp_path / f"toolcell_999999-1_{name}" for name in ("a", "b_c_")]
     for folder in (*living, *dead):

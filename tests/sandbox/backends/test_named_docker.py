@@ -14,8 +14,8 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.host import Host
 from toolcell.sandbox import SandboxConfig, SandboxManager, examine, run
 
-from .cli import TOOLCELL, toolcell
-from .conftest import apart, missing, why_no_docker
+from ...conftest import apart, missing, why_no_docker
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 pytestmark = [pytest.mark.anyio, pytest.mark.finding("N3")]
 

@@ -1,6 +1,6 @@
 """The filter of system calls, run by hand: what it answers, for both machines.
 
-What a kernel makes of it is in tests/test_attacks_arguments.py.
+What a kernel makes of it is in tests/security/kernel/test_call_arguments.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from toolcell.sandbox.cell.seccomp import RULES, allowed_calls, bpf_program
+from toolcell.sandbox.cell.kernel.seccomp import RULES, allowed_calls, bpf_program
 
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, host_cgroups
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+from toolcell.sandbox.machine import host_cgroups
 
 pytestmark = pytest.mark.anyio
 

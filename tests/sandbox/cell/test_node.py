@@ -20,12 +20,12 @@ from toolcell.sandbox import (
     SandboxConfig,
     SandboxManager,
     Stdout,
-    host_cgroups,
 )
+from toolcell.sandbox.machine import host_cgroups
 
-from .cli import toolcell
-from .conftest import SUBPROCESS, BackendRow
-from .node_cells import node, options
+from ...conftest import SUBPROCESS, BackendRow
+from ...support.cells.node_cells import node, options
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from toolcell.sandbox import Limits, SandboxManager
-from toolcell.sandbox.docker_hosts import HostsFile
+from toolcell.sandbox.backends.docker_hosts import HostsFile
 
-from .conftest import SUBPROCESS, BackendRow, run_apart
+from ...conftest import SUBPROCESS, BackendRow, run_apart
 
 pytestmark = pytest.mark.anyio
 

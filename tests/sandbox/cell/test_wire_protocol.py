@@ -17,20 +17,20 @@ import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.sandbox import ExecutionResult, Limits, SandboxManager
-from toolcell.sandbox.backend import CellTraits
-from toolcell.sandbox.cell.frames import (
+from toolcell.sandbox.cell.supervisor.output_buffer import Sink
+from toolcell.sandbox.cell.wire.frames import (
     MAX_HEADER_BYTES,
     FrameDecoder,
     FrameError,
     encode,
     strict_json,
 )
-from toolcell.sandbox.cell.sink import Sink
-from toolcell.sandbox.cell_client import Cell, Program
-from toolcell.sandbox.channel import Channel, StreamSplitter
-from toolcell.sandbox.verdict import RunReport
+from toolcell.sandbox.client.backend import CellTraits
+from toolcell.sandbox.client.cell import Cell, Program
+from toolcell.sandbox.client.channel import Channel, StreamSplitter
+from toolcell.sandbox.client.run_report import RunReport
 
-from .conftest import SUBPROCESS
+from ...conftest import SUBPROCESS
 
 pytestmark = pytest.mark.anyio
 

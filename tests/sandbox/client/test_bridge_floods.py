@@ -9,9 +9,9 @@ import pytest
 
 from toolcell.core import count_values
 from toolcell.sandbox import HostCalls, Limits, SandboxManager
-from toolcell.sandbox import call_server as server_module
-from toolcell.sandbox.call_server import CallServer
-from toolcell.sandbox.cell.frames import strict_json
+from toolcell.sandbox.cell.wire.frames import strict_json
+from toolcell.sandbox.client import host_calls
+from toolcell.sandbox.client.host_calls import CallServer
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ async def test_a_call_of_too_many_values_is_answered_unread(
         read.append(len(text))
         return strict_json(text)
 
-    monkeypatch.setattr("toolcell.sandbox.call_server.strict_json", seen)
+    monkeypatch.setattr("toolcell.sandbox.client.host_calls.strict_json", seen)
     calls = HostCalls(names=("count",), handler=count)
     code = f"""{TRY}
 many = [[]] * 100_000, ["x"] * 100_000, [0] * 20_000, "a,b" * 100_000
@@ -118,7 +118,7 @@ def test_values_are_counted_as_they_would_be_read(value: Any, least: int) -> Non
 def test_what_is_in_a_text_is_no_value() -> None:
     text = json.dumps({"csv": '1,2,"3"\\\n' * 100_000}).encode()
 
-    assert count_values(text, server_module.MAX_CALL_VALUES) < 10
+    assert count_values(text, host_calls.MAX_CALL_VALUES) < 10
 
 
 def test_as_many_values_as_may_be_are_counted_exactly() -> None:

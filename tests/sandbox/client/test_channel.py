@@ -10,10 +10,10 @@ import anyio.lowlevel
 import pytest
 
 from toolcell.core import CellLostError
-from toolcell.sandbox.cell.egress_relay import WINDOW_BYTES
-from toolcell.sandbox.cell.frames import FrameDecoder, FrameError, encode
-from toolcell.sandbox.channel import Channel
-from toolcell.sandbox.egress_stream import CellStream
+from toolcell.sandbox.cell.supervisor.egress_relay import WINDOW_BYTES
+from toolcell.sandbox.cell.wire.frames import FrameDecoder, FrameError, encode
+from toolcell.sandbox.client.channel import Channel
+from toolcell.sandbox.network.stream import CellStream
 
 pytestmark = pytest.mark.anyio
 LARGE = 4_000_000
@@ -128,7 +128,7 @@ async def test_who_sends_to_nobody_hears_it() -> None:
 async def test_who_takes_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.channel._UNREAD_SECONDS", 0.05)
+    monkeypatch.setattr("toolcell.sandbox.client.channel._UNREAD_SECONDS", 0.05)
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     with theirs:
@@ -144,7 +144,7 @@ async def test_who_takes_nothing_is_not_waited_for(
 async def test_who_takes_a_little_at_a_time_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.channel._UNREAD_SECONDS", 5.0)
+    monkeypatch.setattr("toolcell.sandbox.client.channel._UNREAD_SECONDS", 5.0)
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     channel = Channel(ours)

@@ -110,7 +110,7 @@ async def test_a_download_that_is_cancelled_leaves_nothing(
 
     async with sandbox.session() as session:
         await made(session, "some", "open('a', 'w').write('x' * 10_000_000)")
-        monkeypatch.setattr("toolcell.sandbox.download._put", put)
+        monkeypatch.setattr("toolcell.sandbox.client.download._put", put)
         with pytest.raises(CellLostError):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.download, target, "some")

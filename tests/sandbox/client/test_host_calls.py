@@ -126,7 +126,7 @@ async def test_what_is_no_json_comes_back_as_an_error(sandbox: SandboxManager) -
 async def test_calls_and_answers_are_limited_in_size(
     sandbox: SandboxManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolcell.sandbox.call_server.MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("toolcell.sandbox.client.host_calls.MAX_ANSWER_BYTES", 1000)
     code = (
         "said = []\n"
         "for text in 'x' * 2**20, 'x' * 1000, 'x':\n"

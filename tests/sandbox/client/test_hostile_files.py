@@ -12,9 +12,9 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Stdout
-from toolcell.sandbox.cell.files import serve
+from toolcell.sandbox.cell.supervisor.files import serve
 
-from .conftest import BackendRow
+from ...conftest import BackendRow
 
 pytestmark = pytest.mark.anyio
 

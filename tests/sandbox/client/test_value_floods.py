@@ -9,12 +9,12 @@ import anyio.lowlevel
 import pytest
 
 from toolcell.sandbox import Described, SandboxManager
-from toolcell.sandbox.cell.frames import strict_json
-from toolcell.sandbox.cell.values import MAX_RESULT_VALUES
-from toolcell.sandbox.verdict import RunReport
+from toolcell.sandbox.cell.program.values import MAX_RESULT_VALUES
+from toolcell.sandbox.cell.wire.frames import strict_json
+from toolcell.sandbox.client.run_report import RunReport
 
-from .conftest import SUBPROCESS
-from .node_cells import node
+from ...conftest import SUBPROCESS
+from ...support.cells.node_cells import node
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ def test_a_value_of_too_many_values_is_not_read(
     monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     read: list[bytes] = []
-    monkeypatch.setattr("toolcell.sandbox.verdict.strict_json", read.append)
+    monkeypatch.setattr("toolcell.sandbox.client.run_report.strict_json", read.append)
     many = ",".join([value] * (2 * MAX_RESULT_VALUES // len(value) + 20))
     word = f'{{"outcome":"ok","value":{{"json":[{many}]}}}}\n'
     report = RunReport(cap=1)
@@ -107,7 +107,7 @@ async def test_a_listing_of_long_names_is_read_in_pieces(
         seen.append(turns)
         return strict_json(text)
 
-    monkeypatch.setattr("toolcell.sandbox.files.strict_json", read)
+    monkeypatch.setattr("toolcell.sandbox.client.workdir.strict_json", read)
     code = "for n in range(2_000): open('x' * 200 + str(n), 'w').close()"
     async with sandbox.session() as session:
         assert (await session.run(code)).ok

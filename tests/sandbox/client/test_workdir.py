@@ -28,8 +28,8 @@ from toolcell.sandbox import (
     save_artifact,
 )
 
-from .conftest import BackendRow
-from .corpora import records
+from ...conftest import BackendRow
+from ...support.corpora import records
 
 pytestmark = pytest.mark.anyio
 

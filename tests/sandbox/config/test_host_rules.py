@@ -6,7 +6,7 @@ import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.sandbox import Limits, Network, SandboxConfig
-from toolcell.sandbox.network import Rules, read_authority, read_host
+from toolcell.sandbox.config.host_rules import Rules, read_authority, read_host
 
 
 def test_nothing_is_allowed_by_default() -> None:

@@ -17,17 +17,12 @@ import pytest
 
 import toolcell.guard
 from toolcell.core import ConfigError, SandboxUnavailableError
-from toolcell.sandbox import (
-    Mount,
-    SandboxConfig,
-    SandboxManager,
-    launcher,
-    subprocess_backend,
-)
+from toolcell.sandbox import Mount, SandboxConfig, SandboxManager
+from toolcell.sandbox.backends import launcher, namespaces
 
-from .attack_rows import attempt, program
-from .conftest import SUBPROCESS, BackendRow
-from .test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
+from ...conftest import SUBPROCESS, BackendRow
+from ...support.attack_table import attempt, program
+from ..backends.test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
 
 pytestmark = pytest.mark.anyio
 
@@ -353,9 +348,7 @@ def test_targets_that_are_the_cells_own(target: str, tmp_path: Path) -> None:
 async def test_a_target_in_the_way_of_the_interpreter(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        subprocess_backend, "shown_paths", lambda python: ["/opt/python/lib"]
-    )
+    monkeypatch.setattr(namespaces, "shown_paths", lambda python: ["/opt/python/lib"])
     config = SUBPROCESS.config(mounts=[{"source": str(tmp_path), "target": target}])
     with pytest.raises(ConfigError, match="interpreter"):
         async with SandboxManager(config):

@@ -19,10 +19,10 @@ from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.sandbox import Limits, SandboxManager
-from toolcell.sandbox.program import make_program
+from toolcell.sandbox.programs.program import make_program
 
-from .attack_rows import attempt, program
-from .conftest import BackendRow, why_no_docker
+from ...conftest import BackendRow, why_no_docker
+from ...support.attack_table import attempt, program
 
 pytestmark = pytest.mark.anyio
 

@@ -28,13 +28,13 @@ from toolcell.sandbox import (
     SandboxManager,
     Session,
 )
-from toolcell.sandbox.process_backend import ProcessBackend
-from toolcell.sandbox.selection import check_network
+from toolcell.sandbox.backends.restricted import ProcessBackend
+from toolcell.sandbox.backends.selection import check_network
 from toolcell.tools import ConcurrentExecutor, ToolRegistry
 from toolcell.tools.builtin import code_tools
 
-from .conftest import BackendRow
-from .web_server import NAME, Site, self_signed, serving
+from ...conftest import BackendRow
+from ...support.cells.web_server import NAME, Site, self_signed, serving
 
 pytestmark = pytest.mark.anyio
 

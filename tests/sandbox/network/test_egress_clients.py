@@ -28,11 +28,18 @@ from toolcell.sandbox import (
     SandboxManager,
 )
 
-from .cli import toolcell
-from .client_programs import SHOWN, collect
-from .conftest import SUBPROCESS, BackendRow, missing
-from .node_cells import options
-from .web_server import NAME, Server, running, secure, self_signed, serving
+from ...conftest import SUBPROCESS, BackendRow, missing
+from ...support.cells.client_programs import SHOWN, collect
+from ...support.cells.node_cells import options
+from ...support.cells.web_server import (
+    NAME,
+    Server,
+    running,
+    secure,
+    self_signed,
+    serving,
+)
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
 

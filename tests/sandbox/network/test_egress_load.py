@@ -10,8 +10,8 @@ import pytest
 
 from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager
 
-from .conftest import BackendRow
-from .web_server import NAME, Site, serving
+from ...conftest import BackendRow
+from ...support.cells.web_server import NAME, Site, serving
 
 pytestmark = pytest.mark.anyio
 

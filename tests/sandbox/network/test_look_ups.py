@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from toolcell.sandbox import Limits, Network, SandboxManager
-from toolcell.sandbox.look_ups import MAX_LOOK_UPS, LookUps
+from toolcell.sandbox.network.look_ups import MAX_LOOK_UPS, LookUps
 
-from .conftest import SUBPROCESS
+from ...conftest import SUBPROCESS
 
 pytestmark = pytest.mark.anyio
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from toolcell.sandbox.client_hello import MAX_HELLO_BYTES, read_client_hello
-from toolcell.sandbox.proxy import (
+from toolcell.sandbox.network.client_hello import MAX_HELLO_BYTES, read_client_hello
+from toolcell.sandbox.network.proxy import (
     HTTPRequest,
     RefusedError,
     Wish,

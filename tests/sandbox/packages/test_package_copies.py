@@ -11,7 +11,7 @@ import pytest
 from toolcell.core import PackageError
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 
-from .package_index import Index, filled
+from ...support.cells.package_index import Index, filled
 
 pytestmark = pytest.mark.anyio
 

@@ -24,15 +24,14 @@ from toolcell.sandbox import (
     PackageRules,
     SandboxConfig,
     SandboxManager,
-    layers,
     list_packages,
     prune_packages,
-    uv,
 )
+from toolcell.sandbox.packages import layer_store, uv
 
-from .cli import toolcell
-from .conftest import SUBPROCESS, BackendRow
-from .package_index import Index, filled
+from ...conftest import SUBPROCESS, BackendRow
+from ...support.cells.package_index import Index, filled
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
 
@@ -320,7 +319,7 @@ async def test_packages_need_a_file_system_of_ones_own(
         async with SandboxManager(config):
             pass
     with pytest.raises(SandboxUnavailableError, match="imports no packages"):
-        layers.require_possible(config, "process")
+        layer_store.require_possible(config, "process")
 
 
 async def test_tasks_and_processes_build_a_set_once(
@@ -390,7 +389,7 @@ async def test_a_damaged_layer_is_built_again(
         target.unlink()
         target.symlink_to("/etc/hostname")
     else:
-        layers.remove_tree(folder)
+        layer_store.remove_tree(folder)
 
     async with SandboxManager(config) as manager:
         result = await manager.run(ANSWER, packages=["kind"])

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from toolcell.sandbox import SandboxManager
-from toolcell.sandbox.layers import LayerStore
+from toolcell.sandbox.packages.layer_store import LayerStore
 
-from .conftest import SUBPROCESS
-from .package_index import filled
+from ...conftest import SUBPROCESS
+from ...support.cells.package_index import filled
 
 pytestmark = pytest.mark.anyio
 

@@ -22,11 +22,11 @@ from toolcell.sandbox import (
     prune_packages,
 )
 
-from .attack_rows import attempt, program
-from .cli import toolcell
-from .conftest import SUBPROCESS, BackendRow, missing
-from .package_index import BACKEND, Index
-from .test_attacks_exfiltration import host_addresses
+from ...conftest import SUBPROCESS, BackendRow, missing
+from ...security.test_exfiltration import host_addresses
+from ...support.attack_table import attempt, program
+from ...support.cells.package_index import BACKEND, Index
+from ...support.toolcell_command import toolcell
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toolcell.core import PackageError
-from toolcell.sandbox.wheel_metadata import (
+from toolcell.sandbox.packages.wheel_metadata import (
     MAX_DIRECTORY_BYTES,
     MAX_NEEDS,
     WheelError,
@@ -20,7 +20,7 @@ from toolcell.sandbox.wheel_metadata import (
 )
 
 HEAD = "Metadata-Version: 2.1\nName: a\nVersion: 1\n"
-sources: Any = importlib.import_module("toolcell.sandbox.sources")
+sources: Any = importlib.import_module("toolcell.sandbox.packages.source_builder")
 SOURCE = sources.Source(
     name="a", version="1", url="https://x/a.tar.gz", sha256="0" * 64
 )

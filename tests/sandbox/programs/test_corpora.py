@@ -21,8 +21,8 @@ from toolcell.sandbox import (
     Session,
 )
 
-from .conftest import IN_CI, BackendRow
-from .corpora import Canaries, Workload, canaries_near, one_of_each, workloads
+from ...conftest import IN_CI, BackendRow
+from ...support.corpora import Canaries, Workload, canaries_near, one_of_each, workloads
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
 

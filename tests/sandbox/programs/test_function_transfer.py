@@ -22,7 +22,7 @@ from toolcell.core import CallFailedError, ConfigError, InvalidInputError, ToolC
 from toolcell.sandbox import SandboxManager, call_program
 from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
-from .corpora import naughty_strings
+from ...support.corpora import naughty_strings
 
 pytestmark = pytest.mark.anyio
 

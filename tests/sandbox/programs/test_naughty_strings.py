@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
-from toolcell.sandbox.cell.frames import FrameError, strict_json
+from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
 
-from .cli import TOOLCELL, toolcell
-from .conftest import BackendRow
-from .corpora import naughty_strings, records
-from .test_cli import on
+from ...conftest import BackendRow
+from ...host.cli.test_cli_run import on
+from ...support.corpora import naughty_strings, records
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
 

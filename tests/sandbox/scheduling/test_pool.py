@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, examine
-from toolcell.sandbox import pool as pool_module
-from toolcell.sandbox.fair_queue import FairQueue
-from toolcell.sandbox.pool import FillRate, Pool
+from toolcell.sandbox.scheduling import pool as pool_module
+from toolcell.sandbox.scheduling.fair_queue import FairQueue
+from toolcell.sandbox.scheduling.pool import FillRate, Pool
 
-from .conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
-from .waiting import until
+from ...conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
+from ...support.polling import until
 
 pytestmark = pytest.mark.anyio
 

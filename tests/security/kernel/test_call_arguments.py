@@ -1,7 +1,8 @@
 """Calls that every program needs, with arguments that none does.
 
 What the kernel counts by machine or by user, what makes it start programs as root, and
-what reaches through a mounted folder. tests/test_call_filter.py runs the rules by hand.
+what reaches through a mounted folder. `tests/sandbox/cell/test_call_filter.py` runs the
+rules by hand.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import pytest
 
 from toolcell.sandbox import Mount, SandboxManager, Session
 
-from .attack_rows import attempt, program, system_call, value_of
-from .conftest import BackendRow
+from ...conftest import BackendRow
+from ...support.attack_table import attempt, program, system_call, value_of
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from toolcell.sandbox import SandboxManager, Session
-from toolcell.sandbox.cell.seccomp import allowed_calls
-from toolcell.sandbox.docker_profile import seccomp_profile
+from toolcell.sandbox.backends.container_spec import seccomp_profile
+from toolcell.sandbox.cell.kernel.seccomp import allowed_calls
 
-from .attack_rows import attempt, program, system_call, value_of
-from .conftest import BackendRow, missing
-from .paths import ROOT
+from ...conftest import BackendRow, missing
+from ...support.attack_table import attempt, program, system_call, value_of
+from ...support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from . import kernel_accounts
-from .kernel_accounts import ACCOUNTS
+from ...support.kernel import accounts
+from ...support.kernel.accounts import ACCOUNTS
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.finding("A7")]
 
@@ -65,7 +65,7 @@ def said(
 ) -> dict[str, Any]:
     """What `kernel_accounts` says on a kernel of its own, by account."""
     options, script = BOOTS[who]
-    command = [sys.executable, "-W", "ignore", kernel_accounts.__file__]
+    command = [sys.executable, "-W", "ignore", accounts.__file__]
     done = throw_away_kernel(
         ["sh", "-c", script, "sh", *command], seconds=300, **options
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from . import kernel_helpers
+from ...support.kernel import helpers
 
 
 @pytest.mark.finding("A2", "A3")
@@ -17,7 +17,7 @@ from . import kernel_helpers
 def test_a_cell_starts_neither_modprobe_nor_the_handler_of_cores(
     throw_away_kernel: Callable[..., subprocess.CompletedProcess[str]], user: list[str]
 ) -> None:
-    command = [sys.executable, kernel_helpers.__file__, *user]
+    command = [sys.executable, helpers.__file__, *user]
 
     done = throw_away_kernel(command, seconds=120)
 

@@ -6,7 +6,7 @@ import pytest
 
 from toolcell.sandbox import Limits, SandboxManager
 
-from .conftest import BackendRow
+from ...conftest import BackendRow
 
 pytestmark = [pytest.mark.anyio, pytest.mark.finding("A10")]
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from .conftest import missing
+from ...conftest import missing
 
 SHOWN = "/clients"
 """Where cells have to be shown the folder."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
-from .waiting import until
+from ..polling import until
 
 _ANSWERS: dict[str, Any] = {
     "/version": {"ApiVersion": "1.41"},

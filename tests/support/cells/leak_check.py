@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from toolcell.sandbox import owner
+from toolcell.sandbox.machine import process_identity
 
-from .process_tree import below
-from .test_attacks_persistence import containers_of, groups_of
+from ...security.test_persistence import containers_of, groups_of
+from ..process_tree import below
 
 _LOOKS_ALIKE = 20
 
@@ -30,7 +30,7 @@ class Held(NamedTuple):
 
 def owner_of(pid: int) -> str:
     """Return the name that a process's containers, cgroups and folders bear."""
-    return f"{pid}-{owner.start_time(pid)}"
+    return f"{pid}-{process_identity.start_time(pid)}"
 
 
 def held(pid: int, engine: Any = None) -> Held:
@@ -41,7 +41,9 @@ def held(pid: int, engine: Any = None) -> Held:
         with suppress(OSError):
             descriptors += len(os.listdir(f"/proc/{each}/fd"))
     groups = [found for path in groups_of(name) for found in os.walk(path)]
-    folders = Path(tempfile.gettempdir()).glob(f"{owner.FOLDER_PREFIX}{name}_*")
+    folders = Path(tempfile.gettempdir()).glob(
+        f"{process_identity.FOLDER_PREFIX}{name}_*"
+    )
     return Held(
         processes=len(processes),
         descriptors=descriptors,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolcell.sandbox import build_image
 
-from .conftest import IMAGE, BackendRow, missing
+from ...conftest import IMAGE, BackendRow, missing
 
 NODE_IMAGE = "toolcell-test/node:latest"
 _ONLY_NODE = "toolcell-test/only-node:latest"

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .conftest import missing
+from ...conftest import missing
 
 NAME = "api.example.test"
 """The name in the server's certificate."""

@@ -15,7 +15,7 @@ import anyio
 from toolcell.core import GuardDeniedError, ToolCall
 from toolcell.guard import ActionGuard, CallFacts, Decision
 
-from .guard_worker import SetClock
+from .worker import SetClock
 
 NOON = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC; 46 minutes 40 seconds before a new hour."""

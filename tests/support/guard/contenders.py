@@ -15,9 +15,9 @@ from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
 
-from . import guard_worker
-from .guard_worker import Event, Job, Place, SetClock, work, work_all
-from .guards import impatient_threads
+from . import worker as guard_worker
+from .builders import impatient_threads
+from .worker import Event, Job, Place, SetClock, work, work_all
 
 THREADS = 4
 PROCESSES = 4

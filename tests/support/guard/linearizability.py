@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from toolcell.guard.store import Hit
+from toolcell.guard.stores.base import Hit
 
-from .guard_rounds import SECOND, Call, Round, Seen, seen_in
-from .guard_worker import Event
+from .random_rounds import SECOND, Call, Round, Seen, seen_in
+from .worker import Event
 
 
 def rate_room(hit: Hit, calls: Sequence[int], now: int) -> tuple[int, int]:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from toolcell.guard.store import Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import Charge, Hit, Outcome, Reservation
 
-from .guard_worker import Event, Job
-from .guards import NOON
+from .builders import NOON
+from .worker import Event, Job
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

@@ -11,7 +11,7 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-from .conftest import missing
+from ...conftest import missing
 
 
 class RedisServer:

@@ -13,11 +13,11 @@ import anyio
 import pytest
 
 from toolcell.guard import SQLiteStore, Store
-from toolcell.guard.store import Outcome, Reservation
+from toolcell.guard.stores.base import Outcome, Reservation
 
-from .guard_worker import Place
-from .guards import FakeClock
+from .builders import FakeClock
 from .redis_server import RedisServer
+from .worker import Place
 
 STORES = ["memory", "sqlite", "redis"]
 """The table of stores."""

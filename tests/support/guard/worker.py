@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from toolcell.guard import MemoryStore, RedisStore, SQLiteStore, Store
-from toolcell.guard.store import Outcome, Reservation
+from toolcell.guard.stores.base import Outcome, Reservation
 
 PATIENCE = 30.0
 """Seconds that stores wait in tests, where a slow machine is no failure."""

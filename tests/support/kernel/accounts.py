@@ -1,8 +1,8 @@
 """Fills each account of a kernel from one cell, and asks who still gets something.
 
-Only for a throw-away kernel; `tests/test_kernel_accounts.py` boots it. Prints, as JSON,
-for each account what the cell took, what stopped it, and what its neighbour in another
-cell and a process of the host's own user got then.
+Only for a throw-away kernel, which `tests/security/kernel/test_kernel_accounts.py`
+boots. Prints, as JSON, for each account what the cell took, what stopped it, and what
+its neighbour in another cell and a process of the host's own user got then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a kernel starts as root for others: `modprobe`, and the handler of cores.
 
-    python tests/kernel_helpers.py [UID]
+    python tests/support/kernel/helpers.py [UID]
 
 Run as root on a throw-away kernel: it prints, as JSON, what programs in a cell of this
 user made the kernel start, and what the same programs did outside.

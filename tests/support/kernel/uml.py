@@ -1,6 +1,7 @@
 """A throw-away kernel: runs a command in user-mode-linux, where a flood hurts nobody.
 
-    .venv/bin/python tests/uml.py [--groups v1] [--user] [--seconds 60] pytest tests/...
+    .venv/bin/python tests/support/kernel/uml.py [--groups v1] [--user] \\
+        [--seconds 60] pytest tests/...
 
 The machine boots in about two seconds, without KVM and without root. It shows this
 machine's files at their own paths, and keeps what is written to them in its memory. It

@@ -17,13 +17,13 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from toolcell.host import Host, HostConfig
-from toolcell.host.mcp_caller import Caller
-from toolcell.host.mcp_http import HttpServer
-from toolcell.host.mcp_server import McpServer
-from toolcell.host.tokens import TokenStore
+from toolcell.host.mcp_http.server import HttpServer
+from toolcell.host.mcp_http.tokens import TokenStore
+from toolcell.host.mcp_server.caller import Caller
+from toolcell.host.mcp_server.server import McpServer
 from toolcell.tools import Tool
 
-from .cli import TOOLCELL
+from ..toolcell_command import TOOLCELL
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 MODES = (LEGACY, MODERN)

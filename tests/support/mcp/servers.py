@@ -10,10 +10,10 @@ from typing import Any
 
 from toolcell.tools import MCPCommand, MCPPins, MCPToolset
 
-from .process_tree import alive
-from .waiting import until
+from ..polling import until
+from ..process_tree import alive
 
-SERVER = Path(__file__).with_name("mcp_test_server.py")
+SERVER = Path(__file__).with_name("scripted_server.py")
 OPEN = {"type": "object"}
 
 

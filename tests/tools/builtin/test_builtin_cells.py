@@ -13,7 +13,7 @@ from toolcell.sandbox import SandboxManager
 from toolcell.tools import ConcurrentExecutor, ToolRegistry
 from toolcell.tools.builtin import code_tools, workspace_tools
 
-from .conftest import BackendRow
+from ...conftest import BackendRow
 
 pytestmark = pytest.mark.anyio
 

@@ -221,7 +221,7 @@ async def test_the_last_resort_calls_tools_too_gr_22_a_02(
     async def no_namespaces(self: object) -> None:
         raise SandboxUnavailableError("no user namespaces here")
 
-    start = "toolcell.sandbox.subprocess_backend.SubprocessBackend.start"
+    start = "toolcell.sandbox.backends.namespaces.SubprocessBackend.start"
     monkeypatch.setattr(start, no_namespaces)
     config = SandboxConfig(backend="subprocess", minimum_isolation="process")
     async with SandboxManager(config) as sandbox:

@@ -20,7 +20,7 @@ from toolcell.guard import (
     Reject,
 )
 from toolcell.sandbox import HostCalls, Limits, SandboxManager, clock_stopped
-from toolcell.sandbox.call_server import CallServer
+from toolcell.sandbox.client.host_calls import CallServer
 from toolcell.tools import (
     CodeExecutor,
     ConcurrentExecutor,

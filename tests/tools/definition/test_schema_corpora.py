@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 
 from toolcell.core import ConfigError, ToolValidationError
 from toolcell.tools import JSONSchemaTool, ToolRegistry
-from toolcell.tools.json_schema import build_validator, problems_of
+from toolcell.tools.definition.json_schema import build_validator, problems_of
 
-from .corpora import records
+from ...support.corpora import records
 
 CALLS = 8889
 TOOLS = 1117
@@ -216,8 +216,8 @@ def test_a_validator_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a schema was checked again")
 
     monkeypatch.setattr(Draft202012Validator, "check_schema", never)
-    monkeypatch.setattr("toolcell.tools.json_schema.build_validator", never)
-    monkeypatch.setattr("toolcell.tools.json_schema._validator", never)
+    monkeypatch.setattr("toolcell.tools.definition.json_schema.build_validator", never)
+    monkeypatch.setattr("toolcell.tools.definition.json_schema._validator", never)
     for _ in range(3):
         assert subject.validate({"a": 1}).values == {"a": 1}
 

@@ -18,12 +18,7 @@ from typing import Annotated, Any, Literal, NotRequired, Optional, Union
 
 import pytest
 from jsonschema import Draft202012Validator
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-)
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from typing_extensions import TypedDict
 
 from toolcell.core import ConfigError, ToolValidationError

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from toolcell.core import InvalidInputError, Message, ToolResult, ToolValidationError
 from toolcell.tools import JSONSchemaTool, Tool, ToolContext, tool
 
-from .corpora import naughty_strings
+from ...support.corpora import naughty_strings
 
 RAN: list[object] = []
 NEEDLE = "n33dle-4711"

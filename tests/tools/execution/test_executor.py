@@ -13,11 +13,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from toolcell.core import (
-    ConfigError,
-    InvalidInputError,
-    ToolCall,
-)
+from toolcell.core import ConfigError, InvalidInputError, ToolCall
 from toolcell.tools import (
     ConcurrentExecutor,
     RunContext,
@@ -29,7 +25,7 @@ from toolcell.tools import (
     tool,
 )
 
-from .executor_tools import (
+from ...support.sample_tools import (
     PATIENCE,
     Gates,
     add,

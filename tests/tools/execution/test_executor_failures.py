@@ -18,14 +18,9 @@ from toolcell.core import (
     ToolExecutionError,
     ToolNotFoundError,
 )
-from toolcell.tools import (
-    ConcurrentExecutor,
-    ToolContext,
-    ToolRegistry,
-    tool,
-)
+from toolcell.tools import ConcurrentExecutor, ToolContext, ToolRegistry, tool
 
-from .executor_tools import (
+from ...support.sample_tools import (
     PATIENCE,
     Gates,
     add,

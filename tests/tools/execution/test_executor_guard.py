@@ -36,7 +36,7 @@ from toolcell.tools import (
     tool,
 )
 
-from .executor_tools import Gates, blocked
+from ...support.sample_tools import Gates, blocked
 
 pytestmark = pytest.mark.anyio
 AT_ONCE = RetryPolicy(max_attempts=3, first_seconds=0)

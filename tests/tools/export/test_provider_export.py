@@ -1,8 +1,10 @@
 """Tools in the shapes of providers, compared with files.
 
 The shapes are those of `ChatCompletionToolParam` (openai-python), `ToolParam`
-(anthropic-sdk-python) and `Tool` of the MCP schema. After a change that is meant,
-`TOOLCELL_WRITE_GOLDEN=1 pytest tests/test_tool_exporters.py` writes the files anew.
+(anthropic-sdk-python) and `Tool` of the MCP schema. After a change that is meant, this
+writes the files anew:
+
+    TOOLCELL_WRITE_GOLDEN=1 pytest tests/tools/export/test_provider_export.py
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from toolcell.tools import (
     tool,
 )
 
-from .conftest import BackendRow
+from ...conftest import BackendRow
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary-51d0"

@@ -18,7 +18,7 @@ from toolcell.core import (
     ToolResult,
 )
 from toolcell.tools import Idempotency, MemoryIdempotency, SQLiteIdempotency
-from toolcell.tools.idempotency import Body
+from toolcell.tools.stores.idempotency import Body
 
 pytestmark = pytest.mark.anyio
 PAY_1, PAY_2 = (Body("pay", {"amount": amount}) for amount in (1, 2))
@@ -193,7 +193,7 @@ HOLDER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
-from toolcell.tools.idempotency import Body
+from toolcell.tools.stores.idempotency import Body
 PAY_1 = Body("pay", {"amount": 1})
 async def main():
     keys = SQLiteIdempotency(sys.argv[1])
@@ -269,7 +269,7 @@ RACER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
-from toolcell.tools.idempotency import Body
+from toolcell.tools.stores.idempotency import Body
 PAY_1 = Body("pay", {"amount": 1})
 async def main():
     keys = SQLiteIdempotency(sys.argv[1], busy_seconds=30)

@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
-from toolcell.tools import (
-    MemoryRecords,
-    Records,
-    SQLiteRecords,
-    ToolExecutionRecord,
-)
+from toolcell.tools import MemoryRecords, Records, SQLiteRecords, ToolExecutionRecord
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

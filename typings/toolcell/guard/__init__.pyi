@@ -1,2 +1,2 @@
-# Type checkers only: toolcell.guard is the folder ./guard.
+# Written by typings/generate.py.
 from guard import *

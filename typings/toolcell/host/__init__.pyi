@@ -1,4 +1,4 @@
-# Type checkers only: toolcell.host is the folder ./host.
+# Written by typings/generate.py.
 from host import *
-from host.config import HostConfig as HostConfig
-from host.host import Host as Host
+from host.config.host_config import HostConfig as HostConfig
+from host.runtime.host import Host as Host

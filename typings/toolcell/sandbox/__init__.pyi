@@ -1,2 +1,2 @@
-# Type checkers only: toolcell.sandbox is the folder ./sandbox.
+# Written by typings/generate.py.
 from sandbox import *

@@ -1,2 +1,2 @@
-# Type checkers only: toolcell.tools is the folder ./tools.
+# Written by typings/generate.py.
 from tools import *

@@ -1,2 +1,2 @@
-# Type checkers only: toolcell.tools.builtin is the folder ./tools/builtin.
+# Written by typings/generate.py.
 from tools.builtin import *

@@ -1,0 +1,1 @@
+"""What toolcell is measured against."""

@@ -1,0 +1,1 @@
+"""How a row is measured."""

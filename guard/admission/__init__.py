@@ -1,0 +1,1 @@
+"""The engine: compiled policies, limits, permits, settlement."""

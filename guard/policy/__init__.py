@@ -1,0 +1,1 @@
+"""What people write: policies, rules, conditions, files."""

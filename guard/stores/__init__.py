@@ -1,0 +1,1 @@
+"""Counters: one contract, three stores."""

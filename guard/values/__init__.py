@@ -1,0 +1,1 @@
+"""Value objects: decision, facts, amounts, clock."""

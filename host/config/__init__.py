@@ -1,0 +1,1 @@
+"""Toolcell.toml as models."""

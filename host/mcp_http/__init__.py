@@ -1,0 +1,1 @@
+"""Serving MCP over HTTP: connections, tokens, shares of agents."""

@@ -1,0 +1,1 @@
+"""Serving MCP clients: calls, callers, answers, and stdio."""

@@ -1,0 +1,1 @@
+"""A host: its parts, wired and observed."""

@@ -1,0 +1,1 @@
+"""Streams, signals, tables, exit codes."""

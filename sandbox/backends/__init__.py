@@ -1,0 +1,1 @@
+"""Makes and kills cells; one file a backend."""

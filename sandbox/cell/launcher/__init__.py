@@ -1,0 +1,1 @@
+"""Process 1 of 3: makes namespaces; never reads untrusted bytes."""

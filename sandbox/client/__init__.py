@@ -1,0 +1,1 @@
+"""The host's end of one cell: channel, run, files, calls, result."""

@@ -1,0 +1,1 @@
+"""This machine: who is alive, which cgroups there are."""

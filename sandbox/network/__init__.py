@@ -1,0 +1,1 @@
+"""A run's way out: proxy, rules applied, bytes carried."""

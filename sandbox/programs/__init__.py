@@ -1,0 +1,1 @@
+"""Makes the program that a cell is asked to run."""

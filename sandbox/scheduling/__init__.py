@@ -1,0 +1,1 @@
+"""Which run gets a cell, and when."""

@@ -1,0 +1,1 @@
+"""Tools in the shapes of providers and of Python."""

@@ -1,0 +1,1 @@
+"""What may be wrapped around a run."""

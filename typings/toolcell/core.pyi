@@ -1,2 +1,0 @@
-# Type checkers only: toolcell.core is the folder ./core.
-from core import *

@@ -1,2 +1,0 @@
-# For tests of this one module.
-from guard.store import *

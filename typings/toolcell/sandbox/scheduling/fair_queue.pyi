@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from sandbox.scheduling.fair_queue import *
