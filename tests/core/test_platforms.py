@@ -41,7 +41,7 @@ def test_an_import_on_windows_says_what_to_do(room: str) -> None:
 def test_the_doctor_gives_no_advice_for_linux_elsewhere() -> None:
     program = """
 import sys, anyio, toolcell.sandbox.backends.namespaces
-from toolcell.sandbox import doctor
+from toolcell.sandbox.admin import doctor
 sys.platform = "darwin"
 report = anyio.run(doctor._subprocess_cell, doctor.SandboxConfig(),
                    doctor._probe_namespaces())

@@ -185,8 +185,9 @@ async def test_no_mount_hides_the_packages(tmp_path: Path) -> None:
 _AS_ORDINARY_USER = """
 import os, sys, anyio, anyio._backends._asyncio
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
-from toolcell.sandbox import bundle, packages, subprocess_backend, uv
-bundle.bundle()
+from toolcell.sandbox.backends import cell_bundle, namespaces
+from toolcell.sandbox.packages import resolver, uv
+cell_bundle.bundle()
 uid = int(sys.argv[1])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 sys.executable = sys.argv[2]

@@ -449,8 +449,10 @@ import json, os, sys
 import anyio, anyio._backends._asyncio
 import toolcell.sandbox
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.sandbox import bundle, cell_client, host_cgroups, subprocess_backend
-bundle.bundle()
+from toolcell.sandbox.backends import cell_bundle, namespaces
+from toolcell.sandbox.client import cell
+from toolcell.sandbox.machine import host_cgroups
+cell_bundle.bundle()
 user, base = int(sys.argv[1]), sys.argv[3]
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 os.makedirs(base + "/mine"), os.makedirs(base + "/given")
