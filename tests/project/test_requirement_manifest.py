@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..support.requirement_rows import LATER, OUT_OF_SCOPE, known, named, named_in
+from ..support.requirement_rows import (
+    LATER, OUT_OF_SCOPE, in_inventory, known, named, named_in,
+)
 
 
 def test_every_row_has_a_test_or_a_reason() -> None:
@@ -10,6 +12,10 @@ def test_every_row_has_a_test_or_a_reason() -> None:
 
     assert sorted(open_rows) == []
     assert len(known()) > 300
+
+
+def test_every_row_has_a_title() -> None:
+    assert known().keys() == in_inventory()
 
 
 def test_every_row_named_by_a_test_exists() -> None:

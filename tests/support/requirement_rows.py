@@ -1,17 +1,19 @@
 """The rows of the reference inventory: which there are, and which tests name them.
 
 A test names rows in its own name (`..._gr_24`, `..._lt_33_34` for two of one system)
-or in its docstring (`GR-24`).
+or in its docstring (`GR-24`). `requirements.toml` says what each row asks for.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 
 from ..conftest import missing
-from .paths import ROOT, files_of_tests
+from .paths import ROOT, TESTS, files_of_tests
 
+TITLES = TESTS / "support" / "requirements.toml"
 INVENTORY = ROOT.parent / "shared" / "spec" / "reference_systems.md"
 SYSTEMS = ("LT", "LC", "GA", "GR", "OR", "RG", "RL", "RA", "RO", "A", "X")
 _ROW = re.compile(rf"\| (({'|'.join(SYSTEMS)})-\d\d) \|")
@@ -33,15 +35,15 @@ LATER = {
 
 
 def known() -> dict[str, str]:
-    """Return the line of each row of the inventory by its id."""
+    """Return what each row asks for, by its id."""
+    return tomllib.loads(TITLES.read_text())
+
+
+def in_inventory() -> set[str]:
+    """Return the rows of the inventory that the titles were taken from."""
     if not INVENTORY.is_file():
         missing(f"the inventory of reference systems is not at {INVENTORY}")
-    found = {}
-    for line in INVENTORY.read_text().splitlines():
-        row = _ROW.match(line)
-        if row:
-            found[row[1]] = line
-    return found
+    return {row[1] for line in INVENTORY.read_text().splitlines() if (row := _ROW.match(line))}
 
 
 def named_in(name: str, text: str) -> set[str]:

@@ -1,0 +1,160 @@
+"""Inside a room, imports go down: to the same sub-room, or to a lower floor."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from ..support.paths import ROOT
+
+FLOORS: dict[str, tuple[str, ...]] = {
+    "core": ("text storage",),
+    "sandbox": (
+        "admin",
+        "backends scheduling",
+        "packages programs",
+        "client",
+        "network",
+        "results",
+        "config",
+        "machine cell",
+    ),
+    "sandbox/cell": ("launcher", "supervisor", "program", "wire kernel"),
+    "guard": ("admission", "approvals", "policy stores audit", "values"),
+    "tools": (
+        "builtin",
+        "code",
+        "execution",
+        "hooks registry mcp_client export stores",
+        "definition",
+    ),
+    "host": ("cli", "mcp_http", "mcp_server", "runtime terminal", "config"),
+}
+"""The sub-rooms of a room, from the top down. Sub-rooms of one floor know nothing of
+each other. Files in the room's own folder are above them all."""
+
+
+def modules() -> dict[str, Path]:
+    """Return the file of each module of the rooms, by its name below the root."""
+    rooms = [room for room in FLOORS if "/" not in room]
+    paths = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    return {module_name(path): path for path in paths}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path, text: str, known: Mapping[str, Path]) -> Iterator[str]:
+    """Yield what a file imports of its room, for types and inside functions as well."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        base = [*package[: len(package) - node.level + 1], node.module or ""]
+        parent = ".".join(part for part in base if part)
+        for alias in node.names:
+            full = f"{parent}.{alias.name}"
+            yield full if full in known else parent
+
+
+def arrows() -> dict[str, set[str]]:
+    known = modules()
+    return {
+        module: set(imported(path, path.read_text(), known)) - {module}
+        for module, path in known.items()
+    }
+
+
+def place(module: str, known: Mapping[str, Path]) -> tuple[str, str]:
+    """Return the room whose floors count for a module, and its sub-room there."""
+    folder = known[module].relative_to(ROOT).parent.as_posix()
+    for room in sorted(FLOORS, key=len, reverse=True):
+        if folder == room or folder.startswith(f"{room}/"):
+            return room, folder[len(room) + 1 :]
+    raise AssertionError(f"{folder} is on no floor")
+
+
+def depth(room: str, sub_room: str) -> int:
+    """Return how far down a sub-room is."""
+    [found] = [n for n, names in enumerate(FLOORS[room]) if sub_room in names.split()]
+    return found
+
+
+def upward(source: str, target: str, known: Mapping[str, Path]) -> bool:
+    """Return True if an import goes up, or to another sub-room of the same floor."""
+    room, mine = place(source, known)
+    other, theirs = place(target, known)
+    if room != other:
+        # A cell and its room: only the room may import.
+        return len(other) < len(room)
+    if mine == theirs:
+        return False
+    if not theirs:
+        return True
+    return bool(mine) and depth(room, theirs) <= depth(room, mine)
+
+
+def test_every_sub_room_is_on_one_floor() -> None:
+    drawn = {
+        f"{room}/{name}"
+        for room, floors in FLOORS.items()
+        for names in floors
+        for name in names.split()
+    }
+    there = {path.parent for path in modules().values()}
+
+    assert {path.relative_to(ROOT).as_posix() for path in there} == drawn | {
+        room for room in FLOORS if "/" not in room
+    }
+
+
+def test_imports_go_down() -> None:
+    known = modules()
+
+    wrong = [
+        f"{source} -> {target}"
+        for source, targets in sorted(arrows().items())
+        for target in sorted(targets)
+        if upward(source, target, known)
+    ]
+    assert wrong == []
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    try:
+        TopologicalSorter(arrows()).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_an_import_that_goes_up_is_found() -> None:
+    known = modules()
+    source = ROOT / "sandbox/client/cell.py"
+    text = "def f():\n    from ..manager import SandboxManager"
+
+    [found] = imported(source, text, known)
+    assert found == "sandbox.manager"
+    assert upward("sandbox.client.cell", found, known)
+    assert upward("sandbox.cell.wire.frames", "sandbox.client.cell", known)
+    assert upward("sandbox.cell.program.main", "sandbox.cell.supervisor.main", known)
+    assert not upward("sandbox.client.cell", "sandbox.cell.wire.frames", known)
+
+
+def test_a_sub_room_has_at_most_15_files() -> None:
+    """The commands of the command line are one file each, and may be more."""
+    folders = [ROOT / room for room in (*FLOORS, "tests", "benchmarks")]
+    sizes = {
+        folder.relative_to(ROOT).as_posix(): len(list(folder.glob("[!_]*.py")))
+        for top in folders
+        for folder in (top, *(path for path in top.rglob("*") if path.is_dir()))
+    }
+    full = {name for name, size in sizes.items() if size > 15}
+
+    assert full == {"host/cli"}
+    assert len(sizes) > 60
