@@ -23,9 +23,8 @@ from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client.host_calls import CallServer
 from toolcell.tools import tool
 
-from ..mcp.server.test_server_http_responses import OPEN, request
-from ..mcp.server.test_server_stdio import INITIALIZED, receive, send, server
 from ..support.corpora import records
+from ..support.mcp.by_hand import INITIALIZED, OPEN, receive, request, send, server
 from ..support.mcp.served_hosts import CONFIG, INITIALIZE, http_served, written
 
 pytestmark = pytest.mark.anyio

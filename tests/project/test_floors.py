@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
-from ..support.paths import ROOT
+from ..support.paths import ROOT, files_of_tests
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "core": ("text storage",),
@@ -114,25 +111,6 @@ def test_every_sub_room_is_on_one_floor() -> None:
     }
 
 
-def test_imports_go_down() -> None:
-    known = modules()
-
-    wrong = [
-        f"{source} -> {target}"
-        for source, targets in sorted(arrows().items())
-        for target in sorted(targets)
-        if upward(source, target, known)
-    ]
-    assert wrong == []
-
-
-def test_no_file_imports_itself_in_a_circle() -> None:
-    try:
-        TopologicalSorter(arrows()).prepare()
-    except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
-
-
 def test_an_import_that_goes_up_is_found() -> None:
     known = modules()
     source = ROOT / "sandbox/client/cell.py"
@@ -144,6 +122,19 @@ def test_an_import_that_goes_up_is_found() -> None:
     assert upward("sandbox.cell.wire.frames", "sandbox.client.cell", known)
     assert upward("sandbox.cell.program.main", "sandbox.cell.supervisor.main", known)
     assert not upward("sandbox.client.cell", "sandbox.cell.wire.frames", known)
+
+
+def test_no_test_file_imports_another() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {node.module}"
+        for path in files_of_tests()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.level
+        for names in ((node.module or "").split("."), [a.name for a in node.names])
+        if any(name.startswith("test_") for name in names)
+    ]
+
+    assert wrong == []
 
 
 def test_a_sub_room_has_at_most_15_files() -> None:

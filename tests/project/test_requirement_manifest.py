@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from ..support.requirement_rows import (
-    LATER, OUT_OF_SCOPE, in_inventory, known, named, named_in,
+    LATER,
+    OUT_OF_SCOPE,
+    in_inventory,
+    known,
+    named,
+    named_in,
 )
 
 

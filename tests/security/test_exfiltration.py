@@ -16,6 +16,7 @@ import pytest
 from toolcell.sandbox import SandboxManager, Session
 
 from ..conftest import BackendRow
+from ..support.attack_programs import host_addresses, ways_out
 from ..support.attack_table import attempt, program, value_of
 from ..support.paths import ROOT
 
@@ -74,55 +75,6 @@ def listeners(tmp_path: Path) -> Iterator[Listeners]:
         pass
     udp.close()
     assert found.heard == []
-
-
-def host_addresses() -> list[str]:
-    """Return addresses at which this machine hears itself, and its neighbours."""
-    found = {"127.0.0.1", "172.17.0.1", "169.254.169.254", "10.0.2.2", "8.8.8.8"}
-    # Connecting a datagram socket only looks up the address that would be used.
-    for neighbour in ("8.8.8.8", "172.17.0.2"):
-        with socket.socket(type=socket.SOCK_DGRAM) as probe:
-            if probe.connect_ex((neighbour, 9)) == 0:
-                found.add(probe.getsockname()[0])
-    return sorted(found)
-
-
-def ways_out(
-    addresses: list[str], tcp_port: int, udp_port: int, abstract: str, path: str
-) -> dict[str, str]:
-    import socket
-
-    def tcp(family: int, address: Any) -> None:
-        with socket.socket(family) as client:
-            client.settimeout(1)
-            client.connect(address)
-
-    def udp(family: int, address: Any) -> None:
-        with socket.socket(family, socket.SOCK_DGRAM) as client:
-            client.connect(address)
-            client.send(b"canary")
-            client.settimeout(0.2)
-            client.recv(1)
-
-    said = {}
-    for host in addresses:
-        where = (host, tcp_port)
-        said[f"tcp {host}"] = attempt(lambda w=where: tcp(2, w))  # type: ignore[misc]
-        for port in (udp_port, 53):
-            to = (host, port)
-            said[f"udp {host} {port}"] = attempt(lambda w=to: udp(2, w))  # type: ignore[misc]
-        said[f"http {host}"] = attempt(lambda h=host: tcp(2, (h, 80)))  # type: ignore[misc]
-    for host in ("::1", "fe80::1", "2001:4860:4860::8888", "fd00:ec2::254"):
-        where6 = (host, tcp_port)
-        said[f"tcp6 {host}"] = attempt(lambda w=where6: tcp(10, w))  # type: ignore[misc]
-    said["raw"] = attempt(lambda: socket.socket(2, socket.SOCK_RAW, 1))
-    ping = attempt(lambda: socket.socket(2, socket.SOCK_DGRAM, 1))
-    said["ping"] = ping if ping != "done" else "no route"
-    said["abstract"] = attempt(lambda: tcp(1, "\0" + abstract))
-    said["path"] = attempt(lambda: tcp(1, path))
-    for name in ("example.com", "canary.example.com", "metadata.google.internal"):
-        said[f"dns {name}"] = attempt(lambda n=name: socket.getaddrinfo(n, 80))  # type: ignore[misc]
-    return said
 
 
 @pytest.mark.attack(65, 66, 67, 69)

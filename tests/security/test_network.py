@@ -15,9 +15,9 @@ import pytest
 from toolcell.sandbox import ExecutionResult, Limits, Network, SandboxManager, Session
 
 from ..conftest import BackendRow
+from ..support.attack_programs import host_addresses, ways_out
 from ..support.attack_table import attempt, program
 from ..support.cells.web_server import NAME, Site, self_signed, serving
-from .test_exfiltration import host_addresses, ways_out
 
 pytestmark = pytest.mark.anyio
 

@@ -16,10 +16,10 @@ from toolcell.sandbox import Mount, SandboxManager, list_packages
 from toolcell.sandbox.packages import layer_store
 
 from ..conftest import SUBPROCESS, BackendRow
-from ..sandbox.backends.test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
-from ..sandbox.config.test_mounts import writes
+from ..support.attack_programs import writes
 from ..support.attack_table import attempt, program
 from ..support.cells.package_index import Index, filled
+from ..support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
 
 pytestmark = pytest.mark.anyio
 

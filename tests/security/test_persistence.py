@@ -18,10 +18,11 @@ import pytest
 from toolcell.core import SandboxError
 from toolcell.sandbox import SandboxManager, clean
 from toolcell.sandbox.backends.container_spec import OWNER_LABEL, PLACE_LABEL
-from toolcell.sandbox.machine import host_cgroups, process_identity
+from toolcell.sandbox.machine import process_identity
 
 from ..conftest import IMAGE, BackendRow, missing, why_no_docker
 from ..support.attack_table import attempt, program
+from ..support.cells.leftovers import containers_of, groups_of
 from ..support.process_tree import below, children, runs
 
 pytestmark = pytest.mark.anyio
@@ -165,21 +166,6 @@ def driver(options: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.send_signal(signal.SIGKILL)
-
-
-def groups_of(process: str) -> list[str]:
-    places = set(host_cgroups.parents().values())
-    return [
-        f"{place}/{name}"
-        for place in places
-        for name in os.listdir(place)
-        if name.startswith(f"{host_cgroups.name_of(process)}-")
-    ]
-
-
-def containers_of(engine: Any, process: str) -> list[str]:
-    filters = {"label": f"{OWNER_LABEL}={process}"}
-    return [each["Id"] for each in engine.containers(all=True, filters=filters)]
 
 
 @pytest.mark.attack(82)

@@ -43,7 +43,11 @@ def in_inventory() -> set[str]:
     """Return the rows of the inventory that the titles were taken from."""
     if not INVENTORY.is_file():
         missing(f"the inventory of reference systems is not at {INVENTORY}")
-    return {row[1] for line in INVENTORY.read_text().splitlines() if (row := _ROW.match(line))}
+    return {
+        row[1]
+        for line in INVENTORY.read_text().splitlines()
+        if (row := _ROW.match(line))
+    }
 
 
 def named_in(name: str, text: str) -> set[str]:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ..conftest import BackendRow
+
 TOOLCELL = str(Path(sys.executable).with_name("toolcell"))
 
 
@@ -24,3 +26,13 @@ def toolcell(
         env=env,
         check=False,
     )
+
+
+def options_of(backend: BackendRow) -> list[str]:
+    """Return the options that choose a backend row."""
+    return [
+        part
+        for name in ("backend", "image", "runtime")
+        if name in backend.options
+        for part in (f"--{name}", str(backend.options[name]))
+    ]

@@ -14,9 +14,7 @@ import typer
 from toolcell.host.cli.commands import make_app
 
 from ...support.toolcell_command import toolcell
-from .test_cli_commands import Command, Done, command
-
-__all__ = ["command"]
+from .conftest import Command, Done
 
 CALL = ("x", "--agent", "a")
 NO_ENGINE = ("--backend", "docker")

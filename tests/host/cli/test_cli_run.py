@@ -12,19 +12,9 @@ from pathlib import Path
 import pytest
 
 from ...conftest import BackendRow
-from ...support.toolcell_command import TOOLCELL, toolcell
+from ...support.toolcell_command import TOOLCELL, options_of, toolcell
 
 SUBPROCESS = ("--backend", "subprocess")
-
-
-def on(backend: BackendRow) -> list[str]:
-    """Return the options that choose a backend row."""
-    return [
-        part
-        for name in ("backend", "image", "runtime")
-        if name in backend.options
-        for part in (f"--{name}", str(backend.options[name]))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +47,7 @@ def test_exit_codes_and_summary(code: str, exit_code: int, status: str) -> None:
 
 
 def test_the_summary_says_where_it_ran(backend: BackendRow) -> None:
-    done = toolcell("run", "-", *on(backend), stdin=b"raise SystemExit(42)")
+    done = toolcell("run", "-", *options_of(backend), stdin=b"raise SystemExit(42)")
 
     last_line = done.stderr.decode().splitlines()[-1]
     assert done.returncode == 42
@@ -68,7 +58,7 @@ def test_the_summary_says_where_it_ran(backend: BackendRow) -> None:
 
 def test_json_is_one_line_and_nothing_else(backend: BackendRow) -> None:
     code = b"import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': [1]}"
-    done = toolcell("run", "-", "--json", *on(backend), stdin=code)
+    done = toolcell("run", "-", "--json", *options_of(backend), stdin=code)
 
     result = json.loads(done.stdout)
     assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)

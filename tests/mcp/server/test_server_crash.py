@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from ...security.test_persistence import groups_of
 from ...support.cells.leak_check import owner_of
+from ...support.cells.leftovers import groups_of
 from ...support.mcp.served_hosts import (
     MODERN,
     WITH_CODE,

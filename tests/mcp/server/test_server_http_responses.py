@@ -12,8 +12,8 @@ import pytest
 
 from toolcell.tools import ToolContext, tool
 
+from ...support.mcp.by_hand import OPEN, request
 from ...support.mcp.served_hosts import (
-    CONFIG,
     MODERN,
     SUM,
     http_client,
@@ -22,12 +22,6 @@ from ...support.mcp.served_hosts import (
 )
 
 pytestmark = pytest.mark.anyio
-
-OPEN = f'profile = "development"\n{CONFIG}[auth]\nunauthenticated = true\n'
-META = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
 
 
 class Slow:
@@ -46,19 +40,6 @@ class Slow:
             self.stopped.set()
             raise
         return "let go"
-
-
-def request(name: str, arguments: Any, **meta: Any) -> dict[str, Any]:
-    """Return what a client that speaks by hand posts."""
-    params = {"name": name, "arguments": arguments, "_meta": META | meta}
-    headers = {
-        "Accept": "application/json, text/event-stream",
-        "MCP-Protocol-Version": MODERN,
-        "Mcp-Method": "tools/call",
-        "Mcp-Name": name,
-    }
-    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    return {"json": message, "headers": headers}
 
 
 def data_of(line: str) -> Any:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from toolcell.core import ConfigError
 from toolcell.host.cli.serve import serve
 
 from ...conftest import apart
+from ...support.mcp.by_hand import INITIALIZED, receive, send, server
 from ...support.mcp.served_hosts import (
     CONFIG,
     INITIALIZE,
@@ -33,7 +32,6 @@ from ...support.toolcell_command import TOOLCELL, toolcell
 
 pytestmark = pytest.mark.anyio
 
-INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 TOOLS = '''
 import os
 import sys
@@ -65,36 +63,6 @@ def with_tools(folder: Path, text: str = CONFIG) -> Path:
     (folder / "own_tools.py").write_text(TOOLS)
     listed = 'python = ["own_tools:noisy", "own_tools:wait"]\nfolders = ["."]\n'
     return written(folder, text.replace("[tools]\n", f"[tools]\n{listed}"))
-
-
-@contextmanager
-def server(path: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a server, and leave nothing of it."""
-    with subprocess.Popen(
-        [TOOLCELL, "serve", "--config", str(path), *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def send(process: subprocess.Popen[bytes], *messages: Any) -> None:
-    """Write messages, or bytes as they are."""
-    assert process.stdin is not None
-    for message in messages:
-        text = message if isinstance(message, bytes) else json.dumps(message).encode()
-        process.stdin.write(text + b"\n")
-    process.stdin.flush()
-
-
-def receive(process: subprocess.Popen[bytes]) -> Any:
-    """Return the next message."""
-    assert process.stdout is not None
-    return json.loads(process.stdout.readline())
 
 
 def call(number: int, name: str, **arguments: Any) -> dict[str, Any]:

@@ -12,18 +12,12 @@ from toolcell.sandbox import SandboxManager
 from toolcell.sandbox.cell.launcher.cgroups import CellGroup
 from toolcell.sandbox.machine import host_cgroups, process_identity
 
-from ...conftest import SUBPROCESS, missing
-
-
-def made() -> dict[str, str]:
-    try:
-        return host_cgroups.create()
-    except OSError as error:
-        missing(f"cgroups cannot be made here: {error}")
+from ...conftest import SUBPROCESS
+from ...support.cells.leftovers import host_groups
 
 
 def test_managers_that_end_in_any_order_leave_the_next_one_a_group() -> None:
-    first, second = made(), made()
+    first, second = host_groups(), host_groups()
     host_cgroups.remove(first)
     try:
         third = host_cgroups.create()
@@ -35,7 +29,7 @@ def test_managers_that_end_in_any_order_leave_the_next_one_a_group() -> None:
 def test_a_removed_group_waits_until_what_it_killed_has_left() -> None:
     # Memory that must be freed keeps a killed process in its group for a while.
     code = "held = bytearray(400 << 20); print('held', flush=True); input()"
-    groups = made()
+    groups = host_groups()
     program = subprocess.Popen(
         ["/usr/bin/env", "python3", "-c", code],
         stdin=subprocess.PIPE,
@@ -59,7 +53,7 @@ def test_a_removed_group_waits_until_what_it_killed_has_left() -> None:
 def test_a_group_that_is_half_made_is_taken_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    host_cgroups.remove(made())
+    host_cgroups.remove(host_groups())
     controller, place = next(iter(host_cgroups.parents().items()))
     places = {controller: place, "second": "/proc/no-such-place"}
     monkeypatch.setattr(host_cgroups, "parents", lambda: places)
@@ -73,7 +67,7 @@ def test_a_group_that_is_half_made_is_taken_back(
 
 
 def test_the_sweep_takes_only_groups_whose_owner_can_be_seen_to_be_dead() -> None:
-    ours = made()
+    ours = host_groups()
     place = str(Path(next(iter(ours.values()))).parent)
     elsewhere = (
         f"{host_cgroups.PREFIX}{process_identity.pid_namespace() + 1}-999999-1-0"
@@ -156,7 +150,7 @@ uids = open("/proc/self/uid_map").read().split()
 
 
 def test_what_waits_in_tcp_sockets_is_held_with_memory() -> None:
-    paths = {name: path for name, path in made().items() if name == "memory"}
+    paths = {name: path for name, path in host_groups().items() if name == "memory"}
     try:
         if not paths:
             pytest.skip("version 2 counts it by itself")

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from ...conftest import missing
+from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
 from ...support.toolcell_command import TOOLCELL
-
-ORDINARY_USER = 65_534
-SYSTEM_PYTHON = "/usr/bin/python3"
 
 # Everything is imported before the privileges go: the checkout may be private.
 _AS_ORDINARY_USER = """

@@ -20,8 +20,8 @@ from toolcell.sandbox.cell.launcher.cgroups import GroupMaker
 from toolcell.sandbox.machine import host_cgroups, process_identity
 
 from ...conftest import missing
+from ...support.cells.leftovers import host_groups
 from ...support.frozen import frozen
-from .test_host_cgroups import made
 
 DEAD = f"{host_cgroups.name_of('999999-1')}-0"
 SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
@@ -106,7 +106,7 @@ LIMITS = {"memory_mb": 64, "pids": 16, "cpus": 1}
 
 @pytest.mark.finding("A27")
 def test_a_group_that_the_kernel_held_is_removed_later() -> None:
-    paths = made()
+    paths = host_groups()
     try:
         maker = GroupMaker(paths)
         first = maker.make(LIMITS)
@@ -128,7 +128,7 @@ def test_a_group_that_the_kernel_held_is_removed_later() -> None:
 
 @pytest.mark.finding("A27")
 def test_a_group_that_is_half_made_is_taken_back() -> None:
-    paths = made()
+    paths = host_groups()
     try:
         with pytest.raises(OSError, match="Invalid argument"):
             GroupMaker(paths).make({**LIMITS, "pids": -7})

@@ -21,8 +21,9 @@ from toolcell.sandbox import Mount, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import launcher, namespaces
 
 from ...conftest import SUBPROCESS, BackendRow
+from ...support.attack_programs import writes
 from ...support.attack_table import attempt, program
-from ..backends.test_isolation_levels import ORDINARY_USER, SYSTEM_PYTHON
+from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
 
 pytestmark = pytest.mark.anyio
 
@@ -72,30 +73,6 @@ async def test_what_is_written_stays_on_the_host(
     assert (result.status, again.value) == ("ok", "42")
     assert (folders / "out" / "answer").read_text() == "42"
     (folders / "out" / "answer").unlink()
-
-
-def writes(base: str) -> dict[str, str]:
-    import os
-
-    return {
-        "create": attempt(lambda: open(f"{base}/new", "x")),
-        "overwrite": attempt(lambda: open(f"{base}/text", "r+")),
-        "append": attempt(lambda: os.open(f"{base}/text", os.O_WRONLY | os.O_APPEND)),
-        "truncate": attempt(lambda: os.truncate(f"{base}/text", 0)),
-        "remove": attempt(lambda: os.unlink(f"{base}/text")),
-        "rename": attempt(lambda: os.rename(f"{base}/text", f"{base}/moved")),
-        "chmod": attempt(lambda: os.chmod(f"{base}/text", 0o777)),
-        "touch": attempt(lambda: os.utime(f"{base}/text")),
-        "link": attempt(lambda: os.link(f"{base}/text", f"{base}/second")),
-        "symlink": attempt(lambda: os.symlink("/", f"{base}/root")),
-        "make a folder": attempt(lambda: os.mkdir(f"{base}/folder")),
-        "in a folder": attempt(lambda: open(f"{base}/below/new", "x")),
-        "by descriptor": attempt(
-            lambda: os.open(
-                f"/proc/self/fd/{os.open(f'{base}/text', os.O_RDONLY)}", os.O_RDWR
-            )
-        ),
-    }
 
 
 @pytest.mark.attack(16)

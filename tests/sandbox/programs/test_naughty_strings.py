@@ -18,9 +18,8 @@ from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
 from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
 
 from ...conftest import BackendRow
-from ...host.cli.test_cli_run import on
 from ...support.corpora import naughty_strings, records
-from ...support.toolcell_command import TOOLCELL, toolcell
+from ...support.toolcell_command import TOOLCELL, options_of, toolcell
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus]
 
@@ -148,7 +147,7 @@ def test_a_pipe_gets_the_bytes_of_the_program(backend: BackendRow) -> None:
         "print('\\0'.join([*texts, '']), end='')\n"
         "os.write(1, bytes(range(256)))"
     )
-    options = [*on(backend), "--input", f"texts={json.dumps(strings)}"]
+    options = [*options_of(backend), "--input", f"texts={json.dumps(strings)}"]
     done = toolcell("run", "-", *options, stdin=code.encode())
 
     assert (done.returncode, done.stdout) == (0, joined(strings) + bytes(range(256)))
@@ -157,7 +156,12 @@ def test_a_pipe_gets_the_bytes_of_the_program(backend: BackendRow) -> None:
 def test_json_is_one_line_that_holds_the_strings(backend: BackendRow) -> None:
     strings = naughty_strings()
     code = "import sys\nfor f in (sys.stdout, sys.stderr): print(*texts, file=f)\ntexts"
-    options = [*on(backend), "--json", "--input", f"texts={json.dumps(strings)}"]
+    options = [
+        *options_of(backend),
+        "--json",
+        "--input",
+        f"texts={json.dumps(strings)}",
+    ]
     done = toolcell("run", "-", *options, stdin=code.encode())
 
     assert (done.returncode, done.stderr) == (0, b"")
@@ -177,7 +181,7 @@ def test_a_terminal_gets_nothing_to_obey(backend: BackendRow, stream: int) -> No
         "data = '\\n'.join([*texts, '']).encode() + bytes(range(256)) + b'\\xe2\\x80'\n"
         f"for n in range(0, len(data), 7): os.write({stream}, data[n : n + 7])"
     )
-    options = [*on(backend), "--input", f"texts={json.dumps(strings)}"]
+    options = [*options_of(backend), "--input", f"texts={json.dumps(strings)}"]
     shown = on_a_terminal("run", "-", *options, stdin=code.encode())
 
     text = shown.decode("utf-8")

@@ -15,6 +15,7 @@ from toolcell.sandbox.backends.container_spec import seccomp_profile
 from toolcell.sandbox.cell.kernel.seccomp import allowed_calls
 
 from ...conftest import BackendRow, missing
+from ...support.attack_programs import reach_supervisor
 from ...support.attack_table import attempt, program, system_call, value_of
 from ...support.paths import ROOT
 
@@ -261,49 +262,6 @@ def test_the_engine_gets_the_same_call_list() -> None:
 
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
     assert allowed == {*allowed_calls("x86_64"), *allowed_calls("aarch64")}
-
-
-def reach_supervisor() -> dict[str, str]:
-    import ctypes
-    import os
-    import resource
-    import signal
-
-    def take(number: int, flags: int) -> None:
-        fd = os.open(f"/proc/1/fd/{number}", flags)
-        # What its watchdog reads for a moment is there for everybody to read.
-        if os.readlink(f"/proc/self/fd/{fd}").startswith("/proc"):
-            raise PermissionError(1, "nothing of its own")
-
-    x86 = os.uname().machine == "x86_64"
-    ptrace, readv, getfd = (101, 310, 438) if x86 else (117, 270, 438)
-    prlimit, pidfd_open = (302, 434) if x86 else (261, 434)
-    pair = ctypes.create_string_buffer(16)
-    said = {
-        f"open {name}": attempt(lambda n=name: open(f"/proc/1/{n}", "rb").read(1))  # type: ignore[misc]
-        for name in ("mem", "maps", "auxv", "syscall", "stack", "pagemap")
-    }
-    for name in ("mem", "oom_score_adj", "comm", "clear_refs"):
-        said[f"write {name}"] = attempt(lambda n=name: open(f"/proc/1/{n}", "r+b"))  # type: ignore[misc]
-    for name in ("cwd", "root", "exe"):
-        said[f"link {name}"] = attempt(lambda n=name: os.readlink(f"/proc/1/{n}"))  # type: ignore[misc]
-    said["fds"] = attempt(lambda: os.listdir("/proc/1/fd"))
-    for number in range(12):
-        for flags in (os.O_RDONLY, os.O_WRONLY):
-            said[f"fd {number} {flags}"] = attempt(
-                lambda n=number, f=flags: take(n, f)  # type: ignore[misc]
-            )
-    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP, signal.SIGINT, 0):
-        said[f"signal {int(number)}"] = attempt(lambda n=number: os.kill(1, n))  # type: ignore[misc]
-    said["attach"] = system_call(ptrace, 16, 1, 0, 0)
-    said["seize"] = system_call(ptrace, 0x4206, 1, 0, 0)
-    said["read memory"] = system_call(readv, 1, pair, 1, pair, 1, 0)
-    said["prlimit"] = system_call(prlimit, 1, resource.RLIMIT_NOFILE, pair, 0)
-    said["affinity"] = attempt(lambda: os.sched_setaffinity(1, {0}))
-    said["priority"] = attempt(lambda: os.setpriority(os.PRIO_PROCESS, 1, 19))
-    pidfd = ctypes.CDLL(None).syscall(pidfd_open, 1, 0)
-    said["take fd"] = system_call(getfd, pidfd, 0, 0)
-    return said
 
 
 @pytest.mark.attack(36, 42, 73)

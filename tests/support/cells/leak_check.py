@@ -12,8 +12,8 @@ import anyio
 
 from toolcell.sandbox.machine import process_identity
 
-from ...security.test_persistence import containers_of, groups_of
 from ..process_tree import below
+from .leftovers import containers_of, groups_of
 
 _LOOKS_ALIKE = 20
 

@@ -1,0 +1,33 @@
+"""What a host has of the machine: cgroups, and containers of an engine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from toolcell.sandbox.backends.container_spec import OWNER_LABEL
+from toolcell.sandbox.machine import host_cgroups
+
+from ...conftest import missing
+
+
+def host_groups() -> dict[str, str]:
+    try:
+        return host_cgroups.create()
+    except OSError as error:
+        missing(f"cgroups cannot be made here: {error}")
+
+
+def groups_of(process: str) -> list[str]:
+    places = set(host_cgroups.parents().values())
+    return [
+        f"{place}/{name}"
+        for place in places
+        for name in os.listdir(place)
+        if name.startswith(f"{host_cgroups.name_of(process)}-")
+    ]
+
+
+def containers_of(engine: Any, process: str) -> list[str]:
+    filters = {"label": f"{OWNER_LABEL}={process}"}
+    return [each["Id"] for each in engine.containers(all=True, filters=filters)]
