@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from toolcell.core import InvalidInputError
 
-from ..cell.supervisor.path_steps import reason_of
+from ..cell.wire.contract import reason_of
 
 FileReason = Literal[
     "missing",

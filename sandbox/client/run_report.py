@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from toolcell.core import count_values, put_together
 
-from ..cell.program.values import MAX_RESULT_VALUES
+from ..cell.wire.contract import MAX_RESULT_VALUES
 from ..cell.wire.frames import (
     MAX_ARTIFACT_BYTES,
     MAX_ARTIFACTS,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from ..cell.supervisor.egress_relay import PIECE_BYTES, WINDOW_BYTES
+from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..cell.wire.frames import FrameError
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from toolcell.core import InvalidInputError
 
-from ..cell.program.outcomes import FILE_NAME
+from ..cell.wire.contract import FILE_NAME
 from ..config.settings import CodePolicy
 
 LAST_RESORT_IMPORTS = (

@@ -14,8 +14,7 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 
-from ..cell.program.arguments import ARGV, STDIN
-from ..cell.program.main import SECRETS
+from ..cell.wire.contract import ARGV, SECRETS, STDIN
 from ..cell.wire.frames import FrameError, strict_json
 from ..client.cell import Language, Program
 from ..client.host_calls import HostCalls

@@ -198,6 +198,23 @@ def test_a_cell_needs_only_the_standard_library(path: Path) -> None:
             assert level <= len(path.relative_to(CELL).parts), f"line {line}"
 
 
+def test_the_host_shares_only_the_wire_and_the_filter_with_cells() -> None:
+    used = {
+        f"{module}.{name}" if module.endswith("cell.wire") else module
+        for path in modules_of("sandbox")
+        if CELL not in path.parents
+        for _, module, level, names in imports(path)
+        if level and module.startswith("cell.")
+        for name in names
+    }
+
+    assert used == {
+        "cell.kernel.bpf",
+        "cell.kernel.seccomp",
+        *(name for name in used if name.startswith("cell.wire.")),
+    }
+
+
 @pytest.mark.parametrize("path", named(CELL_MODULES))
 def test_a_cell_is_written_for_python_3_8(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))

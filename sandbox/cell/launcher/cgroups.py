@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ..kernel.cgroup_files import oom_kills_in
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -131,15 +133,6 @@ class GroupMaker:
         self._left = [each for each in self._left if not each.remove()]
         for name, above in self._above:
             _rmdir(name, above)
-
-
-def oom_kills_in(text: str) -> int:
-    """Return the count in a group's `memory.oom_control` or `memory.events`."""
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill":
-            return int(value)
-    return 0
 
 
 def _read(path: str, dir_fd: int) -> str:

@@ -6,16 +6,11 @@ import binascii
 import os
 import sys
 
+from ..wire.contract import ARGV, STDIN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-
-ARGV = "$argv"
-"""Among the inputs of a request, where no input can be: `sys.argv`."""
-
-STDIN = "$stdin"
-"""The same: what standard input holds, in base 64."""
 
 
 def take(inputs: dict[str, Any], home: str) -> None:

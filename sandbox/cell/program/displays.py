@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..supervisor.files import ARTIFACTS
+from ..wire.contract import ARTIFACTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

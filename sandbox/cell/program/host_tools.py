@@ -12,14 +12,12 @@ import select
 import signal
 import sys
 
+from ..wire.contract import ANSWER, MAX_CALL_BYTES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-
-MAX_CALL_BYTES = 1024 * 1024
-ANSWER = b"a"
-"""The first byte of an answer: none that came too late is taken for a request."""
 
 _DIGITS = 8
 # A thread that waits for an answer does not hear otherwise that its run is over.

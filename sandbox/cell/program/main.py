@@ -25,6 +25,7 @@ import types
 from ..kernel import signals
 from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
 from ..kernel.descriptors import place
+from ..wire.contract import ANSWER, FILE_NAME, FORK, SECRETS, WARM_UP
 from ..wire.frames import RUN_DEFAULTS
 from . import (
     arguments,
@@ -35,7 +36,7 @@ from . import (
     stateful,
     values,
 )
-from .outcomes import FILE_NAME, Outcome, bare_error, error_outcome, exit_outcome
+from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,14 +51,6 @@ _home = ""
 # Bytes that a program may add to the address space; 0 where a cgroup holds memory.
 _address_space = 0
 _node = ""
-SECRETS = "$secrets"
-"""Among the inputs of a request, where no input can be: environment variables of
-this run alone."""
-
-REHEARSE = b"?"
-"""In place of a request: there is time for a rehearsal before one comes."""
-
-
 # Kept: `json.dumps` would make a new one for each line, and `json.loads` guesses at
 # encodings.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -103,7 +96,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         os.chdir(_home)
         _reseed()
         first = os.read(REQUEST_FD, 1)
-        if first == REHEARSE:
+        if first == WARM_UP:
             _rehearse()
             _set_stage()
             first = b""
@@ -195,8 +188,8 @@ def _live(request: dict[str, Any]) -> int:
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
         first = os.read(REQUEST_FD, 1)
-        while first in (stateful.FORK, host_tools.ANSWER):
-            if first == stateful.FORK:
+        while first in (FORK, ANSWER):
+            if first == FORK:
                 _become_branch(stateful.fork(*stateful.receive_fork(REQUEST_FD)))
             else:
                 # Nobody waits for it any more.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import traceback
 
+from ..wire.contract import FILE_NAME
 from . import values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FILE_NAME = "main.py"
 _MAX_TEXT = 64 * 1024
 # An exit code beyond it is -1 to Python.
 _C_LONG = 1 << 63

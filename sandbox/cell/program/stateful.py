@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-FORK = b"f"
-"""In place of a request: a JSON line follows, and the descriptors of a branch."""
-
-BRANCHES = "/tmp/.branches"
 _FIRST_FILE = 5
 _MAX_COPIED = 4096
 

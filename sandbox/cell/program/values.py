@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 
+from ..wire.contract import MAX_RESULT_VALUES
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
 MAX_RESULT_BYTES = 1024 * 1024
-
-MAX_RESULT_VALUES = 100_000
-"""Values in a program's last value: texts, numbers, lists, objects. When it is reached
-the value is described instead."""
 
 _MAX_REPR = 1024
 _MAX_DEPTH = 102

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ..launcher.cgroups import oom_kills_in
+from ..kernel.cgroup_files import oom_kills_in
 from .cpu_samples import CpuSamples
 
 TYPE_CHECKING = False

@@ -6,9 +6,9 @@ import os
 import time
 from binascii import crc32
 
+from ..wire.contract import ARTIFACTS
 from ..wire.frames import COLLECT_SECONDS, MAX_ARTIFACT_BYTES, MAX_ARTIFACTS, encode
 from .file_tree import MAX_LISTED, LeftOut, Tree
-from .files import ARTIFACTS
 from .path_steps import FileProblem, acting_as, open_file
 
 TYPE_CHECKING = False

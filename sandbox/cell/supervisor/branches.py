@@ -9,7 +9,7 @@ import socket
 
 from ..kernel.descriptors import send_fds
 from ..program import main as runner
-from ..program import stateful
+from ..wire.contract import BRANCHES, FORK
 from ..wire.frames import strict_json
 from .run import Child
 
@@ -78,7 +78,7 @@ class Branches:
         self._made += 1
         wanted = {
             "from": source.folder,
-            "to": f"{stateful.BRANCHES}/{self._made}",
+            "to": f"{BRANCHES}/{self._made}",
             "allow_threads": wish["allow_threads"],
         }
         child, pipes = open_pipes()
@@ -122,7 +122,7 @@ def _has_ended(pid: int) -> bool:
 def _ask(source: Child, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
     if not source.outbox.flush(_FORK_SECONDS):
         raise TimeoutError
-    os.write(source.request, stateful.FORK)
+    os.write(source.request, FORK)
     fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
     sock = socket.socket(fileno=source.request)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from ..program.host_tools import ANSWER, MAX_CALL_BYTES
+from ..wire.contract import ANSWER, MAX_CALL_BYTES
 from ..wire.frames import CALLS_AHEAD, encode
 
 TYPE_CHECKING = False

@@ -14,6 +14,7 @@ import _socket
 import os
 import select
 
+from ..wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..wire.frames import encode
 
 TYPE_CHECKING = False
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 
 MAX_STREAMS = 128
 """Connections at once. When it is reached others wait for one to end."""
-
-WINDOW_BYTES = 512 * 1024
-"""Bytes of one stream and direction that are under way or kept."""
-
-PIECE_BYTES = 128 * 1024
-"""Bytes of one frame, at most."""
 
 _ADDRESS = "127.0.0.1"
 # Between two looks at the deadline and at the host.

@@ -12,6 +12,7 @@ import os
 import stat
 import time
 
+from ..wire.contract import reason_of
 from .file_tree import MAX_LISTED, LeftOut, Tree
 from .path_steps import (
     DIRECTORY,
@@ -21,7 +22,6 @@ from .path_steps import (
     make_folders,
     open_folder,
     opened,
-    reason_of,
     steps_of,
 )
 
@@ -35,8 +35,6 @@ _ENTRIES_AT_ONCE = 100
 _MAX_EMPTIED_DEPTH = 10_000
 # The host waits for 60.
 _PATIENCE_SECONDS = 30.0
-
-ARTIFACTS = "artifacts"
 
 
 def serve(

@@ -29,6 +29,7 @@ from ..kernel import confine, signals
 from ..program import main as runner
 from ..wire import aliases
 from ..wire.channel import Channel, HostGone
+from ..wire.contract import ARTIFACTS, WARM_UP
 from ..wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
@@ -196,7 +197,7 @@ class Supervisor:
                 self._branches.folder(frame.header[end]) for end in ("branch", "to")
             )
             uid = self._settings["uid"]
-            if branch and files.holds(branch, files.ARTIFACTS, uid):
+            if branch and files.holds(branch, ARTIFACTS, uid):
                 self._artifacts.copy(branch, origin, uid)
             self._channel.send(encode({"type": "forked", **answer}))
             self._kill_strays(self._known())
@@ -277,7 +278,7 @@ class Supervisor:
         child = self._child
         assert child is not None
         try:
-            os.write(child.request, runner.REHEARSE)
+            os.write(child.request, WARM_UP)
         except BrokenPipeError:
             # It could not be confined; its run will say why.
             return
@@ -323,7 +324,7 @@ class Supervisor:
         finally:
             self._kill_all(child, run)
         folder, uid = child.folder or self._workdir, self._settings["uid"]
-        left_some = files.holds(folder, files.ARTIFACTS, uid)
+        left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
         if branch and run.kept:
             self._branches.keep(branch, child, self._workdir)

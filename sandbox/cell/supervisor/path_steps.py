@@ -7,12 +7,11 @@ what is no regular file is never read or written.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from contextlib import contextmanager
 
-from ..program.stateful import BRANCHES
+from ..wire.contract import BRANCHES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,22 +22,6 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 MAX_DEPTH = 64
 # Of the errors of system calls, for programs of the host; else `failed`.
-_REASONS = {
-    errno.ENOENT: "missing",
-    errno.EACCES: "denied",
-    errno.EPERM: "denied",
-    errno.EROFS: "denied",
-    errno.EISDIR: "is_folder",
-    errno.ENOTDIR: "not_folder",
-    errno.ELOOP: "link",
-    errno.ENXIO: "not_regular",
-    errno.EFBIG: "too_large",
-    errno.ENOSPC: "no_space",
-    errno.EDQUOT: "no_space",
-    errno.EEXIST: "exists",
-    errno.ENAMETOOLONG: "invalid_path",
-    errno.EINVAL: "invalid_path",
-}
 
 
 class FileProblem(Exception):
@@ -52,11 +35,6 @@ class FileProblem(Exception):
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
-
-
-def reason_of(error: OSError) -> str:
-    """Return why a system call failed, in one word."""
-    return _REASONS.get(error.errno or 0, "failed")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from toolcell.core import CellLostError
-from toolcell.sandbox.cell.supervisor.egress_relay import WINDOW_BYTES
+from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
 from toolcell.sandbox.cell.wire.frames import FrameDecoder, FrameError, encode
 from toolcell.sandbox.client.channel import Channel
 from toolcell.sandbox.network.stream import CellStream

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from toolcell.sandbox import Described, SandboxManager
-from toolcell.sandbox.cell.program.values import MAX_RESULT_VALUES
+from toolcell.sandbox.cell.wire.contract import MAX_RESULT_VALUES
 from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client.run_report import RunReport
 
