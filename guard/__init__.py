@@ -2,6 +2,7 @@
 
 from .admission.guard import ActionGuard
 from .admission.permit import Permit
+from .admission.reload import watch_policies
 from .approvals.approvals import Approvals
 from .approvals.store import ApprovalStore
 from .approvals.types import (
@@ -17,7 +18,7 @@ from .audit.chain import AuditHead, AuditProblem, AuditReport, verify_audit
 from .audit.log import AuditLog
 from .audit.redaction import Redactor
 from .policy.conditions import Condition
-from .policy.files import load_policies, policy_schema, watch_policies
+from .policy.files import load_policies, policy_schema
 from .policy.policy import AgentPolicy, Budget, Rule
 from .policy.rate_limit import RateLimit
 from .policy.source_positions import toml_places

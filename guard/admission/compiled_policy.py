@@ -13,8 +13,7 @@ from ..policy.conditions import judge_arguments
 from ..policy.policy import AgentPolicy, Rule
 from ..policy.selectors import TOOL_NAME, Tools
 from ..values.call_facts import NO_FACTS, CallFacts, canonical_json
-from ..values.decision import Decision, Reason, Tried, Verdict
-from .loop_detector import NO_CAPS, Caps
+from ..values.decision import NO_CAPS, Caps, Decision, Ruling, Tried, Verdict
 from .quotas import Plan, Quotas
 
 _MAX_ABOUT = 4096
@@ -78,24 +77,6 @@ class _Rules:
 
 def _place(entry: tuple[int, _Rule]) -> int:
     return entry[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What the rules say, before any limit is asked."""
-
-    verdict: Verdict
-    reason: Reason
-    rule: str | None = None
-    detail: str = ""
-    would_deny: tuple[str, ...] = ()
-    tried: tuple[Tried, ...] = ()
-
-    def approved(self) -> Ruling:
-        """Return the leave that a person gave, or that was none's to give."""
-        if self.verdict == "allow":
-            return self
-        return replace(self, verdict="allow", reason="allowed", detail="")
 
 
 @dataclass(slots=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ..policy.rate_limit import MICROSECONDS
 from ..stores.base import Outcome
 from ..values.amounts import show_amount
-from ..values.decision import Decision, Degraded, Reason
-from .compiled_policy import Ruling
+from ..values.clock import MICROSECONDS
+from ..values.decision import Decision, Degraded, Reason, Ruling
 from .quotas import Limit, Lines
 
 _CIRCLING: dict[Reason, str] = {
@@ -15,14 +14,14 @@ _CIRCLING: dict[Reason, str] = {
 }
 
 
-def refused(reason: Reason, detail: str, version: str) -> Decision:
+def deny(reason: Reason, detail: str, version: str) -> Decision:
     """Return a refusal that no rule and no counter made."""
     return Decision(
         verdict="deny", reason=reason, detail=detail, policy_version=version
     )
 
 
-def ruled(ruling: Ruling, version: str, degraded: Degraded = "") -> Decision:
+def from_rules(ruling: Ruling, version: str, degraded: Degraded = "") -> Decision:
     """Return the decision of rules alone."""
     return Decision(
         verdict=ruling.verdict,
@@ -36,7 +35,7 @@ def ruled(ruling: Ruling, version: str, degraded: Degraded = "") -> Decision:
     )
 
 
-def circling(ruling: Ruling, reason: Reason, version: str) -> Decision:
+def loop_detected(ruling: Ruling, reason: Reason, version: str) -> Decision:
     """Return the refusal of a call that goes round in circles."""
     return Decision(
         verdict="deny",
@@ -48,7 +47,7 @@ def circling(ruling: Ruling, reason: Reason, version: str) -> Decision:
     )
 
 
-def limited(
+def from_limits(
     ruling: Ruling,
     lines: Lines,
     outcome: Outcome,
@@ -69,7 +68,7 @@ def limited(
         took: Whether what fits was taken, and is not part of what remains.
         degraded: How the store was stood in for.
     """
-    remaining = left(lines, outcome, taken=took and outcome.admitted)
+    remaining = remaining_by_limit(lines, outcome, taken=took and outcome.admitted)
     would_deny = ruling.would_deny
     full: Limit | None = None
     longest: int | None = 0
@@ -135,7 +134,9 @@ def _reached(
     return reached
 
 
-def left(lines: Lines, outcome: Outcome, *, taken: bool) -> dict[str, int | str]:
+def remaining_by_limit(
+    lines: Lines, outcome: Outcome, *, taken: bool
+) -> dict[str, int | str]:
     """Return what each limit leaves, by its label; `taken`: after this call."""
     told: dict[str, int | str] = {}
     limits = iter(lines.limits)

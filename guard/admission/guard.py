@@ -17,20 +17,20 @@ from ..approvals.types import Answer
 from ..audit.lock_wait import AuditBusyError
 from ..audit.log import AuditLog
 from ..policy.policy import AgentPolicy
-from ..policy.rate_limit import MICROSECONDS
 from ..stores.base import NO_LIMITS, Store
 from ..stores.memory import MemoryStore
 from ..values.amounts import show_amount
 from ..values.call_facts import NO_FACTS, CallFacts
-from ..values.clock import Clock, microseconds, steady_time
-from ..values.decision import Decision, Reason
-from .compiled_policy import About, PolicySet, Ruling
-from .decisions import circling, limited, refused, ruled
+from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
+from ..values.decision import NO_CAPS, Decision, Reason, Ruling
+from .compiled_policy import About, PolicySet
+from .decisions import deny, from_limits, from_rules, loop_detected
 from .failure_mode import FailureMode
+from .hold import Hold, LoopEntry, Parked
 from .hold_ids import new_number
 from .ledger import Ledger
-from .loop_detector import NO_CAPS, LoopBreaker
-from .permit import Parked, Permit
+from .loop_detector import LoopDetector
+from .permit import Permit
 from .quotas import MissingFacts, agent_prefix
 
 _log = logging.getLogger("toolcell.guard")
@@ -83,7 +83,7 @@ class ActionGuard:
         mode = FailureMode.parse(on_store_failure)
         store = MemoryStore(clock=clock) if store is None else store
         self._ledger = Ledger(store, mode, clock, self._tell)
-        self._breaker = LoopBreaker()
+        self._loops = LoopDetector()
 
     @property
     def policy_version(self) -> str:
@@ -136,10 +136,10 @@ class ActionGuard:
             parked: Entered while the call waits for a person, so that clocks can be
                 stopped meanwhile; an async context manager.
         """
-        permit = Permit(self, call, facts)
+        hold = Hold(call, facts)
         if parked is not None:
-            permit.parked = parked
-        return permit
+            hold.parked = parked
+        return Permit(self, hold)
 
     async def remaining(
         self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
@@ -192,58 +192,60 @@ class ActionGuard:
         if self._audit is not None:
             record = partial(self._audit.append, "reset", agent_id=agent_id, by=by)
             await anyio.to_thread.run_sync(record)
-        self._breaker.forget(agent_id)
+        self._loops.forget(agent_id)
         return await self._ledger.reset(agent_prefix(agent_id))
 
-    async def enter(self, permit: Permit) -> Permit:
-        """Decide about a permit's call and reserve; `Permit` calls it."""
+    async def enter(self, hold: Hold) -> None:
+        """Decide about a call and reserve what it needs; `Permit` calls it."""
         try:
             policies = self._policies
-            about = policies.about(permit.call)
-            ruling = about.judge(permit.call, permit.facts)
+            about = policies.about(hold.call)
+            ruling = about.judge(hold.call, hold.facts)
             answer: Answer | None = None
             if ruling.verdict == "ask":
-                answer = await self._ask(permit, policies, ruling)
+                answer = await self._ask(hold, policies, ruling)
                 # Policies may have changed while a person thought, and so may the call.
-                permit.call, policies = answer.call, self._policies
-                about = policies.about(permit.call)
-                ruling = about.judge(permit.call, permit.facts)
+                hold.call, policies = answer.call, self._policies
+                about = policies.about(hold.call)
+                ruling = about.judge(hold.call, hold.facts)
             if ruling.verdict == "deny":
                 decision = _by_rules(about, ruling, policies.version)
             else:
-                self._prepare(permit, about, ruling, policies.version)
-                if self._ledger.memory is None or about.caps is not NO_CAPS:
-                    await self._take(permit, about)
-                elif permit.lines.limits:
-                    self._ledger.reserve_now(permit)
-                if permit.found[0]:
+                self._prepare(hold, about, ruling, policies.version)
+                if self._ledger.sync is None or about.caps is not NO_CAPS:
+                    await self._take(hold, about)
+                elif hold.lines.limits:
+                    hold.found = self._ledger.reserve_sync(
+                        hold.number, hold.lines, hold.now
+                    )
+                    hold.store = hold.sync = self._ledger.sync
+                if hold.found[0]:
                     if (
                         answer is not None
                         or self._audit is not None
                         or self._ledger.away
                     ):
-                        await self._confirm(permit, about, answer)
-                    permit.state = "open"
-                    permit.entry.admitted = True
-                    return permit
-                decision = permit.concluded()
+                        await self._confirm(hold, about, answer)
+                    hold.loop_entry.admitted = True
+                    return
+                decision = hold.make_decision()
         except AuditError:
             raise
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
             decision = self._because_of(error)
             if isinstance(error, StoreUnavailableError):
-                await self._ledger.lost(error.message)
-        await self._record(permit, decision)
+                await self._ledger.on_outage(error.message)
+        await self._record(hold, decision)
         raise decision.to_error()
 
-    async def settle(self, permit: Permit, actual: Sequence[int] | None) -> None:
-        """Settle what a permit holds; `Permit` calls it."""
-        if permit.store is not None and permit.levels:
-            await self._ledger.settle(permit, permit.store, actual)
+    async def settle(self, hold: Hold, actual: Sequence[int] | None) -> None:
+        """Settle what is held; `Permit` calls it."""
+        if hold.store is not None and hold.levels:
+            await self._ledger.settle(hold.number, hold.store, hold.sync, actual)
 
     def record(
         self,
-        permit: Permit,
+        hold: Hold,
         cost: Mapping[str, int],
         status: str,
         error_kind: str | None,
@@ -257,9 +259,9 @@ class ActionGuard:
             AuditBusyError: Once others have left the log it will be written.
             AuditError: It cannot be recorded.
         """
-        call, facts = permit.call, permit.facts
-        if permit.watched and settled:
-            self._breaker.returned(call, facts, (status, error_kind, result))
+        call, facts = hold.call, hold.facts
+        if hold.track_results and settled:
+            self._loops.record_result(call, facts, (status, error_kind, result))
         if self._audit is not None:
             shown: Mapping[str, int | str] = cost
             if "usd" in cost:
@@ -267,9 +269,9 @@ class ActionGuard:
             self._audit.outcome(
                 call,
                 facts,
-                hold_id=permit.hold_id,
+                hold_id=hold.id,
                 status=status,
-                duration_ms=(microseconds(self._clock()) - permit.now) / 1000,
+                duration_ms=(microseconds(self._clock()) - hold.now) / 1000,
                 cost=shown,
                 error_kind=error_kind,
                 result_hash=None if result is None else self._audit.digest(result),
@@ -280,7 +282,7 @@ class ActionGuard:
         policies = self._policies
         ruling = policies.about(call).judge(call, facts, explain=True)
         if ruling.verdict == "deny":
-            return ruled(ruling, policies.version)
+            return from_rules(ruling, policies.version)
         if ruling.verdict == "ask" and self._approvals is not None:
             answer = await self._approvals.peek(call, facts)
             if answer.status == "rejected":
@@ -294,32 +296,32 @@ class ActionGuard:
     ) -> Decision:
         """Say what the limits would answer; take nothing."""
         about = policies.about(call)
-        circle = self._breaker.look(about.caps, call, facts)
+        circle = self._loops.look(about.caps, call, facts)
         if circle is not None:
-            return circling(ruling, circle, policies.version)
+            return loop_detected(ruling, circle, policies.version)
         now = microseconds(self._clock())
         lines = about.plan.lines(facts, now)
         outcome = NO_LIMITS
         if lines.limits:
             outcome = await self._ledger.peek(lines.request(""))
-        return limited(ruling, lines, outcome, now, policies.version, took=False)
+        return from_limits(ruling, lines, outcome, now, policies.version, took=False)
 
-    async def _ask(self, permit: Permit, policies: PolicySet, ruling: Ruling) -> Answer:
+    async def _ask(self, hold: Hold, policies: PolicySet, ruling: Ruling) -> Answer:
         """Ask a person, unless the limits refuse anyway; return the leave they gave.
 
         Raises:
             _Refused: They gave none, or there is nobody.
         """
-        call, facts = permit.call, permit.facts
+        call, facts = hold.call, hold.facts
         parked = await self._look(policies, ruling, call, facts)
         if parked.verdict == "deny":
             raise _Refused(parked)
         if self._approvals is None:
             detail = "nobody can be asked"
             raise _Refused(self._refused("approval_unavailable", detail))
-        await self._record(permit, parked)
+        await self._record(hold, parked)
         wait = facts.approval_seconds
-        async with permit.parked():
+        async with hold.parked():
             answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
         if answer.approved:
             return answer
@@ -334,43 +336,44 @@ class ActionGuard:
             return False
         return await self._approvals.use(answer)
 
-    def _prepare(
-        self, permit: Permit, about: About, ruling: Ruling, version: str
-    ) -> None:
+    def _prepare(self, hold: Hold, about: About, ruling: Ruling, version: str) -> None:
         """Note what a call needs.
 
         Raises:
             MissingFacts: A limit needs to know the run or the turn.
         """
-        permit.now = now = round(self._clock() * MICROSECONDS)
-        permit.lines = about.plan.lines(permit.facts, now)
-        permit.ruling = ruling if ruling.verdict == "allow" else ruling.approved()
-        permit.version = version
-        permit.number = new_number()
+        hold.now = now = round(self._clock() * MICROSECONDS)
+        hold.lines = about.plan.lines(hold.facts, now)
+        hold.ruling = ruling if ruling.verdict == "allow" else ruling.approved()
+        hold.version = version
+        hold.number = new_number()
 
-    async def _take(self, permit: Permit, about: About) -> None:
+    async def _take(self, hold: Hold, about: About) -> None:
         """Take what a call needs, all or nothing, unless it goes round in circles.
 
         Raises:
             _Refused: It does.
         """
         if about.caps is not NO_CAPS:
-            circle = self._breaker.enter(about.caps, permit)
-            if circle is not None:
-                raise _Refused(circling(permit.ruling, circle, permit.version))
+            entered = self._loops.enter(about.caps, hold.call, hold.facts)
+            if not isinstance(entered, LoopEntry):
+                raise _Refused(loop_detected(hold.ruling, entered, hold.version))
+            hold.loop_entry = entered
         taken = False
         try:
-            if permit.lines.limits:
-                await self._ledger.reserve(permit)
-            taken = permit.found[0]
-            permit.watched = about.caps.identical is not None
+            if hold.lines.limits:
+                agent_id = hold.call.agent_id or ""
+                reserved = await self._ledger.reserve(
+                    hold.number, hold.lines, hold.now, agent_id
+                )
+                hold.found, hold.lines, hold.store, hold.sync, hold.degraded = reserved
+            taken = hold.found[0]
+            hold.track_results = about.caps.identical is not None
         finally:
             if not taken:
-                self._breaker.leave(permit)
+                self._loops.leave(hold.call, hold.facts, hold.loop_entry)
 
-    async def _confirm(
-        self, permit: Permit, about: About, answer: Answer | None
-    ) -> None:
+    async def _confirm(self, hold: Hold, about: About, answer: Answer | None) -> None:
         """Use an approval up, and record that the call may run.
 
         Raises:
@@ -380,22 +383,22 @@ class ActionGuard:
             if answer is not None and not await self._may_use(answer):
                 detail = "the approval is used up"
                 raise _Refused(self._refused("approval_denied", detail))
-            if self._ledger.away and self._ledger.memory is not None:
-                await self._ledger.back()
+            if self._ledger.away and self._ledger.sync is not None:
+                await self._ledger.on_recovery()
             if self._audit is not None:
-                # What remains can be counted from the log, and is dear to tell.
-                if permit.lines.on_trial or permit.degraded:
-                    decision = permit.concluded()._replace(remaining={})
+                # What remains can be counted from the log, and takes long to write.
+                if hold.lines.on_trial or hold.degraded:
+                    decision = hold.make_decision()._replace(remaining={})
                 else:
-                    decision = _by_rules(about, permit.ruling, permit.version)
-                await self._record(permit, decision, hold_id=permit.hold_id)
+                    decision = _by_rules(about, hold.ruling, hold.version)
+                await self._record(hold, decision, hold_id=hold.id)
         except BaseException:
-            self._breaker.leave(permit)
-            await self.settle(permit, [0] * len(permit.levels))
+            self._loops.leave(hold.call, hold.facts, hold.loop_entry)
+            await self.settle(hold, [0] * len(hold.levels))
             raise
 
     def _refused(self, reason: Reason, detail: str) -> Decision:
-        return refused(reason, detail, self._policies.version)
+        return deny(reason, detail, self._policies.version)
 
     def _because_of(self, error: Exception) -> Decision:
         """Return the refusal that an error stands for; any other is our fault."""
@@ -412,14 +415,14 @@ class ActionGuard:
         return self._refused("guard_fault", "the guard itself failed")
 
     async def _record(
-        self, permit: Permit, decision: Decision, *, hold_id: str | None = None
+        self, hold: Hold, decision: Decision, *, hold_id: str | None = None
     ) -> None:
         """Record what was decided; wait for other writers off the loop."""
         if self._audit is None:
             return
         try:
             self._audit.decision(
-                permit.call, permit.facts, decision, hold_id=hold_id, wait=False
+                hold.call, hold.facts, decision, hold_id=hold_id, wait=False
             )
         except AuditBusyError as busy:
             await busy.wait()
@@ -434,7 +437,7 @@ class ActionGuard:
 def _by_rules(about: About, ruling: Ruling, version: str) -> Decision:
     """Return the decision of rules; the same one, where it is always the same."""
     if ruling is not about.ruling:
-        return ruled(ruling, version)
+        return from_rules(ruling, version)
     if about.said is None:
-        about.said = ruled(ruling, version)
+        about.said = from_rules(ruling, version)
     return about.said

@@ -6,23 +6,43 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
 
 from toolcell.core import AuditError, StoreUnavailableError
 
-from ..stores.base import Charge, Outcome, Reservation, Store
+from ..stores.base import (
+    NO_LIMITS,
+    Charge,
+    Found,
+    Outcome,
+    Reservation,
+    Store,
+    SyncStore,
+)
 from ..stores.memory import MemoryStore
 from ..values.clock import Clock
+from ..values.decision import Degraded
 from .failure_mode import FailureMode
-
-if TYPE_CHECKING:
-    from .permit import Permit
+from .hold_ids import hold_id
+from .quotas import Lines
 
 _log = logging.getLogger("toolcell.guard")
 _T = TypeVar("_T")
 _MAX_PENDING = 100_000
+
+
+class Reserved(NamedTuple):
+    """What came of a reservation, and where it is."""
+
+    found: Found
+    lines: Lines
+    store: Store | None
+    sync: SyncStore | None = None
+    """The same store, where it never waits."""
+
+    degraded: Degraded = ""
 
 
 class Ledger:
@@ -40,10 +60,10 @@ class Ledger:
         tell: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self.store = store
-        self.memory = store if isinstance(store, MemoryStore) else None
-        """The store, where it is this process's memory and so never waits."""
+        self.sync = store if isinstance(store, SyncStore) else None
+        """The store, where it never waits."""
 
-        self._one_clock = self.memory is not None and self.memory.clock is clock
+        self._one_clock = self.sync is not None and self.sync.clock is clock
         self._mode = mode
         self._clock = clock
         self._tell = tell
@@ -61,7 +81,7 @@ class Ledger:
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        return await self._ask(self.store.peek(request))
+        return await self._call_store(self.store.peek(request))
 
     async def check(self) -> None:
         """Look whether the store answers, unless calls go on without it.
@@ -75,61 +95,65 @@ class Ledger:
             if self._mode.word == "closed":
                 raise
 
-    def reserve_now(self, permit: Permit) -> None:
-        """Take what a call needs from this process's memory, if it is the store.
+    def reserve_sync(self, number: int, lines: Lines, now: int) -> Found:
+        """Take what a call needs from a store that never waits.
 
         Raises:
             StoreUnavailableError: It is full. That is not to be away: whatever the
                 mode, going round it would forgive.
         """
-        memory = self.memory
-        assert memory is not None
-        now = permit.now if self._one_clock else None
-        permit.found = memory.reserve_now(permit.number, permit.lines.needs, now)
-        permit.store = memory
+        assert self.sync is not None
+        return self.sync.reserve_sync(
+            number, lines.needs, now if self._one_clock else None
+        )
 
-    async def reserve(self, permit: Permit) -> None:
+    async def reserve(
+        self, number: int, lines: Lines, now: int, agent_id: str
+    ) -> Reserved:
         """Take what a call needs, as the failure mode has it while the store is away.
 
         Raises:
             StoreUnavailableError: The store did not answer, and the mode is `closed`;
-                or it is this process's memory, and full.
+                or it never waits, and is full.
         """
-        if self.memory is not None:
-            self.reserve_now(permit)
-            return
-        request = permit.lines.request(permit.hold_id)
+        if self.sync is not None:
+            found = self.reserve_sync(number, lines, now)
+            return Reserved(found, lines, self.sync, self.sync)
+        request = lines.request(hold_id(number))
         try:
-            permit.found = await self._ask(self.store.reserve(request))
+            answer = await self._call_store(self.store.reserve(request))
         except StoreUnavailableError:
-            self._abandon(request)
+            self._release_later(request)
             if self._mode.word == "closed":
                 raise
-            self._without_store(permit)
+            return self._without_store(number, lines, agent_id)
         except BaseException:
-            self._abandon(request)
+            self._release_later(request)
             raise
-        else:
-            permit.store = self.store
+        return Reserved(answer, lines, self.store)
 
     async def settle(
-        self, permit: Permit, store: Store, actual: Sequence[int] | None
+        self,
+        number: int,
+        store: Store,
+        sync: SyncStore | None,
+        actual: Sequence[int] | None,
     ) -> None:
         """End a hold, whoever cancels."""
-        if isinstance(store, MemoryStore):
-            store.settle_soon(permit.number, actual)
+        if sync is not None:
+            sync.settle_deferred(number, actual)
             return
-        hold_id = permit.hold_id
+        name = hold_id(number)
         with anyio.CancelScope(shield=True):
             try:
-                await self._ask(store.settle(hold_id, actual))
+                await self._call_store(store.settle(name, actual))
             except StoreUnavailableError:
-                self._pending.append((hold_id, actual))
+                self._pending.append((name, actual))
             except BaseException as error:
                 # It may be settled already, which once more does not change.
-                self._pending.append((hold_id, actual))
+                self._pending.append((name, actual))
                 if isinstance(error, anyio.get_cancelled_exc_class()):
-                    # asyncio's own cancel heeds no shield, and comes but once.
+                    # A native asyncio cancel ignores anyio's shield, and comes once.
                     with suppress(AuditError):
                         await self._catch_up()
                 raise
@@ -140,37 +164,35 @@ class Ledger:
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        return await self._ask(self.store.reset(prefix))
+        return await self._call_store(self.store.reset(prefix))
 
-    def _without_store(self, permit: Permit) -> None:
+    def _without_store(self, number: int, lines: Lines, agent_id: str) -> Reserved:
         if self._mode.word == "open":
-            permit.degraded = "open"
-            return
-        agent_id = permit.call.agent_id or ""
+            return Reserved(NO_LIMITS, lines, None, degraded="open")
         local = self._local
         # The line that counts an agent's calls while the store is away.
         outage = Charge(f"outage|{agent_id}", 1, self._mode.calls)
-        permit.lines = permit.lines.with_outage(outage)
-        permit.found = local.reserve_now(permit.number, permit.lines.needs)
-        permit.store, permit.degraded = local, "local"
+        lines = lines.with_outage(outage)
+        found = local.reserve_sync(number, lines.needs)
+        return Reserved(found, lines, local, local, "local")
 
-    async def _ask(self, operation: Awaitable[_T]) -> _T:
+    async def _call_store(self, operation: Awaitable[_T]) -> _T:
         try:
             answer = await operation
         except StoreUnavailableError as error:
-            await self.lost(error.message)
+            await self.on_outage(error.message)
             raise
         # What was put off while another thread found the store is pending still.
         if self.away or self._pending:
-            await self._found()
+            await self._on_answer()
         return answer
 
-    def _abandon(self, request: Reservation) -> None:
+    def _release_later(self, request: Reservation) -> None:
         """Give back, later, what a store may have taken without being heard."""
         if request.charges:
             self._pending.append((request.hold_id, [0] * len(request.charges)))
 
-    async def lost(self, why: str) -> None:
+    async def on_outage(self, why: str) -> None:
         """Tell that the store does not answer, once in an outage."""
         if not self.away:
             self.away = True
@@ -181,33 +203,33 @@ class Ledger:
                 self.away = False
                 raise
 
-    async def _found(self) -> None:
+    async def _on_answer(self) -> None:
         # An outage lasts until all is caught up: whoever is cancelled while at it
         # leaves the rest, and the end of the outage, to the next one.
         if await self._catch_up() and self.away:
             self._local = MemoryStore(clock=self._clock)
-            await self.back()
+            await self.on_recovery()
 
     async def _catch_up(self) -> bool:
         """Settle what was put off; return whether the store has answered."""
-        while late := self._next_late():
+        while late := self._pop_pending():
             try:
                 await self.store.settle(*late)
             except BaseException as error:
                 self._pending.appendleft(late)
                 if not isinstance(error, StoreUnavailableError):
                     raise
-                await self.lost(error.message)
+                await self.on_outage(error.message)
                 return False
         return True
 
-    def _next_late(self) -> tuple[str, Sequence[int] | None] | None:
+    def _pop_pending(self) -> tuple[str, Sequence[int] | None] | None:
         try:
             return self._pending.popleft()
         except IndexError:  # another thread may have taken the last one
             return None
 
-    async def back(self) -> None:
+    async def on_recovery(self) -> None:
         """Tell that the store answers again."""
         self.away = False
         _log.warning("store available again")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
 
 from toolcell.core import ToolCall
 
 from ..values.call_facts import CallFacts, canonical_json
-from ..values.decision import Reason
-
-if TYPE_CHECKING:
-    from .permit import Permit
+from ..values.decision import Caps, Reason
+from .hold import LoopEntry
 
 _RECENT = 32
 MAX_RUNS = 10_000
@@ -21,36 +18,11 @@ MAX_RUNS = 10_000
 been idle longest is forgotten."""
 
 
-class Caps(NamedTuple):
-    """How often is too often; None for no limit."""
-
-    consecutive: int | None = None
-    """Calls of one tool in a row."""
-
-    identical: int | None = None
-    """Times that one call gave one result, among the run's last calls."""
-
-
-NO_CAPS = Caps()
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A call that was counted before it was known whether it may run."""
-
-    tool: str
-    admitted: bool = False
-
-
-UNWATCHED = Entry("")
-"""Stands for the calls that are in no row."""
-
-
 @dataclass(slots=True)
 class _Run:
     tool: str = ""
     in_a_row: int = 0
-    since: list[Entry] = field(default_factory=list)
+    since: list[LoopEntry] = field(default_factory=list)
     """What came after that row: the first of it was undecided at the last look."""
 
     recent: deque[tuple[bytes, int]] = field(
@@ -58,7 +30,7 @@ class _Run:
     )
 
 
-class LoopBreaker:
+class LoopDetector:
     """What each run of this process called last, and what came of it."""
 
     def __init__(self) -> None:
@@ -70,26 +42,29 @@ class LoopBreaker:
         with self._lock:
             return _too_many(self._run(call, facts), caps, call)
 
-    def enter(self, caps: Caps, permit: Permit) -> Reason | None:
-        """Return why a call is one too many; else count it, unless it leaves."""
-        call = permit.call
-        with self._lock:
-            run = self._run(call, permit.facts)
-            reason = _too_many(run, caps, call)
-            if reason is None:
-                permit.entry = entry = Entry(call.name)
-                run.since.append(entry)
-            return reason
+    def enter(self, caps: Caps, call: ToolCall, facts: CallFacts) -> Reason | LoopEntry:
+        """Count a call, or return why it is one too many.
 
-    def leave(self, permit: Permit) -> None:
-        """Take back a call that was counted and then refused."""
-        entry = permit.entry
+        Returns:
+            The entry of a call that may go on; `leave` takes it back.
+        """
         with self._lock:
-            since = self._run(permit.call, permit.facts).since
+            run = self._run(call, facts)
+            reason = _too_many(run, caps, call)
+            if reason is not None:
+                return reason
+            entry = LoopEntry(call.name)
+            run.since.append(entry)
+            return entry
+
+    def leave(self, call: ToolCall, facts: CallFacts, entry: LoopEntry) -> None:
+        """Take back a call that was counted and then refused."""
+        with self._lock:
+            since = self._run(call, facts).since
             if entry in since:
                 since.remove(entry)
 
-    def returned(self, call: ToolCall, facts: CallFacts, result: object) -> None:
+    def record_result(self, call: ToolCall, facts: CallFacts, result: object) -> None:
         """Remember what a call came to."""
         with self._lock:
             self._run(call, facts).recent.append((_key(call), hash(repr(result))))
@@ -113,18 +88,18 @@ class LoopBreaker:
 
 
 def _too_many(run: _Run, caps: Caps, call: ToolCall) -> Reason | None:
-    in_a_row = _row(run, call.name)
+    in_a_row = _consecutive(run, call.name)
     if caps.consecutive is not None and in_a_row >= caps.consecutive:
         return "consecutive"
-    if caps.identical is not None and _most(run, _key(call)) >= caps.identical:
+    if caps.identical is not None and _max_repeats(run, _key(call)) >= caps.identical:
         return "repeated"
     return None
 
 
-def _row(run: _Run, tool: str) -> int:
+def _consecutive(run: _Run, tool: str) -> int:
     """Return how many calls in a row a tool may have had.
 
-    Who is undecided lengthens the row of its tool, and breaks no other yet.
+    A pending call counts for its own tool, but does not yet end the row of another.
     """
     since = run.since
     while since and since[0].admitted:
@@ -144,7 +119,7 @@ def _key(call: ToolCall) -> bytes:
     return canonical_json([call.name, call.arguments])
 
 
-def _most(run: _Run, key: bytes) -> int:
+def _max_repeats(run: _Run, key: bytes) -> int:
     """Return how often a call gave the result that it gave most often."""
     results = [result for call, result in run.recent if call == key]
     return max(map(results.count, results), default=0)

@@ -1,12 +1,11 @@
-"""The leave for one call, from its admission to its settlement."""
+"""The permit of one call, from its admission to its settlement."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from toolcell.core import (
     AuditError,
@@ -17,91 +16,40 @@ from toolcell.core import (
 )
 
 from ..audit.lock_wait import AuditBusyError
-from ..stores.base import NO_LIMITS, Found, Level, Outcome, Store
-from ..stores.memory import MemoryStore
+from ..stores.base import Outcome
 from ..values.amounts import Amount, parse_amount
-from ..values.call_facts import CallFacts
-from ..values.decision import Decision, Degraded
-from .compiled_policy import Ruling
-from .decisions import left, limited, ruled
-from .hold_ids import hold_id
-from .loop_detector import UNWATCHED
-from .quotas import Lines
+from ..values.decision import Decision
+from .decisions import remaining_by_limit
+from .hold import Hold, Settlement
 
-if TYPE_CHECKING:
-    from .guard import ActionGuard
-
-Parked = Callable[[], AbstractAsyncContextManager[object]]
 _log = logging.getLogger("toolcell.guard")
 _NOTHING: Mapping[str, Amount] = {}
 
 
 class Permit:
-    """The leave for one call: `async with guard.admit(call, facts) as permit`.
+    """Permission for one call: `async with guard.admit(call, facts) as permit`.
 
     Entering raises if the call is refused. A call that is left without `settle` is
     charged all that it held, where its budget does not say otherwise.
     """
 
-    # Most permits never need to say more than these.
-    lines: Lines
-    """What it rests on, with `ruling` and `version`, once rules have let it pass."""
+    def __init__(self, settlement: Settlement, hold: Hold) -> None:
+        self._settlement = settlement
+        self._hold = hold
+        self._state: Literal["new", "refused", "open", "settled"] = "new"
+        self._decision: Decision | None = None
+        self._due: Sequence[int] = ()
 
-    ruling: Ruling
-    version: str
-    number = 0
-    """Of its hold in this process."""
-
-    store: Store | None = None
-    """Where the hold is; None where nothing is kept."""
-
-    degraded: Degraded = ""
-    found: Found = NO_LIMITS
-    """What the store said."""
-
-    now = 0
-    """When it was asked, in microseconds."""
-
-    watched = False
-    entry = UNWATCHED
-    """Among the calls of its run, where loops are watched."""
-
-    _decision: Decision | None = None
-    _due: Sequence[int] = ()
-    state: Literal["new", "refused", "open", "settled"] = "new"
-
-    parked: Parked = nullcontext
-    """Entered while the call waits for a person."""
-
-    def __init__(self, guard: ActionGuard, call: ToolCall, facts: CallFacts) -> None:
-        self._guard = guard
-        self.call = call
+    @property
+    def call(self) -> ToolCall:
         """The call to run; not the one asked for, if a person changed its arguments.
         Validate them again then."""
-
-        self.facts = facts
+        return self._hold.call
 
     @property
     def hold_id(self) -> str:
         """The name of its hold in stores of several processes, and in records."""
-        return hold_id(self.number)
-
-    @property
-    def levels(self) -> Sequence[Level]:
-        """What its accounts had used and held, and what it holds of them."""
-        return self.found[3]
-
-    def concluded(self) -> Decision:
-        """Return the decision that came of it."""
-        ruling, version = self.ruling, self.version
-        if self.degraded == "open" or not self.lines.limits:
-            return ruled(ruling, version, self.degraded)
-        outcome = Outcome._make(self.found)
-        return limited(
-            *(ruling, self.lines, outcome, self.now, version),
-            took=True,
-            degraded=self.degraded,
-        )
+        return self._hold.id
 
     @property
     def remaining(self) -> Mapping[str, int | str]:
@@ -109,13 +57,14 @@ class Permit:
 
         As the counters stood when the call was admitted: others may have called since.
         """
-        if self.state == "settled" and self._due:
+        if self._state == "settled" and self._due:
+            hold = self._hold
             levels = [
                 (used, held, due)
-                for (used, held, _), due in zip(self.levels, self._due, strict=True)
+                for (used, held, _), due in zip(hold.levels, self._due, strict=True)
             ]
-            outcome = Outcome._make(self.found)._replace(levels=levels)
-            return left(self.lines, outcome, taken=True)
+            outcome = Outcome._make(hold.found)._replace(levels=levels)
+            return remaining_by_limit(hold.lines, outcome, taken=True)
         return self.decision.remaining
 
     @property
@@ -125,16 +74,16 @@ class Permit:
         Raises:
             InvalidInputError: The call has not been admitted.
         """
-        if self.state in ("new", "refused"):
+        if self._state in ("new", "refused"):
             raise InvalidInputError(
                 "the call has not been admitted",
                 hint="enter it first: `async with guard.admit(call) as permit`",
             )
         if self._decision is None:
-            self._decision = self.concluded()
+            self._decision = self._hold.make_decision()
         return self._decision
 
-    def __aenter__(self) -> Coroutine[Any, Any, Permit]:
+    async def __aenter__(self) -> Permit:
         """Admit the call.
 
         Raises:
@@ -142,13 +91,15 @@ class Permit:
             StoreUnavailableError: The store did not answer, and the mode is closed.
             AuditError: The decision could not be recorded.
         """
-        if self.state != "new":
+        if self._state != "new":
             raise InvalidInputError(
                 "a permit is for one call; ask for another",
                 hint="call `guard.admit(call)` again",
             )
-        self.state = "refused"
-        return self._guard.enter(self)
+        self._state = "refused"
+        await self._settlement.enter(self._hold)
+        self._state = "open"
+        return self
 
     async def __aexit__(
         self,
@@ -156,34 +107,35 @@ class Permit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.state != "open":
+        if self._state != "open":
             return
-        self.state = "settled"
+        self._state = "settled"
         name = None if kind is None else kind.__name__
         if isinstance(error, ToolcellError):
             name = error.kind
-        cost = self.lines.held(self.levels)
+        hold = self._hold
+        cost = hold.lines.held(hold.levels)
         if error is None:
             status = "unsettled"
         else:
             status = "error" if isinstance(error, Exception) else "cancelled"
         try:
-            if self.store is not None:
-                await self._guard.settle(self, None)
+            if hold.store is not None:
+                await self._settlement.settle(hold, None)
         except BaseException as stopped:
-            await self._record_beside(stopped, cost, status, name)
+            await self._record_without_masking(stopped, cost, status, name)
             if error is None or not isinstance(stopped, AuditError):
                 raise
         else:
-            await self._record_beside(error, cost, status, name)
+            await self._record_without_masking(error, cost, status, name)
 
-    async def _record_beside(
+    async def _record_without_masking(
         self, error: BaseException | None, *outcome: Any, settled: bool = False
     ) -> None:
         """Record what came of a call; an error or a cancel that ends it goes first."""
         try:
             try:
-                self._guard.record(self, *outcome, settled=settled)
+                self._settlement.record(self._hold, *outcome, settled=settled)
             except AuditBusyError as busy:
                 await busy.wait()
         except AuditError as unrecorded:
@@ -219,22 +171,23 @@ class Permit:
         measured: dict[str, int] = {}
         for unit, value in cost.items():
             measured[unit] = parse_amount(unit, value)
-        if self.state != "open":
+        if self._state != "open":
             return False
-        self.state = "settled"
-        self._due = due = self.lines.due(self.found[3], measured)
-        store = self.store
-        if isinstance(store, MemoryStore):
-            store.settle_soon(self.number, due)
-        elif store is not None:
+        self._state = "settled"
+        hold = self._hold
+        self._due = due = hold.lines.due(hold.found[3], measured)
+        if hold.sync is not None:
+            hold.sync.settle_deferred(hold.number, due)
+        elif hold.store is not None:
             try:
-                await self._guard.settle(self, due)
+                await self._settlement.settle(hold, due)
             except BaseException as stopped:
                 outcome = measured, status, error_kind, result
-                await self._record_beside(stopped, *outcome, settled=True)
+                await self._record_without_masking(stopped, *outcome, settled=True)
                 raise
+        record = self._settlement.record
         try:
-            self._guard.record(self, measured, status, error_kind, result, settled=True)
+            record(hold, measured, status, error_kind, result, settled=True)
         except AuditBusyError as busy:
             await busy.wait()
         return True

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..policy.policy import AgentPolicy, Budget, limit_key
-from ..policy.rate_limit import MICROSECONDS, Per, RateLimit
+from ..policy.rate_limit import Per, RateLimit
 from ..policy.selectors import Tools
 from ..stores.base import Charge, Hit, Level, Needs, Reservation
 from ..values.amounts import MEASURED
 from ..values.call_facts import CallFacts
+from ..values.clock import MICROSECONDS
 from ..values.decision import Reason
 
 _HOUR = 3600 * MICROSECONDS

@@ -6,15 +6,12 @@ floats. Editors take the schema of `policy_schema`.
 
 from __future__ import annotations
 
-import logging
 import os
 import tomllib
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import anyio
-import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import PolicyError
@@ -23,11 +20,7 @@ from .base import PolicyModel
 from .policy import AgentPolicy
 from .source_positions import Places, toml_places, yaml_document
 
-if TYPE_CHECKING:
-    from ..admission.guard import ActionGuard
-
 MAX_BYTES = 4_194_304
-_log = logging.getLogger("toolcell.guard")
 
 
 class PolicyFile(PolicyModel):
@@ -67,50 +60,6 @@ def policy_schema() -> dict[str, Any]:
     """Return the JSON Schema of a policy file, for editors."""
     schema = PolicyFile.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-async def watch_policies(
-    guard: ActionGuard, path: str | os.PathLike[str], *, interval: float = 1.0
-) -> None:
-    """Put a policy file in force whenever it changes, until cancelled.
-
-    A file that cannot be used is logged, and the last good policies stay in force.
-
-    Args:
-        guard: The guard to keep up to date.
-        path: The file, read at once and then looked at again.
-        interval: Seconds between looks.
-
-    Raises:
-        PolicyError: The file cannot be used when it is first read.
-    """
-    seen = await anyio.to_thread.run_sync(_stamp, path)
-    await anyio.to_thread.run_sync(_put_in_force, guard, path)
-    while True:
-        await anyio.sleep(interval)
-        stamp = await anyio.to_thread.run_sync(_stamp, path)
-        if stamp == seen:
-            continue
-        seen = stamp
-        try:
-            version = await anyio.to_thread.run_sync(_put_in_force, guard, path)
-        except PolicyError as error:
-            _log.error("policies stay as they are: %s", error)
-        else:
-            _log.warning("policies of version %s are in force", version)
-
-
-def _put_in_force(guard: ActionGuard, path: str | os.PathLike[str]) -> str:
-    return guard.replace_policies(load_policies(path))
-
-
-def _stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
-    """Return what changes when a file does; None if it is away."""
-    try:
-        state = os.stat(path)
-    except OSError:
-        return None
-    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def _read(path: Path, text: str) -> tuple[Any, Places]:

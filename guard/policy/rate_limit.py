@@ -9,6 +9,7 @@ from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from ..values.clock import MICROSECONDS
 from .base import PolicyModel
 from .selectors import Selector
 
@@ -16,7 +17,6 @@ Per = Literal["global", "agent", "tool", "agent_tool"]
 """What shares a limit: everything, the calls of one agent, those of one tool, or those
 of one agent to one tool."""
 
-MICROSECONDS = 1_000_000
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 _RATE = re.compile(r"([0-9]{1,9}) */ *(?:([0-9]{1,6}) +)?(second|minute|hour|day)s?")
 
@@ -100,19 +100,3 @@ class RateLimit(PolicyModel):
     def interval(self) -> int:
         """Microseconds between calls of a bucket, rounded up; 0 for a window."""
         return -(-self.window // self.calls) if self.algorithm == "bucket" else 0
-
-
-def bucket_room(full_at: int, now: int, interval: int, burst: int) -> tuple[int, int]:
-    """Return how long a call must wait, and how many may come now.
-
-    Args:
-        full_at: When the bucket is full again, 0 for a new one; all in microseconds.
-        now: The time.
-        interval: Time that one call takes up.
-        burst: Calls that fit into an empty bucket.
-    """
-    if full_at <= now:
-        return 0, burst
-    behind = full_at - now
-    wait = behind + interval - burst * interval
-    return wait if wait > 0 else 0, burst - -(-behind // interval)

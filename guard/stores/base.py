@@ -8,7 +8,9 @@ taken together or not at all. Times are whole microseconds by the store's own cl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from ..values.clock import Clock
 
 LATE = 86_400_000_000
 """Microseconds after its end in which a hold can still be corrected: a day."""
@@ -128,6 +130,39 @@ class Store(Protocol):
         """Let go of what the store has open."""
 
 
+HoldKey = str | int
+"""The name of a hold; in the memory of one process its number, which costs less."""
+
+
+@runtime_checkable
+class SyncStore(Store, Protocol):
+    """A store in the memory of this process, which never waits.
+
+    The guard asks such a store without a task switch. What these two do is what
+    `reserve` and `settle` do, in the same order for everybody who looks.
+    """
+
+    clock: Clock
+    """What the times of the store are taken from."""
+
+    def reserve_sync(
+        self, hold_id: HoldKey, needs: Needs, now: int | None = None
+    ) -> Found:
+        """Do what `reserve` does.
+
+        Args:
+            hold_id: Names the hold.
+            needs: What to take.
+            now: What the store's clock has just said, in microseconds; None asks it.
+
+        Raises:
+            StoreUnavailableError: The store is full.
+        """
+
+    def settle_deferred(self, hold_id: HoldKey, actual: Sequence[int] | None) -> None:
+        """Do what `settle` does, before anything else is looked at here."""
+
+
 class Rate(Protocol):
     """What has been counted against a rate."""
 
@@ -164,3 +199,19 @@ def look(
         if used + held + amount > charge.limit and charge.enforced:
             admitted = False
     return admitted, waits, free, levels
+
+
+def bucket_room(full_at: int, now: int, interval: int, burst: int) -> tuple[int, int]:
+    """Return how long a call must wait, and how many may come now.
+
+    Args:
+        full_at: When the bucket is full again, 0 for a new one; all in microseconds.
+        now: The time.
+        interval: Time that one call takes up.
+        burst: Calls that fit into an empty bucket.
+    """
+    if full_at <= now:
+        return 0, burst
+    behind = full_at - now
+    wait = behind + interval - burst * interval
+    return wait if wait > 0 else 0, burst - -(-behind // interval)

@@ -11,9 +11,19 @@ from typing import NamedTuple
 
 from toolcell.core import StoreUnavailableError
 
-from ..policy.rate_limit import MICROSECONDS, bucket_room
-from ..values.clock import Clock, steady_time
-from .base import LATE, Charge, Found, Hit, Level, Needs, Outcome, Reservation, look
+from ..values.clock import MICROSECONDS, Clock, steady_time
+from .base import (
+    LATE,
+    Charge,
+    Found,
+    Hit,
+    Level,
+    Needs,
+    Outcome,
+    Reservation,
+    bucket_room,
+    look,
+)
 
 _NEVER = 2**62
 _LOOK_KEYS = 1_000
@@ -117,7 +127,7 @@ class MemoryStore:
 
     async def reserve(self, request: Reservation) -> Outcome:
         hold_id, hits, charges, hold = request
-        return Outcome._make(self.reserve_now(hold_id, Needs(hits, charges, hold)))
+        return Outcome._make(self.reserve_sync(hold_id, Needs(hits, charges, hold)))
 
     async def peek(self, request: Reservation) -> Outcome:
         _, hits, charges, hold = request
@@ -130,7 +140,7 @@ class MemoryStore:
         with self._lock:
             return self._settle(hold_id, actual, self._tick())
 
-    def reserve_now(
+    def reserve_sync(
         self, hold_id: _HoldKey, needs: Needs, now: int | None = None
     ) -> Found:
         """Do what `reserve` does, which never waits here.
@@ -164,7 +174,7 @@ class MemoryStore:
                         self._next_end = expires
             return found
 
-    def settle_soon(self, hold_id: _HoldKey, actual: Sequence[int] | None) -> None:
+    def settle_deferred(self, hold_id: _HoldKey, actual: Sequence[int] | None) -> None:
         """Do what `settle` does, before anything else is done here."""
         self._settled.append((hold_id, actual))
 

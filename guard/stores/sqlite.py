@@ -32,9 +32,8 @@ from toolcell.core import (
     open_sqlite,
 )
 
-from ..policy.rate_limit import MICROSECONDS, bucket_room
-from ..values.clock import Clock, microseconds, steady_time
-from .base import LATE, Hit, Outcome, Reservation, look
+from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
+from .base import LATE, Hit, Outcome, Reservation, bucket_room, look
 
 _T = TypeVar("_T")
 _taking_over = ForkLock()

@@ -8,6 +8,9 @@ from collections.abc import Callable
 Clock = Callable[[], float]
 """Returns seconds since 1970 (UTC)."""
 
+MICROSECONDS = 1_000_000
+"""Of a second."""
+
 # Counts suspended time too, where the system has such a clock.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _START = time.time() - time.clock_gettime(_STEADY)
@@ -23,4 +26,4 @@ def steady_time() -> float:
 
 def microseconds(seconds: float) -> int:
     """Return whole microseconds, as stores count."""
-    return round(seconds * 1_000_000)
+    return round(seconds * MICROSECONDS)

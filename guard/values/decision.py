@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -129,3 +129,34 @@ def _rounded_up(seconds: float) -> str:
     if seconds < 10:
         return f"{math.ceil(seconds * 10) / 10:g}"
     return str(math.ceil(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the rules say, before any limit is asked."""
+
+    verdict: Verdict
+    reason: Reason
+    rule: str | None = None
+    detail: str = ""
+    would_deny: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
+
+    def approved(self) -> Ruling:
+        """Return this ruling as allowed: a person approved it, or nobody had to."""
+        if self.verdict == "allow":
+            return self
+        return replace(self, verdict="allow", reason="allowed", detail="")
+
+
+class Caps(NamedTuple):
+    """How often is too often; None for no limit."""
+
+    consecutive: int | None = None
+    """Calls of one tool in a row."""
+
+    identical: int | None = None
+    """Times that one call gave one result, among the run's last calls."""
+
+
+NO_CAPS = Caps()

@@ -99,7 +99,7 @@ async def work(store: Store, job: Job, say: Say) -> None:
         began = time.monotonic_ns()
         if isinstance(store, MemoryStore) and job.bit.bit_length() % 2:
             # As guards do, which do not wait for the answer.
-            store.settle_soon(job.request.hold_id, job.cost)
+            store.settle_deferred(job.request.hold_id, job.cost)
             settled = number == 0
         else:
             settled = await store.settle(job.request.hold_id, job.cost)
