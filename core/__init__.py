@@ -37,11 +37,6 @@ from .protocols import (
     ModelResponse,
     ToolProtocol,
 )
-from .storage.fork_safe_lock import ForkLock, awaited_lock
-from .storage.process_lease import OwnerFile
-from .storage.sqlite import SharedDatabase, open_sqlite
-from .text.json_size import count_values
-from .text.strict_json import read_json
 
 __all__ = [
     "AuditError",
@@ -56,7 +51,6 @@ __all__ = [
     "ConfigError",
     "DuplicateToolError",
     "ErrorInfo",
-    "ForkLock",
     "FrozenModel",
     "GuardDeniedError",
     "GuardError",
@@ -65,13 +59,11 @@ __all__ = [
     "ModelChunk",
     "ModelProtocol",
     "ModelResponse",
-    "OwnerFile",
     "PackageError",
     "PolicyError",
     "Role",
     "SandboxError",
     "SandboxUnavailableError",
-    "SharedDatabase",
     "StoreUnavailableError",
     "ToolCall",
     "ToolError",
@@ -83,10 +75,6 @@ __all__ = [
     "ToolTimeoutError",
     "ToolValidationError",
     "ToolcellError",
-    "awaited_lock",
-    "count_values",
     "is_public_address",
-    "open_sqlite",
     "put_together",
-    "read_json",
 ]

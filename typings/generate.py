@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ROOMS = ("core", "sandbox", "guard", "tools", "host")
 FACES = (*ROOMS, "tools.builtin")
-READERS = ("tests", "benchmarks", "examples")
+READERS = (*ROOMS, "tests", "benchmarks", "examples")
 LAZY = {"host": {"host.runtime.host": "Host", "host.config.host_config": "HostConfig"}}
 """What a face loads when it is asked for: no checker sees it there."""
 

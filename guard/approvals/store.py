@@ -14,14 +14,9 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import JsonValue, TypeAdapter
 
-from toolcell.core import (
-    ConfigError,
-    ForkLock,
-    SharedDatabase,
-    StoreUnavailableError,
-    awaited_lock,
-    open_sqlite,
-)
+from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core.storage.fork_safe_lock import ForkLock, awaited_lock
+from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
 from .types import ApprovalRequest, StandingGrant
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from toolcell.core import AuditError, ConfigError, ForkLock
+from toolcell.core import AuditError, ConfigError
+from toolcell.core.storage.fork_safe_lock import ForkLock
 
 from .chain import EMPTY, AuditHead, seal, unseal
 

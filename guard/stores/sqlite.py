@@ -23,14 +23,10 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from toolcell.core import (
-    ConfigError,
-    ForkLock,
-    OwnerFile,
-    StoreUnavailableError,
-    awaited_lock,
-    open_sqlite,
-)
+from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core.storage.fork_safe_lock import ForkLock, awaited_lock
+from toolcell.core.storage.process_lease import OwnerFile
+from toolcell.core.storage.sqlite import open_sqlite
 
 from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
 from .base import LATE, Hit, Outcome, Reservation, bucket_room, look

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +15,7 @@ from toolcell.core import ConfigError, InvalidInputError
 
 from ..terminal.output import print_table
 from ..terminal.signals import run_async
+from .approval_json import request_facts
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -167,34 +167,6 @@ async def _open(path: Path) -> AsyncIterator[Approvals]:
         )
     async with AsyncExitStack() as stack:
         yield open_guard(config, os.environ, stack).approvals
-
-
-def request_facts(
-    request: ApprovalRequest, redactor: Redactor, *, opened: bool = False
-) -> dict[str, Any]:
-    """Return a request as JSON values, what looks like a secret hidden.
-
-    Args:
-        request: The request.
-        redactor: Says what looks like a secret.
-        opened: Whether nothing is hidden, and the code for an approval is told.
-    """
-    view = request.view(redactor)
-    seen: dict[str, Any] = {"arguments": view.shown}
-    if opened:
-        seen = {"arguments": request.call.arguments, "code": request.code}
-    return {
-        "id": request.id,
-        "agent_id": request.call.agent_id,
-        "run_id": request.run_id,
-        "tool": request.call.name,
-        "version": request.version,
-        **seen,
-        "hidden": [] if opened else [asdict(each) for each in view.hidden],
-        "rule": request.rule,
-        "asked_at": request.asked_at,
-        "expires_at": request.expires_at,
-    }
 
 
 def _name(by: str | None) -> str:

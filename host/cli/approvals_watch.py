@@ -13,10 +13,11 @@ import anyio
 from pydantic import JsonValue
 
 from toolcell.core import FrozenModel, InvalidInputError, ToolcellError
+from toolcell.core.text.printable import safe
 from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
 
-from ..terminal.printable import safe
 from ..terminal.stdin_lines import stdin_lines
+from .approval_json import request_facts
 
 _LOOK_SECONDS = 0.5
 _QUESTION = "approve? [y]es, [n]o, anything else leaves it waiting: "
@@ -148,16 +149,12 @@ async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
 
 
 async def _tell_new(desk: Approvals) -> None:
-    from .approvals import request_facts
-
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
             print(json.dumps(request_facts(request, desk.redactor)), flush=True)
 
 
 async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
-    from .approvals import request_facts
-
     try:
         answer = AnswerLine.model_validate_json(line)
         if answer.answer == "reveal":

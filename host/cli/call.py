@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolcell.core.text.printable import safe
+
 from ..terminal.output import tell
-from ..terminal.printable import safe
 from ..terminal.signals import run_async
 from ..terminal.streams import prints_aside
 from .options import (

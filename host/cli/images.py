@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from toolcell.core import InvalidInputError
+from toolcell.core.text.printable import safe
 
-from ..terminal.printable import safe
 from ..terminal.progress import progress
 
 images = typer.Typer(help="Container images for cells.", no_args_is_help=True)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..terminal.printable import safe
+from toolcell.core.text.printable import safe
+
 from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 

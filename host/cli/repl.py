@@ -36,9 +36,9 @@ def repl(
     """Run Python in a cell line by line; variables and files stay. `:help` helps."""
     from anyio.from_thread import start_blocking_portal
 
+    from toolcell.core.text.printable import safe
     from toolcell.sandbox import SandboxManager
 
-    from ..terminal.printable import safe
     from .cell_options import config_of
     from .repl_history import default_history, kept_history
     from .repl_loop import Repl

@@ -17,10 +17,10 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
+from toolcell.core.text.printable import safe
 from toolcell.sandbox import Artifact, ExecutionResult, SandboxManager, Session
 
 from ..terminal.output import show_value
-from ..terminal.printable import safe
 from .artifact_folder import FolderArtifacts
 from .run_program import LiveView, summary
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from toolcell.core import InvalidInputError
+from toolcell.core.text.printable import safe
 from toolcell.sandbox import (
     ExecutionResult,
     SandboxConfig,
@@ -20,7 +21,6 @@ from toolcell.sandbox import (
 )
 
 from ..terminal.output import show_value, tell
-from ..terminal.printable import safe
 from ..terminal.progress import progress
 from ..terminal.signals import run_async
 from .cell_options import config_of

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolcell.core import ConfigError, InvalidInputError
+from toolcell.core import InvalidInputError
 
 from ..terminal.output import print_table
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
     from ..config.host_config import HostConfig
-    from ..mcp_http.tokens import TokenStore
 
 tokens = typer.Typer(
     help="Who may connect over HTTP, as which agent.", no_args_is_help=True
@@ -42,6 +41,8 @@ def create(
             f"there is no policy of an agent {agent!r}",
             hint="name an agent of a policy; case counts",
         )
+    from ..mcp_http.tokens import open_tokens
+
     with open_tokens(settings) as store:
         token, text = store.create(agent, days=days, asks_person=asks_person)
     if as_json:
@@ -58,6 +59,8 @@ def create(
 @tokens.command("list")
 def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """List all tokens, without their secrets."""
+    from ..mcp_http.tokens import open_tokens
+
     with open_tokens(_read(config)) as store:
         found = store.all()
     if as_json:
@@ -83,24 +86,11 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """End a token now; servers that run refuse it from their next request on."""
+    from ..mcp_http.tokens import open_tokens
+
     with open_tokens(_read(config)) as store:
         store.revoke(token)
     print(json.dumps({"revoked": token}) if as_json else f"revoked {token}")
-
-
-def open_tokens(settings: HostConfig) -> TokenStore:
-    """Return the tokens of a configuration.
-
-    Raises:
-        ConfigError: It keeps no state, or the file cannot be used.
-    """
-    from ..mcp_http.tokens import TOKENS_FILE, TokenStore
-    from ..runtime.assembly import make_folder
-
-    if settings.state.folder is None:
-        raise ConfigError("tokens need a place", hint="name a folder in [state]")
-    make_folder(settings)
-    return TokenStore(settings.state.folder / TOKENS_FILE)
 
 
 def _read(path: Path) -> HostConfig:

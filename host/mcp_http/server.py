@@ -32,7 +32,6 @@ from starlette.types import ASGIApp
 
 from toolcell.core import ConfigError
 
-from ..cli.tokens import open_tokens
 from ..config.server import AuthConfig
 from ..mcp_server.server import McpServer
 from ..mcp_server.stdio import stop_on_signal
@@ -42,6 +41,7 @@ from .agent_shares import Shares
 from .auth import OwnTokens, Verified, caller_of, load_verifier
 from .connections import Connections
 from .middleware import Addresses, Bodies
+from .tokens import open_tokens
 
 PATH = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from toolcell.core import (
-    ConfigError,
-    InvalidInputError,
-    StoreUnavailableError,
-    open_sqlite,
-)
+from toolcell.core import ConfigError, InvalidInputError, StoreUnavailableError
+from toolcell.core.storage.sqlite import open_sqlite
+
+if TYPE_CHECKING:
+    from ..config.host_config import HostConfig
 
 TOKENS_FILE = "tokens.db"
 
@@ -184,3 +183,17 @@ def _token(row: Any) -> Token:
     return Token(
         token_id, agent_id, bool(asks_person), created_at, expires_at, revoked_at
     )
+
+
+def open_tokens(settings: HostConfig) -> TokenStore:
+    """Return the tokens of a configuration.
+
+    Raises:
+        ConfigError: It keeps no state, or the file cannot be used.
+    """
+    from ..runtime.assembly import make_folder
+
+    if settings.state.folder is None:
+        raise ConfigError("tokens need a place", hint="name a folder in [state]")
+    make_folder(settings)
+    return TokenStore(settings.state.folder / TOKENS_FILE)

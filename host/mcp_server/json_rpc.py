@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolcell.core import count_values, read_json
+from toolcell.core.text.json_size import count_values
+from toolcell.core.text.strict_json import read_json
 
 
 class TooLargeError(ValueError):

@@ -12,10 +12,10 @@ from typing import Any
 from opentelemetry import trace
 
 from toolcell.core import ConfigError
+from toolcell.core.text.printable import safe
 from toolcell.guard import Redactor
 
 from ..config.host_config import LoggingConfig
-from ..terminal.printable import safe
 
 _LOGGER = "toolcell"
 

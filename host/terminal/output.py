@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from toolcell.core import ErrorInfo
-
-from .printable import safe
+from toolcell.core.text.printable import safe
 
 if TYPE_CHECKING:
     from toolcell.sandbox import ExecutionResult

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from toolcell.core.text.printable import safe
+
 from .output import tell
-from .printable import safe
 
 
 class OnStep(Protocol):

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import anyio
 import anyio.abc
 
-from toolcell.core import CellLostError, InvalidInputError, count_values
+from toolcell.core import CellLostError, InvalidInputError
+from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json
 

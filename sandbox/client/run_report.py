@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from toolcell.core import count_values, put_together
+from toolcell.core import put_together
+from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.contract import MAX_RESULT_VALUES
 from ..cell.wire.frames import (

@@ -16,7 +16,8 @@ import anyio
 import httpx2
 import pytest
 
-from toolcell.core import InvalidInputError, ToolCall, read_json
+from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core.text.strict_json import read_json
 from toolcell.host.mcp_server.json_rpc import read_message
 from toolcell.sandbox import HostCalls
 from toolcell.sandbox.cell.wire.frames import strict_json
@@ -171,7 +172,7 @@ def test_how_deep_the_caller_is_does_not_count(reader: str) -> None:
 @pytest.mark.parametrize("limit", ["0", "640", "100000"])
 def test_what_python_is_told_of_long_numbers_does_not_let_more_in(limit: str) -> None:
     code = """
-from toolcell.core import read_json
+from toolcell.core.text.strict_json import read_json
 from toolcell.sandbox.cell.wire.frames import strict_json
 for read in (read_json, strict_json):
     for digits in (640, 4301, 50_000):

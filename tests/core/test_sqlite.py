@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import ConfigError, StoreUnavailableError, open_sqlite
+from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core.storage.sqlite import open_sqlite
 from toolcell.guard import ApprovalStore, SQLiteStore
 from toolcell.guard.stores.base import Charge, Reservation
 from toolcell.host.mcp_http.tokens import TokenStore

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 from ..support.paths import ROOT, files_of_tests
 
@@ -33,6 +36,24 @@ FLOORS: dict[str, tuple[str, ...]] = {
 }
 """The sub-rooms of a room, from the top down. Sub-rooms of one floor know nothing of
 each other. Files in the room's own folder are above them all."""
+
+
+UPWARD = {
+    ("sandbox.admin.images", "sandbox.manager"),
+    ("sandbox.client.workdir", "sandbox.programs.program"),
+    ("sandbox.packages.source_builder", "sandbox.manager"),
+    ("sandbox.packages.source_builder", "sandbox.session"),
+}
+"""Imports that still go up, all of them for types or inside functions: a package is
+built in a sandbox, and the parts of a sandbox know packages. None may join them."""
+
+CIRCLES = {
+    ("sandbox.client.cell", "sandbox.client.run_report"),
+    ("sandbox.client.backend", "sandbox.client.cell"),
+    ("sandbox.packages.source_builder", "sandbox.packages.uv"),
+    ("sandbox.session", "sandbox.manager"),
+}
+"""Imports for types that close a circle inside a sub-room. None may join them."""
 
 
 def modules() -> dict[str, Path]:
@@ -109,6 +130,30 @@ def test_every_sub_room_is_on_one_floor() -> None:
     assert {path.relative_to(ROOT).as_posix() for path in there} == drawn | {
         room for room in FLOORS if "/" not in room
     }
+
+
+def test_imports_go_down() -> None:
+    known = modules()
+
+    up = {
+        (source, target)
+        for source, targets in arrows().items()
+        for target in targets
+        if upward(source, target, known)
+    }
+    assert up == UPWARD
+
+
+def test_no_file_imports_itself_in_a_circle() -> None:
+    known = {
+        source: {to for to in targets if (source, to) not in UPWARD | CIRCLES}
+        for source, targets in arrows().items()
+    }
+
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_an_import_that_goes_up_is_found() -> None:

@@ -13,11 +13,11 @@ import anyio
 from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import ConfigError, ToolExecutionError
+from toolcell.core.text.printable import shown
 
 from .definition import Listing
 from .http import MCPEndpoint, Refusals, open_endpoint
 from .message_limits import Allowance, Lost, watched
-from .printable import shown
 from .results import MAX_ERROR_CHARACTERS, ProgressRelay, unknown_outcome
 from .stdio import MCPCommand, open_command
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from toolcell.core import ConfigError
+from toolcell.core.text.printable import has_hidden, shown
 
 from ..definition.validation import canonical_json, json_bytes, sha256
-from .printable import has_hidden, shown
 
 MAX_TOOLS = 1_000
 """Tools of one server. When it is reached the rest is not looked at."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from toolcell.core import count_values
+from toolcell.core.text.json_size import count_values
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectSendStream

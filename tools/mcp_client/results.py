@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolExecutionError
+from toolcell.core.text.printable import shown
 
 from ..definition.context import ToolContext
 from ..definition.json_schema import problems_of
 from ..definition.validation import json_bytes
-from .printable import shown
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

@@ -22,8 +22,7 @@ from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from toolcell.core import ConfigError
-
-from .printable import shown
+from toolcell.core.text.printable import shown
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toolcell.core import StoreUnavailableError, open_sqlite
+from toolcell.core import StoreUnavailableError
+from toolcell.core.storage.sqlite import open_sqlite
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolcell.core import OwnerFile, ToolResult
+from toolcell.core import ToolResult
+from toolcell.core.storage.process_lease import OwnerFile
 
 from .idempotency import Body, Entry, Idempotency
 from .sqlite_file import SQLiteFile

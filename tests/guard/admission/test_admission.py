@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from toolcell.guard import (
     MemoryStore,
     verify_audit,
 )
-from toolcell.guard.stores.base import Found, Needs
 
 from ...support.guard.builders import FREE, FakeClock, call, facts, refusal, spend
 
@@ -495,38 +493,3 @@ async def test_a_million_keys_do_not_fill_the_memory_nor_forgive() -> None:
     await spend(guard, call("rare"))
     clock.now += 1
     assert (await refusal(guard, call("rare")))["reason"] == "budget_exceeded"
-
-
-class Delegating:
-    """A store of another kind that never waits."""
-
-    def __init__(self) -> None:
-        self.inner = MemoryStore()
-        self.clock = self.inner.clock
-        self.reserve, self.peek = self.inner.reserve, self.inner.peek
-        self.settle, self.reset = self.inner.settle, self.inner.reset
-        self.aclose = self.inner.aclose
-        self.reserved, self.settled = 0, 0
-
-    def reserve_sync(
-        self, hold_id: str | int, needs: Needs, now: int | None = None
-    ) -> Found:
-        self.reserved += 1
-        return self.inner.reserve_sync(hold_id, needs, now)
-
-    def settle_deferred(self, hold_id: str | int, actual: Sequence[int] | None) -> None:
-        self.settled += 1
-        self.inner.settle_deferred(hold_id, actual)
-
-
-async def test_any_store_that_never_waits_is_asked_at_once() -> None:
-    store = Delegating()
-    policy = AgentPolicy(agent_id="a", allow=["*"], rate_limits=["1/minute"])
-    guard = ActionGuard([policy], store=store)
-
-    async with guard.admit(call()) as permit:
-        await permit.settle()
-    with pytest.raises(GuardDeniedError):
-        async with guard.admit(call()):
-            pass
-    assert (store.reserved, store.settled) == (2, 1)

@@ -15,7 +15,8 @@ import pytest
 from anyio.abc import SocketStream
 from mcp.server.auth.provider import AccessToken
 
-from toolcell.core import ConfigError, read_json
+from toolcell.core import ConfigError
+from toolcell.core.text.strict_json import read_json
 from toolcell.host import Host
 from toolcell.host.mcp_http import middleware
 from toolcell.host.mcp_http.agent_shares import Shares, TooManyError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import count_values
+from toolcell.core.text.json_size import count_values
 from toolcell.sandbox import HostCalls, Limits, SandboxManager
 from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client import host_calls

@@ -1,8 +1,21 @@
-"""Text that a server wrote, fit to be shown to people and models."""
+"""Text of untrusted origin, made fit for a terminal, for people and for models."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+
+# What a terminal would obey rather than show: C0 but newline and tab, DEL, C1,
+# and the marks that reorder text.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def safe(text: str) -> str:
+    """Return text with what a terminal would obey written as visible escapes."""
+    return _UNSAFE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
 
 # Control and format characters, halves of surrogate pairs, private and unassigned
 # ones, and separators that break lines: nobody sees them, models and terminals obey.
