@@ -110,7 +110,7 @@ def test_the_host_has_no_loader_that_runs_code() -> None:
     found = {path.name: calls for path in files if (calls := loads_and_runs(path))}
     # What it compiles, and never runs, is the source of a library of the host.
     assert found == {"function_pickle.py": {"compile"}}
-    text = (ROOT / "sandbox" / "function_pickle.py").read_text()
+    text = (ROOT / "sandbox" / "programs" / "function_pickle.py").read_text()
     assert (
         "source = inspect.getsource(cloudpickle.cloudpickle)\n    code = comp" in text
     )

@@ -255,7 +255,7 @@ async def test_a_forks_first_word_is_not_believed(
 ) -> None:
     code = """
 import os, sys
-[live] = [each for name, each in sys.modules.items() if name.endswith("cell.live")]
+[live] = [each for name, each in sys.modules.items() if name.endswith("program.stateful")]
 def fork(wish, fds):
     os.write(fds[2], word.replace("OWN", str(os.getpid())).encode() + b"\\n")
     for fd in fds: os.close(fd)
@@ -385,4 +385,4 @@ def test_the_frames_of_a_cell_are_json() -> None:
     header = encode({"type": "x"})
 
     assert json.loads(header[8:]) == {"type": "x"}
-    assert (ROOT / "sandbox" / "cell" / "frames.py").is_file()
+    assert (ROOT / "sandbox" / "cell" / "wire" / "frames.py").is_file()

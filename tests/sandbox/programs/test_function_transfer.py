@@ -165,7 +165,7 @@ async def test_no_path_of_the_host_travels(sandbox: SandboxManager) -> None:
 
     assert "on purpose" in told
     assert str(Path(__file__).parent) not in told + str(program.inputs)
-    assert b"test_travelling.py" not in bytes(str(program.inputs), "utf-8")
+    assert b"test_function_transfer.py" not in bytes(str(program.inputs), "utf-8")
 
 
 def holding(value: Any) -> Callable[[], Any]:
