@@ -255,7 +255,7 @@ async def test_a_forks_first_word_is_not_believed(
 ) -> None:
     code = """
 import os, sys
-[live] = [each for name, each in sys.modules.items() if name.endswith("program.stateful")]
+[live] = [each for name, each in sys.modules.items() if name.endswith(".stateful")]
 def fork(wish, fds):
     os.write(fds[2], word.replace("OWN", str(os.getpid())).encode() + b"\\n")
     for fd in fds: os.close(fd)
