@@ -14,15 +14,17 @@ from pydantic import SecretStr
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
 from .backends.selection import check_strength, open_backend
+from .client.argument_checks import check_kinds
 from .client.backend import Backend
-from .client.cell import Cell, Language, OnOutput, Program
+from .client.cell import Cell
 from .client.event_stream import Pieces, stream_run
 from .client.host_calls import HostCalls
+from .client.types import Language, OnOutput, Program
 from .client.workdir import WorkDir
 from .config.settings import Limits, Network, SandboxConfig
 from .network.look_ups import LookUps
 from .programs.function_program import call_program, returned
-from .programs.program import check_kinds, make_program, refused, with_arguments
+from .programs.program import make_program, refused, with_arguments
 from .results.events import Event, Finished
 from .results.result import ExecutionResult
 from .scheduling.fair_queue import FairQueue

@@ -16,10 +16,11 @@ from pydantic import SecretStr
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
 from .backends.selection import check_network
-from .client.cell import Cell, Language, OnOutput, Program
+from .client.cell import Cell
 from .client.download import MAX_DOWNLOAD_BYTES
 from .client.event_stream import Pieces, stream_run
 from .client.host_calls import HostCalls
+from .client.types import Language, OnOutput, Program
 from .client.workdir import MAX_READ_BYTES, FileInfo, WorkDir
 from .config.settings import Limits, Network
 from .programs.program import refused

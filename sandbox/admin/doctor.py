@@ -16,7 +16,7 @@ from toolcell.core import SandboxError, ToolcellError
 
 from ..backends import docker_engine
 from ..client.backend import Backend
-from ..client.cell import Program
+from ..client.types import Program
 from ..config.settings import Limits, SandboxConfig
 
 _USERNS_FIX = (

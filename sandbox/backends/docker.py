@@ -23,9 +23,9 @@ import anyio
 from toolcell.core import SandboxUnavailableError
 
 from ..cell.wire import aliases
-from ..client.backend import CellTraits
 from ..client.cell import Cell
 from ..client.channel import Channel
+from ..client.types import CellTraits
 from ..config import mount_rules
 from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
 from ..packages import layer_store as layers

@@ -50,7 +50,7 @@ class Held(BaseModel):
 
 async def probe(create_cell: Callable[[Limits], Awaitable[Cell]]) -> Held:
     """Try to exceed both limits in a cell; see what stops us."""
-    from ..client.cell import Program
+    from ..client.types import Program
 
     held = []
     for code in (_EXCEED_PIDS, _EXCEED_MEMORY):

@@ -21,9 +21,9 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from ..client.backend import CellTraits
 from ..client.cell import Cell
 from ..client.channel import Channel
+from ..client.types import CellTraits
 from ..config import mount_rules
 from ..config.settings import Enforcer, Limits, SandboxConfig
 from ..machine import host_cgroups

@@ -18,9 +18,9 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
-from ..client.backend import CellTraits
 from ..client.cell import Cell
 from ..client.channel import Channel
+from ..client.types import CellTraits
 from ..config.settings import Limits, SandboxConfig
 from ..machine import process_identity
 from .cell_bundle import bundle, command

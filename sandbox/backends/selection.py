@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from toolcell.core import SandboxUnavailableError
 
-from ..client.backend import Backend, CellTraits
+from ..client.backend import Backend
+from ..client.types import CellTraits
 from ..config.settings import ENFORCERS, LEVELS, IsolationLevel, Network, SandboxConfig
 from ..packages.layer_store import require_possible
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -23,19 +22,14 @@ from ..cell.wire.frames import (
     text_of,
     unusual,
 )
-from ..config.settings import Limits
 from ..results.result import ExecutionResult
-from .backend import CellProcess, CellTraits
 from .channel import Channel
-from .host_calls import CallServer, HostCalls
+from .host_calls import CallServer
 from .run_report import RunReport, verdict
+from .types import CellProcess, CellTraits, OnOutput, Program
 
 if TYPE_CHECKING:
     from ..network.egress import Egress
-
-Language = Literal["python", "bash", "node"]
-Stream = Literal["stdout", "stderr"]
-OnOutput = Callable[[Stream, bytes], None]
 
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 0.1
@@ -47,43 +41,6 @@ _PATIENCE_SECONDS = 5.0
 # For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the verdict is in by then.
 _COLLECT_SECONDS = 30.0
 _ANSWERS = {"file": "file", "fork": "forked"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """What a cell is asked to run."""
-
-    code: bytes
-    source: str = ""
-    language: Language
-    inputs: bytes = field(repr=False)
-    """Variables, and secrets, as JSON; empty if there are none."""
-
-    limits: Limits
-    restricted_imports: tuple[str, ...] | None = None
-    refused: tuple[str, ...] = ()
-    """Why it must not run at all; empty if it may."""
-
-    unwatched: bool = False
-    """Whether the supervisor leaves memory to the kernel alone (probes only)."""
-
-    final: bool = False
-    """Whether this is the cell's last program: it need not prepare another."""
-
-    branch: str | None = None
-    """The interpreter that runs it and keeps its state; None is a new one."""
-
-    calls: HostCalls | None = None
-    """What it may call on the host."""
-
-    packages: str = ""
-    """Where the cell shows its packages; empty if it has none."""
-
-    egress: Egress | None = None
-    """Its way to the network."""
-
-    streamed: bool = False
-    """Whether output is passed on only, not kept for the result."""
 
 
 class _Deaf:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING
 
 import anyio
 
 from ..results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from ..results.result import Connection
-from .cell import Cell, Program, Stream
-
-if TYPE_CHECKING:
-    pass
+from .cell import Cell
+from .types import Program, Stream
 
 
 class Pieces:

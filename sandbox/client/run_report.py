@@ -8,7 +8,7 @@ import hashlib
 import os
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -37,10 +37,7 @@ from ..results.result import (
     Truncated,
     Usage,
 )
-
-if TYPE_CHECKING:
-    from .backend import CellTraits
-    from .cell import Language
+from .types import CellTraits, Language
 
 _M = TypeVar("_M", bound=BaseModel)
 _REASONS: tuple[Status, ...] = (

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 from toolcell.core import CellLostError
 
 from ..cell.wire.frames import strict_json
-from ..programs.program import check_kinds
 from ..results.result import Artifact
+from .argument_checks import check_kinds
 from .cell import Cell
 from .download import MAX_DOWNLOAD_BYTES, Download, Piece, create_local
 from .file_errors import file_error, host_error, known

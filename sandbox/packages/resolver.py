@@ -23,10 +23,11 @@ from toolcell.core import InvalidInputError, PackageError
 from ..client.backend import Backend
 from ..config.settings import Requirement, SandboxConfig
 from . import target_interpreter
+from .distributions import Built, OnStep, built_file, canonical
 from .layer_store import TARGET, LayerStore, remove_tree, wants_packages
-from .source_builder import Built, SourceBuilder, built_file, canonical
+from .source_builder import SourceBuilder
 from .target_interpreter import Interpreter
-from .uv import OnStep, Uv
+from .uv import Uv
 
 _MAX_REQUIREMENTS = 64
 

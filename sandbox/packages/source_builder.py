@@ -14,16 +14,16 @@ import time
 import tomllib
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
 
-from ..client.backend import CellTraits
+from ..client.types import CellTraits
 from ..config.settings import Limits, Network, SandboxConfig
+from .distributions import Built, OnStep, Source, canonical
 from .layer_store import remove_tree
 from .wheel_metadata import WheelError, read_metadata
 
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from ..session import Session
     from .layer_store import LayerStore
     from .target_interpreter import Interpreter
-    from .uv import OnStep
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _WHEEL = re.compile(r"[A-Za-z0-9._+!-]{1,200}\.whl")
-_BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")
 _CHUNK_BYTES = 262_144
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_TOLD = 1500
@@ -77,51 +74,6 @@ os.mkdir("/work/wheel")
 hooks.build_wheel("/work/wheel")
 os.listdir("/work/wheel")
 """
-
-
-class Source(BaseModel):
-    """One version of a package, as its author packed it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
-    version: str
-    url: Annotated[str, Field(pattern=r"^(https?|file)://")]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-    @classmethod
-    def read(cls, package: dict[str, Any]) -> Source:
-        """Return what a package of a `pylock.toml` says.
-
-        Raises:
-            PackageError: It has no source, or no SHA-256.
-        """
-        found = package.get("sdist", {})
-        try:
-            return cls(
-                name=package["name"],
-                version=package["version"],
-                url=found["url"],
-                sha256=found["hashes"]["sha256"],
-            )
-        except (KeyError, ValidationError):
-            raise PackageError(
-                f"the index has no source of {package['name']} with its SHA-256",
-                hint="ask for a version that has one, or a wheel",
-                details={"reason": "no_source"},
-            ) from None
-
-
-class Built(NamedTuple):
-    """A wheel that a cell made, and what it says that it needs besides.
-
-    uv is told these, and does not read them in the wheel: what they name is fetched
-    from the index, and they are no addresses.
-    """
-
-    wheel: Path
-    needs: tuple[str, ...]
-    extras: tuple[str, ...]
 
 
 _Text = Annotated[str, Field(max_length=400)]
@@ -354,18 +306,6 @@ def _read_wheel(source: Source, wheel: Path) -> Built:
         raise _not_built(source, str(error)) from None
     needs = [_requirement(source, each) for each in found.needs]
     return Built(wheel, tuple(map(str, needs)), tuple(map(canonical, found.extras)))
-
-
-def canonical(requirement: str) -> str:
-    """Return the name in a requirement as indexes compare it."""
-    found = _NAME.match(requirement)
-    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else requirement
-
-
-def built_file(line: str) -> Path | None:
-    """Return the wheel that a line of a lock names, if it was built here."""
-    found = _BUILT.match(line)
-    return Path(unquote(urlsplit(found[1]).path)) if found else None
 
 
 def _not_fetched(source: Source, why: str, reason: str = "failed") -> PackageError:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from toolcell.core import PackageError
 
 from ..client.backend import Backend
-from ..client.cell import Program
+from ..client.types import Program
 from ..config.settings import Limits
 
 _ASK = b"""\

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -21,11 +21,9 @@ from anyio.streams.text import TextReceiveStream
 
 from toolcell.core import PackageError, SandboxUnavailableError
 
+from .distributions import Built, OnStep, Source
 from .layer_store import too_large
-from .source_builder import Built, Source
 from .target_interpreter import Interpreter
-
-OnStep = Callable[[str], None]
 
 _LOOK_SECONDS = 0.1
 # Metadata of an index, and wheels that are kept as they came.

@@ -16,8 +16,9 @@ from toolcell.core import InvalidInputError
 
 from ..cell.wire.contract import ARGV, SECRETS, STDIN
 from ..cell.wire.frames import FrameError, strict_json
-from ..client.cell import Language, Program
+from ..client.argument_checks import check_kinds
 from ..client.host_calls import HostCalls
+from ..client.types import Language, Program
 from ..config.settings import CodePolicy, Limits
 from ..results.result import ExecutionResult, Usage
 from . import code_policy
@@ -27,16 +28,6 @@ MAX_KEPT_BYTES = 32 * 1024 * 1024
 _LANGUAGES = get_args(Language)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MAX_SECRET_BYTES = 65_536
-
-
-def check_kinds(**given: tuple[object, type]) -> None:
-    """Raise InvalidInputError if an argument is neither None nor of its kind."""
-    for name, (value, kind) in given.items():
-        if value is not None and not isinstance(value, kind):
-            raise InvalidInputError(
-                f"{name} must be a {kind.__name__}, not {type(value).__name__}",
-                hint=f"pass a {kind.__name__}, or leave it out",
-            )
 
 
 def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | None:

@@ -40,7 +40,6 @@ each other. Files in the room's own folder are above them all."""
 
 UPWARD = {
     ("sandbox.admin.images", "sandbox.manager"),
-    ("sandbox.client.workdir", "sandbox.programs.program"),
     ("sandbox.packages.source_builder", "sandbox.manager"),
     ("sandbox.packages.source_builder", "sandbox.session"),
 }
@@ -48,9 +47,6 @@ UPWARD = {
 built in a sandbox, and the parts of a sandbox know packages. None may join them."""
 
 CIRCLES = {
-    ("sandbox.client.cell", "sandbox.client.run_report"),
-    ("sandbox.client.backend", "sandbox.client.cell"),
-    ("sandbox.packages.source_builder", "sandbox.packages.uv"),
     ("sandbox.session", "sandbox.manager"),
 }
 """Imports for types that close a circle inside a sub-room. None may join them."""

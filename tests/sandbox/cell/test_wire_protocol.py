@@ -25,10 +25,10 @@ from toolcell.sandbox.cell.wire.frames import (
     encode,
     strict_json,
 )
-from toolcell.sandbox.client.backend import CellTraits
-from toolcell.sandbox.client.cell import Cell, Program
+from toolcell.sandbox.client.cell import Cell
 from toolcell.sandbox.client.channel import Channel, StreamSplitter
 from toolcell.sandbox.client.run_report import RunReport
+from toolcell.sandbox.client.types import CellTraits, Program
 
 from ...conftest import SUBPROCESS
 

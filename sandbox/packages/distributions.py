@@ -1,0 +1,75 @@
+"""Packages as their authors pack them and as cells build them: sources and wheels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from toolcell.core import PackageError
+
+OnStep = Callable[[str], None]
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")
+
+
+class Source(BaseModel):
+    """One version of a package, as its author packed it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]
+    version: str
+    url: Annotated[str, Field(pattern=r"^(https?|file)://")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @classmethod
+    def read(cls, package: dict[str, Any]) -> Source:
+        """Return what a package of a `pylock.toml` says.
+
+        Raises:
+            PackageError: It has no source, or no SHA-256.
+        """
+        found = package.get("sdist", {})
+        try:
+            return cls(
+                name=package["name"],
+                version=package["version"],
+                url=found["url"],
+                sha256=found["hashes"]["sha256"],
+            )
+        except (KeyError, ValidationError):
+            raise PackageError(
+                f"the index has no source of {package['name']} with its SHA-256",
+                hint="ask for a version that has one, or a wheel",
+                details={"reason": "no_source"},
+            ) from None
+
+
+class Built(NamedTuple):
+    """A wheel that a cell made, and what it says that it needs besides.
+
+    uv is told these, and does not read them in the wheel: what they name is fetched
+    from the index, and they are no addresses.
+    """
+
+    wheel: Path
+    needs: tuple[str, ...]
+    extras: tuple[str, ...]
+
+
+def canonical(requirement: str) -> str:
+    """Return the name in a requirement as indexes compare it."""
+    found = _NAME.match(requirement)
+    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else requirement
+
+
+def built_file(line: str) -> Path | None:
+    """Return the wheel that a line of a lock names, if it was built here."""
+    found = _BUILT.match(line)
+    return Path(unquote(urlsplit(found[1]).path)) if found else None
