@@ -19,9 +19,18 @@
     │   ├── PolicyError
     │   ├── StoreUnavailableError
     │   └── AuditError
-    └── CheckpointError
-        ├── CheckpointNotFoundError
-        └── CheckpointSerializationError
+    ├── CheckpointError
+    │   ├── CheckpointNotFoundError
+    │   └── CheckpointSerializationError
+    └── FlowError
+        ├── GraphError                  a graph cannot be run
+        ├── NodeFailedError             a node, route or reducer failed
+        ├── FlowConflictError           two tasks of a step wrote one field
+        ├── FlowLimitError              a limit of a thread was reached
+        ├── ReplayError                 code and journal disagree
+        ├── InterruptDeniedError        a question was denied, or expired
+        ├── ThreadBusyError             another owner runs the thread
+        └── LeaseLostError              the thread was taken from its owner
 
 Catch the base for one handler, a subclass for a different recovery. A program
 that fails is never an error here: it is an `ExecutionResult` with a status.
@@ -210,3 +219,63 @@ class CheckpointSerializationError(CheckpointError):
     """The state cannot be written to, or read from, a checkpoint."""
 
     kind = "checkpoint.serialization"
+
+
+class FlowError(ToolcellError):
+    """A thread of a graph could not go on."""
+
+    kind = "flow"
+
+
+class GraphError(FlowError):
+    """A graph cannot be run; `details["problems"]` has all that is wrong with it."""
+
+    kind = "flow.graph"
+
+
+class NodeFailedError(FlowError):
+    """A node, a route or a reducer raised, or ran out of time.
+
+    What it raised is the cause; its text is not in the message, which is kept with
+    the thread. `details` has the thread, step, task, node and the exception's type.
+    """
+
+    kind = "flow.node"
+
+
+class FlowConflictError(FlowError):
+    """Two tasks of one step wrote a field that has no reducer."""
+
+    kind = "flow.conflict"
+
+
+class FlowLimitError(FlowError):
+    """A limit of `FlowLimits` was reached; `details` has its name and value."""
+
+    kind = "flow.limit"
+
+
+class ReplayError(FlowError):
+    """A node that runs again asks for something else than was written down."""
+
+    kind = "flow.replay"
+
+
+class InterruptDeniedError(FlowError):
+    """A question was denied, or expired; `details["reason"]` says which."""
+
+    kind = "flow.denied"
+
+
+class ThreadBusyError(FlowError):
+    """Another owner runs the thread."""
+
+    kind = "flow.busy"
+    retryable = True
+    default_hint = "wait until it has ended, then ask again"
+
+
+class LeaseLostError(FlowError):
+    """The thread was taken from its owner; what was not written is not written."""
+
+    kind = "flow.lease_lost"

@@ -292,6 +292,9 @@ class Message(_Record):
 
     role: Role
     content: _Text = ""
+    id: _Id | None = None
+    """The caller's name for it; providers do not see it."""
+
     tool_calls: tuple[ToolCall, ...] = ()
     """What an assistant asks for."""
 

@@ -17,6 +17,7 @@ from toolcell.core import (
     CellLostError,
     CheckpointError,
     ConfigError,
+    FlowError,
     GuardError,
     InvalidInputError,
     SandboxError,
@@ -43,14 +44,23 @@ KINDS = {
     "CheckpointSerializationError": "checkpoint.serialization",
     "ConfigError": "config",
     "DuplicateToolError": "tool.duplicate",
+    "FlowConflictError": "flow.conflict",
+    "FlowError": "flow",
+    "FlowLimitError": "flow.limit",
+    "GraphError": "flow.graph",
     "GuardDeniedError": "guard.denied",
     "GuardError": "guard",
+    "InterruptDeniedError": "flow.denied",
     "InvalidInputError": "invalid_input",
+    "LeaseLostError": "flow.lease_lost",
+    "NodeFailedError": "flow.node",
     "PackageError": "sandbox.package",
     "PolicyError": "guard.policy",
+    "ReplayError": "flow.replay",
     "SandboxError": "sandbox",
     "SandboxUnavailableError": "sandbox.unavailable",
     "StoreUnavailableError": "guard.store_unavailable",
+    "ThreadBusyError": "flow.busy",
     "ToolError": "tool",
     "ToolExecutionError": "tool.execution",
     "ToolNotFoundError": "tool.not_found",
@@ -60,7 +70,12 @@ KINDS = {
 }
 """Names in other people's logs and metrics: they never change."""
 
-RETRYABLE = {"CellLostError", "SandboxUnavailableError", "StoreUnavailableError"}
+RETRYABLE = {
+    "CellLostError",
+    "SandboxUnavailableError",
+    "StoreUnavailableError",
+    "ThreadBusyError",
+}
 
 
 def drawn_tree() -> dict[str, str]:
@@ -117,6 +132,19 @@ def test_the_tree_is_the_one_drawn_lc_14() -> None:
         (
             CheckpointError,
             {"CheckpointNotFoundError", "CheckpointSerializationError"},
+        ),
+        (
+            FlowError,
+            {
+                "FlowConflictError",
+                "FlowLimitError",
+                "GraphError",
+                "InterruptDeniedError",
+                "LeaseLostError",
+                "NodeFailedError",
+                "ReplayError",
+                "ThreadBusyError",
+            },
         ),
     ],
 )

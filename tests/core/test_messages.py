@@ -30,6 +30,14 @@ from toolcell.core import (
 CALL = ToolCall(id="call_1", name="add", arguments={"a": 1, "b": "zwei – 二"})
 
 
+def test_an_id_of_a_message_stays_with_the_caller_lc_10_rl_18() -> None:
+    message = Message(role=Role.USER, content="hi", id="m1")
+
+    assert Message.model_validate_json(message.model_dump_json()).id == "m1"
+    assert "m1" not in str(message.to_openai_format())
+    assert "m1" not in str(message.to_anthropic_format())
+
+
 def test_roles_are_a_string_enum_lc_11() -> None:
     assert [role.value for role in Role] == ["system", "user", "assistant", "tool"]
     assert f"{Role.TOOL}" == "tool"

@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "sandbox": {"core"},
     "guard": {"core"},
     "tools": {"sandbox", "guard", "core"},
-    "flow": {"tools", "core"},
+    "flow": {"tools", "guard", "core"},
     "host": {"flow", "tools", "tools.builtin", "sandbox", "guard", "core"},
     "images": set(),
 }
@@ -40,10 +40,11 @@ FACES = {
         CheckpointerCapabilities CheckpointerProtocol ModelChunk ModelProtocol
         ModelResponse ToolProtocol
         CheckpointNotFoundError CheckpointSerializationError ConfigError
-        DuplicateToolError ErrorInfo FrozenModel GuardDeniedError GuardError
-        InvalidInputError Message PackageError PolicyError Role SandboxError
-        SandboxUnavailableError
-        StoreUnavailableError ToolCall ToolError ToolExecutionError
+        DuplicateToolError ErrorInfo FlowConflictError FlowError FlowLimitError
+        FrozenModel GraphError GuardDeniedError GuardError InterruptDeniedError
+        InvalidInputError LeaseLostError Message NodeFailedError PackageError
+        PolicyError ReplayError Role SandboxError SandboxUnavailableError
+        StoreUnavailableError ThreadBusyError ToolCall ToolError ToolExecutionError
         ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
         ToolValidationError ToolcellError
         is_public_address put_together
