@@ -6,7 +6,9 @@ from .admission.reload import watch_policies
 from .approvals.approvals import Approvals
 from .approvals.store import ApprovalStore
 from .approvals.types import (
-    Answer,
+    ApprovalHandler,
+    ApprovalOutcome,
+    ApprovalReply,
     ApprovalRequest,
     Approve,
     AutoApprove,
@@ -21,18 +23,22 @@ from .policy.conditions import Condition
 from .policy.files import load_policies, policy_schema
 from .policy.policy import AgentPolicy, Budget, Rule
 from .policy.rate_limit import RateLimit
-from .policy.source_positions import toml_places
+from .policy.source_positions import toml_positions
 from .stores.base import Store
 from .stores.memory import MemoryStore
 from .stores.redis import RedisStore
 from .stores.sqlite import SQLiteStore
+from .values.amounts import Unit
 from .values.call_facts import CallFacts
-from .values.decision import Decision, Tried
+from .values.clock import Clock
+from .values.decision import Decision, Reason, Tried
 
 __all__ = [
     "ActionGuard",
     "AgentPolicy",
-    "Answer",
+    "ApprovalHandler",
+    "ApprovalOutcome",
+    "ApprovalReply",
     "ApprovalRequest",
     "ApprovalStore",
     "Approvals",
@@ -44,12 +50,14 @@ __all__ = [
     "AutoApprove",
     "Budget",
     "CallFacts",
+    "Clock",
     "Condition",
     "Decision",
     "Grant",
     "MemoryStore",
     "Permit",
     "RateLimit",
+    "Reason",
     "Redactor",
     "RedisStore",
     "Reject",
@@ -58,9 +66,10 @@ __all__ = [
     "StandingGrant",
     "Store",
     "Tried",
+    "Unit",
     "load_policies",
     "policy_schema",
-    "toml_places",
+    "toml_positions",
     "verify_audit",
     "watch_policies",
 ]

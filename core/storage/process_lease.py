@@ -31,11 +31,11 @@ class OwnerFile:
 
         while not self.name:
             name = secrets.token_hex(8)
-            fd = self._made(name)
+            fd = self._create(name)
             if fd is not None:
                 self.name, self._fd = name, fd
 
-    def _made(self, name: str) -> int | None:
+    def _create(self, name: str) -> int | None:
         """Return a new file, locked; None if another owner took it for a dead one's."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         try:
@@ -51,17 +51,17 @@ class OwnerFile:
     def _file_of(self, name: str) -> str:
         return f"{self._database}-owner-{name}"
 
-    def stay(self) -> None:
+    def restore(self) -> None:
         """Make the file again if it was removed. Raises OSError."""
         try:
             os.stat(self._file_of(self.name))
         except FileNotFoundError:
-            fd = self._made(self.name)
+            fd = self._create(self.name)
             if fd is not None:
                 os.close(self._fd)
                 self._fd = fd
 
-    def sees(self, name: str) -> Literal["alive", "dead", "missing"]:
+    def state_of(self, name: str) -> Literal["alive", "dead", "missing"]:
         """Return what the file of another owner says of it."""
         try:
             fd = os.open(self._file_of(name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -75,14 +75,14 @@ class OwnerFile:
             os.close(fd)
         return "dead"
 
-    def left(self) -> list[str]:
+    def dead_owners(self) -> list[str]:
         """Return the owners that died, or left their file for others to see."""
         files = glob.glob(f"{glob.escape(str(self._database))}-owner-*")
         names = (file.rpartition("-")[2] for file in files)
         return [each for each in names if each != self.name and self._is_dead(each)]
 
     def _is_dead(self, name: str) -> bool:
-        return self.sees(name) == "dead"
+        return self.state_of(name) == "dead"
 
     def remove(self, name: str) -> None:
         """Remove the file of a dead owner that holds nothing any more."""

@@ -11,40 +11,40 @@ from toolcell.core import PolicyError, ToolCall
 from ..approvals.types import is_same_name
 from ..policy.conditions import judge_arguments
 from ..policy.policy import AgentPolicy, Rule
-from ..policy.selectors import TOOL_NAME, Tools
+from ..policy.selectors import TOOL_NAME, ToolNames
 from ..values.call_facts import NO_FACTS, CallFacts, canonical_json
-from ..values.decision import NO_CAPS, Caps, Decision, Ruling, Tried, Verdict
+from ..values.decision import NO_CAPS, Caps, Decision, GuardVerdict, Ruling, Tried
 from .quotas import Plan, Quotas
 
-_MAX_ABOUT = 4096
-_STRICT: dict[Verdict, int] = {"allow": 0, "ask": 1, "deny": 2}
+_MAX_TOOL_POLICIES = 4096
+_STRICTNESS: dict[GuardVerdict, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-class _Rule:
+class _CompiledRule:
     """A rule with its name and its tools ready."""
 
     def __init__(
-        self, rule: Rule, name: str, policy: AgentPolicy, kind: Verdict
+        self, rule: Rule, name: str, policy: AgentPolicy, kind: GuardVerdict
     ) -> None:
         self.name = rule.name or name
-        self.tools = Tools(policy.expand(rule.tools))
+        self.tools = ToolNames(policy.expand(rule.tools))
         self.tags = frozenset(rule.tags)
         self.versions = frozenset(rule.versions)
         self.when = rule.paths
         self._every = kind == "allow"
         self.dry_run = rule.dry_run
         self.every_tool = not rule.tools
-        self.by_name_alone = not (rule.tags or rule.versions or rule.when)
+        self.depends_on_name_only = not (rule.tags or rule.versions or rule.when)
 
     def judge(self, call: ToolCall, facts: CallFacts) -> bool | None:
         """Return whether the rule is met; None if an argument cannot be judged."""
-        if not self.is_about(call.name, facts):
+        if not self.applies_to(call.name, facts):
             return False
         if not self.when:
             return True
         return judge_arguments(self.when, call.arguments, every=self._every)
 
-    def is_about(self, tool: str, facts: CallFacts) -> bool:
+    def applies_to(self, tool: str, facts: CallFacts) -> bool:
         """Return whether the rule is about a tool, whatever its arguments."""
         if not (self.every_tool or tool in self.tools):
             return False
@@ -53,12 +53,12 @@ class _Rule:
         return self.tags <= facts.tags
 
 
-class _Rules:
+class _CompiledRules:
     """The rules of one kind: those of one exact name are found without a search."""
 
-    def __init__(self, rules: Iterable[_Rule]) -> None:
-        self._by_name: dict[str, list[tuple[int, _Rule]]] = {}
-        self._others: list[tuple[int, _Rule]] = []
+    def __init__(self, rules: Iterable[_CompiledRule]) -> None:
+        self._by_name: dict[str, list[tuple[int, _CompiledRule]]] = {}
+        self._others: list[tuple[int, _CompiledRule]] = []
         for place in enumerate(rules):
             rule = place[1]
             if rule.every_tool or rule.tools.has_globs:
@@ -67,7 +67,7 @@ class _Rules:
                 for name in rule.tools.exact:
                     self._by_name.setdefault(name, []).append(place)
 
-    def about(self, name: str) -> Iterable[_Rule]:
+    def for_tool(self, name: str) -> Iterable[_CompiledRule]:
         """Return the rules that may be about a tool, in their order."""
         named = self._by_name.get(name, ())
         if not self._others:
@@ -75,12 +75,12 @@ class _Rules:
         return [rule for _, rule in sorted([*named, *self._others], key=_place)]
 
 
-def _place(entry: tuple[int, _Rule]) -> int:
+def _place(entry: tuple[int, _CompiledRule]) -> int:
     return entry[0]
 
 
 @dataclass(slots=True)
-class Notes:
+class RuleTrace:
     """What is written down while rules are tried."""
 
     would_deny: list[str]
@@ -96,42 +96,42 @@ class CompiledPolicy:
         self.agent_id = policy.agent_id
         self.written = policy.model_dump(mode="json", exclude_defaults=True)
         self.quotas = Quotas(policy)
-        self._kinds: list[tuple[Verdict, _Rules]] = []
-        by_kind: list[tuple[Verdict, tuple[Rule, ...]]] = [
+        self._kinds: list[tuple[GuardVerdict, _CompiledRules]] = []
+        by_kind: list[tuple[GuardVerdict, tuple[Rule, ...]]] = [
             ("deny", policy.deny),
             ("ask", policy.ask),
             ("allow", policy.allow),
         ]
         for kind, rules in by_kind:
             named = [
-                _Rule(rule, f"{policy.agent_id}.{kind}[{index}]", policy, kind)
+                _CompiledRule(rule, f"{policy.agent_id}.{kind}[{index}]", policy, kind)
                 for index, rule in enumerate(rules)
             ]
-            self._kinds.append((kind, _Rules(named)))
+            self._kinds.append((kind, _CompiledRules(named)))
 
-    def goes_by_name(self, tool: str) -> bool:
+    def depends_on_name_only(self, tool: str) -> bool:
         """Return whether all rules about a tool look at nothing but its name."""
         return all(
-            rule.by_name_alone
+            rule.depends_on_name_only
             for _, rules in self._kinds
-            for rule in rules.about(tool)
+            for rule in rules.for_tool(tool)
             if rule.every_tool or tool in rule.tools
         )
 
-    def judge(self, call: ToolCall, facts: CallFacts, notes: Notes) -> Ruling:
+    def judge(self, call: ToolCall, facts: CallFacts, trace: RuleTrace) -> Ruling:
         """Return the policy's word on a call."""
         for kind, rules in self._kinds:
-            for rule in rules.about(call.name):
+            for rule in rules.for_tool(call.name):
                 answer = rule.judge(call, facts)
                 # What cannot be judged is taken against the caller.
                 met = answer is True or (answer is None and kind != "allow")
-                if notes.tried is not None:
+                if trace.tried is not None:
                     unclear = "an argument cannot be judged" if answer is None else ""
-                    notes.tried.append(Tried(rule=rule.name, met=met, detail=unclear))
+                    trace.tried.append(Tried(rule=rule.name, met=met, detail=unclear))
                 if not met:
                     continue
                 if rule.dry_run:
-                    notes.would_deny.append(rule.name)
+                    trace.would_deny.append(rule.name)
                 elif kind == "deny":
                     detail = f"a rule denies {call.name!r}"
                     return Ruling("deny", "denied", rule.name, detail)
@@ -143,11 +143,11 @@ class CompiledPolicy:
         detail = f"no rule allows {call.name!r} with these arguments"
         return Ruling("deny", "not_allowed", None, detail)
 
-    def sees(self, tool: str, facts: CallFacts) -> bool:
+    def may_allow(self, tool: str, facts: CallFacts) -> bool:
         """Return whether some call of a tool could be allowed."""
         for kind, rules in self._kinds:
-            for rule in rules.about(tool):
-                if rule.dry_run or not rule.is_about(tool, facts):
+            for rule in rules.for_tool(tool):
+                if rule.dry_run or not rule.applies_to(tool, facts):
                     continue
                 if kind != "deny":
                     return True
@@ -193,7 +193,7 @@ class PolicySet:
         written = [each.written for each in self._by_agent.values()]
         self.version = hashlib.sha256(canonical_json(written)).hexdigest()[:12]
         self._chains = {agent: self._chain(agent) for agent in self._by_agent}
-        self._about: dict[tuple[str | None, str], About] = {}
+        self._tool_policies: dict[tuple[str | None, str], ToolPolicy] = {}
 
     def _chain(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
         chain: list[CompiledPolicy] = []
@@ -218,72 +218,77 @@ class PolicySet:
         """Return an agent's policy and its ancestors'; empty if it has none."""
         return self._chains.get(agent_id, ())
 
-    def names_agent(self, name: str) -> bool:
+    def is_agent_name(self, name: str) -> bool:
         """Return whether a name is an agent's, or looks like one's."""
         return any(is_same_name(name, agent) for agent in self._by_agent)
 
-    def about(self, call: ToolCall) -> About:
+    def tool_policy(self, call: ToolCall) -> ToolPolicy:
         """Return what is the same for every call of an agent to a tool."""
         name = (call.agent_id, call.name)
-        found = self._about.get(name)
+        found = self._tool_policies.get(name)
         if found is None:
-            found = About(self.of(call.agent_id or ""), call)
-            if len(self._about) >= _MAX_ABOUT:
-                self._about.clear()
+            found = ToolPolicy(self.of(call.agent_id or ""), call)
+            if len(self._tool_policies) >= _MAX_TOOL_POLICIES:
+                self._tool_policies.clear()
             if found.chain:
-                self._about[name] = found
+                self._tool_policies[name] = found
         return found
 
-    def sees(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
+    def may_allow(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
         """Return whether some arguments could get a call of a tool allowed."""
         chain = self.of(agent_id)
         fit = TOOL_NAME.fullmatch(tool) is not None
-        return bool(chain) and fit and all(p.sees(tool, facts) for p in chain)
+        return bool(chain) and fit and all(p.may_allow(tool, facts) for p in chain)
 
 
-def _judged(
+def _strictest_ruling(
     chain: Sequence[CompiledPolicy], call: ToolCall, facts: CallFacts, *, explain: bool
 ) -> Ruling:
     """Return the strictest word of an agent's policies."""
-    notes = Notes([], [] if explain else None)
+    trace = RuleTrace([], [] if explain else None)
     ruling = Ruling("allow", "allowed")
     for policy in chain:
-        own = policy.judge(call, facts, notes)
-        if ruling.rule is None or _STRICT[own.verdict] > _STRICT[ruling.verdict]:
+        own = policy.judge(call, facts, trace)
+        if (
+            ruling.rule is None
+            or _STRICTNESS[own.verdict] > _STRICTNESS[ruling.verdict]
+        ):
             ruling = own
         if own.verdict == "deny":
             break
     if facts.requires_approval and ruling.verdict == "allow":
         detail = f"{call.name!r} needs a person's approval"
         ruling = Ruling("ask", "approval_required", ruling.rule, detail)
-    would_deny, tried = tuple(notes.would_deny), tuple(notes.tried or ())
+    would_deny, tried = tuple(trace.would_deny), tuple(trace.tried or ())
     return replace(ruling, would_deny=would_deny, tried=tried)
 
 
-class About:
+class ToolPolicy:
     """What is the same for every call of one agent to one tool."""
 
     def __init__(self, chain: Sequence[CompiledPolicy], call: ToolCall) -> None:
         self.chain = chain
         self.plan = Plan([policy.quotas for policy in chain], call.name)
         caps = Caps(
-            _least(each.policy.max_consecutive_calls for each in chain),
-            _least(each.policy.max_identical_results for each in chain),
+            _smallest(each.policy.max_consecutive_calls for each in chain),
+            _smallest(each.policy.max_identical_results for each in chain),
         )
         self.caps = NO_CAPS if caps == NO_CAPS else caps
-        self.ruling = self._stopped(call)
+        self.ruling = self._static_refusal(call)
         """What the rules say, where they look at nothing but the name."""
 
-        self.stopped = self.ruling is not None
+        self.is_static = self.ruling is not None
         """Whether no rule is asked at all."""
 
-        self.said: Decision | None = None
+        self.cached_decision: Decision | None = None
         """The decision that is made of `ruling` alone, once it was made."""
 
-        if not self.stopped and all(each.goes_by_name(call.name) for each in chain):
-            self.ruling = _judged(chain, call, NO_FACTS, explain=False)
+        if not self.is_static and all(
+            each.depends_on_name_only(call.name) for each in chain
+        ):
+            self.ruling = _strictest_ruling(chain, call, NO_FACTS, explain=False)
 
-    def _stopped(self, call: ToolCall) -> Ruling | None:
+    def _static_refusal(self, call: ToolCall) -> Ruling | None:
         if call.agent_id is None:
             return Ruling("deny", "no_agent", None, "the call names no agent")
         if not self.chain:
@@ -300,10 +305,10 @@ class About:
         """Return what the rules say of a call."""
         if self.ruling is not None:
             asks = facts.requires_approval and self.ruling.verdict == "allow"
-            if self.stopped or not (explain or asks):
+            if self.is_static or not (explain or asks):
                 return self.ruling
-        return _judged(self.chain, call, facts, explain=explain)
+        return _strictest_ruling(self.chain, call, facts, explain=explain)
 
 
-def _least(caps: Iterable[int | None]) -> int | None:
+def _smallest(caps: Iterable[int | None]) -> int | None:
     return min((cap for cap in caps if cap is not None), default=None)

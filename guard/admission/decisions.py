@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ..stores.base import Outcome
+from ..stores.base import ReservationOutcome
 from ..values.amounts import show_amount
 from ..values.clock import MICROSECONDS
 from ..values.decision import Decision, Degraded, Reason, Ruling
 from .quotas import Limit, Lines
 
-_CIRCLING: dict[Reason, str] = {
+_LOOP_DETAILS: dict[Reason, str] = {
     "consecutive": "this tool was called too often in a row; do something else first",
     "repeated": "this call gave the same result before; asking again will not help",
 }
@@ -40,7 +40,7 @@ def loop_detected(ruling: Ruling, reason: Reason, version: str) -> Decision:
     return Decision(
         verdict="deny",
         reason=reason,
-        detail=_CIRCLING[reason],
+        detail=_LOOP_DETAILS[reason],
         policy_version=version,
         would_deny=ruling.would_deny,
         tried=ruling.tried,
@@ -50,7 +50,7 @@ def loop_detected(ruling: Ruling, reason: Reason, version: str) -> Decision:
 def from_limits(
     ruling: Ruling,
     lines: Lines,
-    outcome: Outcome,
+    outcome: ReservationOutcome,
     now: int,
     version: str,
     *,
@@ -71,24 +71,24 @@ def from_limits(
     remaining = remaining_by_limit(lines, outcome, taken=took and outcome.admitted)
     would_deny = ruling.would_deny
     full: Limit | None = None
-    longest: int | None = 0
+    longest_wait: int | None = 0
     if lines.on_trial or not outcome.admitted:
         for limit, enforced, wait in _reached(lines, outcome, now):
             if not enforced:
                 would_deny = (*would_deny, limit.label)
                 continue
             full = full or limit
-            if longest is None or wait is None:
-                longest = None
-            elif wait > longest:
-                longest = wait
+            if longest_wait is None or wait is None:
+                longest_wait = None
+            elif wait > longest_wait:
+                longest_wait = wait
     if full is not None:
         return Decision(
             verdict="deny",
             reason=full.reason,
             detail=_sentence(full),
             rule=full.label,
-            retry_after=None if longest is None else longest / MICROSECONDS,
+            retry_after=None if longest_wait is None else longest_wait / MICROSECONDS,
             remaining=remaining,
             policy_version=version,
             would_deny=would_deny,
@@ -111,21 +111,23 @@ def from_limits(
 def _sentence(limit: Limit) -> str:
     if limit.reason == "store_unavailable":
         return "the guard's store is not available, and its stand-in is used up"
-    most = show_amount(limit.unit, limit.most)
-    return f"the limit {limit.label!r} of {most} is reached"
+    amount = show_amount(limit.unit, limit.amount)
+    return f"the limit {limit.label!r} of {amount} is reached"
 
 
 def _reached(
-    lines: Lines, outcome: Outcome, now: int
+    lines: Lines, outcome: ReservationOutcome, now: int
 ) -> list[tuple[Limit, bool, int | None]]:
     """Return the limits that are full, whether each refuses, and how long it does."""
     reached: list[tuple[Limit, bool, int | None]] = []
-    needs, limits = lines.needs, iter(lines.limits)
+    demand, limits = lines.demand, iter(lines.limits)
     # `limits` stands last, so that this does not take one too many.
-    for hit, wait, limit in zip(needs.hits, outcome.waits, limits, strict=False):
+    for hit, wait, limit in zip(demand.hits, outcome.waits, limits, strict=False):
         if wait > 0:
             reached.append((limit, hit.enforced, wait))
-    for charge, level, limit in zip(needs.charges, outcome.levels, limits, strict=True):
+    for charge, level, limit in zip(
+        demand.charges, outcome.levels, limits, strict=True
+    ):
         if sum(level) > charge.limit:
             fits = level[2] <= charge.limit
             end = limit.ends(now) if fits else None
@@ -135,14 +137,14 @@ def _reached(
 
 
 def remaining_by_limit(
-    lines: Lines, outcome: Outcome, *, taken: bool
+    lines: Lines, outcome: ReservationOutcome, *, taken: bool
 ) -> dict[str, int | str]:
     """Return what each limit leaves, by its label; `taken`: after this call."""
-    told: dict[str, int | str] = {}
+    remaining: dict[str, int | str] = {}
     limits = iter(lines.limits)
     for room in outcome.room:
-        told[next(limits).label] = room - taken if room > taken else 0
+        remaining[next(limits).label] = room - taken if room > taken else 0
     for limit, (used, held, amount) in zip(limits, outcome.levels, strict=True):
-        rest = limit.most - used - held - (amount if taken else 0)
-        told[limit.label] = show_amount(limit.unit, rest if rest > 0 else 0)
-    return told
+        rest = limit.amount - used - held - (amount if taken else 0)
+        remaining[limit.label] = show_amount(limit.unit, rest if rest > 0 else 0)
+    return remaining

@@ -15,7 +15,7 @@ _LOCAL = re.compile(r"local\(([1-9][0-9]{0,5})\)")
 class FailureMode:
     """How calls are answered that the store cannot."""
 
-    word: Literal["closed", "local", "open"]
+    kind: Literal["closed", "local", "open"]
     calls: int = 0
     """Calls of each agent that `local` admits in one outage."""
 
@@ -27,13 +27,13 @@ class FailureMode:
             PolicyError: It is none of them.
         """
         if text == "closed":
-            return cls(word="closed")
+            return cls(kind="closed")
         if text == "open":
-            return cls(word="open")
+            return cls(kind="open")
         found = _LOCAL.fullmatch(text)
         if found is None:
             raise PolicyError(
                 f"{text!r} is not a failure mode",
                 hint="it is 'closed', 'local(20)' or 'open'",
             )
-        return cls(word="local", calls=int(found[1]))
+        return cls(kind="local", calls=int(found[1]))

@@ -13,7 +13,7 @@ import anyio.to_thread
 from toolcell.core import AuditError, InvalidInputError, StoreUnavailableError, ToolCall
 
 from ..approvals.approvals import Approvals
-from ..approvals.types import Answer
+from ..approvals.types import ApprovalOutcome
 from ..audit.lock_wait import AuditBusyError
 from ..audit.log import AuditLog
 from ..policy.policy import AgentPolicy
@@ -23,7 +23,7 @@ from ..values.amounts import show_amount
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
 from ..values.decision import NO_CAPS, Decision, Reason, Ruling
-from .compiled_policy import About, PolicySet
+from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import deny, from_limits, from_rules, loop_detected
 from .failure_mode import FailureMode
 from .hold import Hold, LoopEntry, Parked
@@ -36,7 +36,7 @@ from .quotas import MissingFacts, agent_prefix
 _log = logging.getLogger("toolcell.guard")
 
 
-class _Refused(Exception):
+class _CallDenied(Exception):
     """The answer to a call is no."""
 
     def __init__(self, decision: Decision) -> None:
@@ -82,7 +82,7 @@ class ActionGuard:
         self._clock = clock
         mode = FailureMode.parse(on_store_failure)
         store = MemoryStore(clock=clock) if store is None else store
-        self._ledger = Ledger(store, mode, clock, self._tell)
+        self._ledger = Ledger(store, mode, clock, self._record_event)
         self._loops = LoopDetector()
 
     @property
@@ -106,13 +106,13 @@ class ActionGuard:
         """
         fresh = PolicySet(policies, self._policies)
         if self._audit is not None:
-            self._audit.append("policies", word=fresh.version)
+            self._audit.append("policies", version=fresh.version)
         self._policies = fresh
         return fresh.version
 
-    def sees(self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS) -> bool:
+    def may_allow(self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS) -> bool:
         """Return whether some call of an agent to a tool could be allowed."""
-        return self._policies.sees(agent_id, tool, facts)
+        return self._policies.may_allow(agent_id, tool, facts)
 
     async def decide(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Decision:
         """Say what would become of a call now, and why; consume nothing."""
@@ -150,9 +150,11 @@ class ActionGuard:
             StoreUnavailableError: The store did not answer.
         """
         call = ToolCall(id="remaining", name=tool, agent_id=agent_id)
-        leave = Ruling("allow", "allowed")
+        allowed = Ruling("allow", "allowed")
         try:
-            return (await self._look(self._policies, leave, call, facts)).remaining
+            return (
+                await self._peek_limits(self._policies, allowed, call, facts)
+            ).remaining
         except MissingFacts:
             return {}
 
@@ -178,7 +180,7 @@ class ActionGuard:
             StoreUnavailableError: The store did not answer.
             AuditError: The act could not be recorded; nothing was done.
         """
-        if not by.strip() or self._policies.names_agent(by):
+        if not by.strip() or self._policies.is_agent_name(by):
             raise InvalidInputError(
                 "a reset is an act of a person, whom 'by' names",
                 hint="pass the person's name as `by`, not an agent's id",
@@ -199,21 +201,21 @@ class ActionGuard:
         """Decide about a call and reserve what it needs; `Permit` calls it."""
         try:
             policies = self._policies
-            about = policies.about(hold.call)
-            ruling = about.judge(hold.call, hold.facts)
-            answer: Answer | None = None
+            tool_policy = policies.tool_policy(hold.call)
+            ruling = tool_policy.judge(hold.call, hold.facts)
+            answer: ApprovalOutcome | None = None
             if ruling.verdict == "ask":
                 answer = await self._ask(hold, policies, ruling)
                 # Policies may have changed while a person thought, and so may the call.
                 hold.call, policies = answer.call, self._policies
-                about = policies.about(hold.call)
-                ruling = about.judge(hold.call, hold.facts)
+                tool_policy = policies.tool_policy(hold.call)
+                ruling = tool_policy.judge(hold.call, hold.facts)
             if ruling.verdict == "deny":
-                decision = _by_rules(about, ruling, policies.version)
+                decision = _rules_decision(tool_policy, ruling, policies.version)
             else:
-                self._prepare(hold, about, ruling, policies.version)
-                if self._ledger.sync is None or about.caps is not NO_CAPS:
-                    await self._take(hold, about)
+                self._prepare(hold, tool_policy, ruling, policies.version)
+                if self._ledger.sync is None or tool_policy.caps is not NO_CAPS:
+                    await self._take(hold, tool_policy)
                 elif hold.lines.limits:
                     hold.found = self._ledger.reserve_sync(
                         hold.number, hold.lines, hold.now
@@ -225,7 +227,7 @@ class ActionGuard:
                         or self._audit is not None
                         or self._ledger.away
                     ):
-                        await self._confirm(hold, about, answer)
+                        await self._confirm(hold, tool_policy, answer)
                     hold.loop_entry.admitted = True
                     return
                 decision = hold.make_decision()
@@ -280,7 +282,7 @@ class ActionGuard:
 
     async def _explain(self, call: ToolCall, facts: CallFacts) -> Decision:
         policies = self._policies
-        ruling = policies.about(call).judge(call, facts, explain=True)
+        ruling = policies.tool_policy(call).judge(call, facts, explain=True)
         if ruling.verdict == "deny":
             return from_rules(ruling, policies.version)
         if ruling.verdict == "ask" and self._approvals is not None:
@@ -289,36 +291,38 @@ class ActionGuard:
                 return self._refused("approval_denied", answer.reason)
             if answer.approved:
                 ruling = ruling.approved()
-        return await self._look(policies, ruling, call, facts)
+        return await self._peek_limits(policies, ruling, call, facts)
 
-    async def _look(
+    async def _peek_limits(
         self, policies: PolicySet, ruling: Ruling, call: ToolCall, facts: CallFacts
     ) -> Decision:
         """Say what the limits would answer; take nothing."""
-        about = policies.about(call)
-        circle = self._loops.look(about.caps, call, facts)
+        tool_policy = policies.tool_policy(call)
+        circle = self._loops.peek(tool_policy.caps, call, facts)
         if circle is not None:
             return loop_detected(ruling, circle, policies.version)
         now = microseconds(self._clock())
-        lines = about.plan.lines(facts, now)
+        lines = tool_policy.plan.lines(facts, now)
         outcome = NO_LIMITS
         if lines.limits:
             outcome = await self._ledger.peek(lines.request(""))
         return from_limits(ruling, lines, outcome, now, policies.version, took=False)
 
-    async def _ask(self, hold: Hold, policies: PolicySet, ruling: Ruling) -> Answer:
+    async def _ask(
+        self, hold: Hold, policies: PolicySet, ruling: Ruling
+    ) -> ApprovalOutcome:
         """Ask a person, unless the limits refuse anyway; return the leave they gave.
 
         Raises:
             _Refused: They gave none, or there is nobody.
         """
         call, facts = hold.call, hold.facts
-        parked = await self._look(policies, ruling, call, facts)
+        parked = await self._peek_limits(policies, ruling, call, facts)
         if parked.verdict == "deny":
-            raise _Refused(parked)
+            raise _CallDenied(parked)
         if self._approvals is None:
             detail = "nobody can be asked"
-            raise _Refused(self._refused("approval_unavailable", detail))
+            raise _CallDenied(self._refused("approval_unavailable", detail))
         await self._record(hold, parked)
         wait = facts.approval_seconds
         async with hold.parked():
@@ -327,37 +331,39 @@ class ActionGuard:
             return answer
         said_no = answer.status == "rejected"
         reason: Reason = "approval_denied" if said_no else "approval_unavailable"
-        raise _Refused(self._refused(reason, answer.reason))
+        raise _CallDenied(self._refused(reason, answer.reason))
 
-    async def _may_use(self, answer: Answer) -> bool:
+    async def _may_use(self, answer: ApprovalOutcome) -> bool:
         """Use an approval up; an agent's approval is none."""
         approver = answer.approver or ""
-        if self._approvals is None or self._policies.names_agent(approver):
+        if self._approvals is None or self._policies.is_agent_name(approver):
             return False
         return await self._approvals.use(answer)
 
-    def _prepare(self, hold: Hold, about: About, ruling: Ruling, version: str) -> None:
+    def _prepare(
+        self, hold: Hold, tool_policy: ToolPolicy, ruling: Ruling, version: str
+    ) -> None:
         """Note what a call needs.
 
         Raises:
             MissingFacts: A limit needs to know the run or the turn.
         """
         hold.now = now = round(self._clock() * MICROSECONDS)
-        hold.lines = about.plan.lines(hold.facts, now)
+        hold.lines = tool_policy.plan.lines(hold.facts, now)
         hold.ruling = ruling if ruling.verdict == "allow" else ruling.approved()
         hold.version = version
         hold.number = new_number()
 
-    async def _take(self, hold: Hold, about: About) -> None:
+    async def _take(self, hold: Hold, tool_policy: ToolPolicy) -> None:
         """Take what a call needs, all or nothing, unless it goes round in circles.
 
         Raises:
             _Refused: It does.
         """
-        if about.caps is not NO_CAPS:
-            entered = self._loops.enter(about.caps, hold.call, hold.facts)
+        if tool_policy.caps is not NO_CAPS:
+            entered = self._loops.enter(tool_policy.caps, hold.call, hold.facts)
             if not isinstance(entered, LoopEntry):
-                raise _Refused(loop_detected(hold.ruling, entered, hold.version))
+                raise _CallDenied(loop_detected(hold.ruling, entered, hold.version))
             hold.loop_entry = entered
         taken = False
         try:
@@ -368,12 +374,14 @@ class ActionGuard:
                 )
                 hold.found, hold.lines, hold.store, hold.sync, hold.degraded = reserved
             taken = hold.found[0]
-            hold.track_results = about.caps.identical is not None
+            hold.track_results = tool_policy.caps.identical is not None
         finally:
             if not taken:
                 self._loops.leave(hold.call, hold.facts, hold.loop_entry)
 
-    async def _confirm(self, hold: Hold, about: About, answer: Answer | None) -> None:
+    async def _confirm(
+        self, hold: Hold, tool_policy: ToolPolicy, answer: ApprovalOutcome | None
+    ) -> None:
         """Use an approval up, and record that the call may run.
 
         Raises:
@@ -382,7 +390,7 @@ class ActionGuard:
         try:
             if answer is not None and not await self._may_use(answer):
                 detail = "the approval is used up"
-                raise _Refused(self._refused("approval_denied", detail))
+                raise _CallDenied(self._refused("approval_denied", detail))
             if self._ledger.away and self._ledger.sync is not None:
                 await self._ledger.on_recovery()
             if self._audit is not None:
@@ -390,7 +398,7 @@ class ActionGuard:
                 if hold.lines.on_trial or hold.degraded:
                     decision = hold.make_decision()._replace(remaining={})
                 else:
-                    decision = _by_rules(about, hold.ruling, hold.version)
+                    decision = _rules_decision(tool_policy, hold.ruling, hold.version)
                 await self._record(hold, decision, hold_id=hold.id)
         except BaseException:
             self._loops.leave(hold.call, hold.facts, hold.loop_entry)
@@ -402,7 +410,7 @@ class ActionGuard:
 
     def _because_of(self, error: Exception) -> Decision:
         """Return the refusal that an error stands for; any other is our fault."""
-        if isinstance(error, _Refused):
+        if isinstance(error, _CallDenied):
             return error.decision
         if isinstance(error, MissingFacts):
             return self._refused("facts_missing", str(error))
@@ -427,17 +435,17 @@ class ActionGuard:
         except AuditBusyError as busy:
             await busy.wait()
 
-    async def _tell(self, event: str, word: str) -> None:
+    async def _record_event(self, event: str, mode: str) -> None:
         if self._audit is not None:
-            record = partial(self._audit.append, event, word=word)
+            record = partial(self._audit.append, event, mode=mode)
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(record)
 
 
-def _by_rules(about: About, ruling: Ruling, version: str) -> Decision:
+def _rules_decision(tool_policy: ToolPolicy, ruling: Ruling, version: str) -> Decision:
     """Return the decision of rules; the same one, where it is always the same."""
-    if ruling is not about.ruling:
+    if ruling is not tool_policy.ruling:
         return from_rules(ruling, version)
-    if about.said is None:
-        about.said = from_rules(ruling, version)
-    return about.said
+    if tool_policy.cached_decision is None:
+        tool_policy.cached_decision = from_rules(ruling, version)
+    return tool_policy.cached_decision

@@ -9,7 +9,14 @@ from typing import Protocol
 
 from toolcell.core import ToolCall
 
-from ..stores.base import NO_LIMITS, Found, Level, Outcome, Store, SyncStore
+from ..stores.base import (
+    NO_LIMITS,
+    AccountLevel,
+    OutcomeTuple,
+    ReservationOutcome,
+    Store,
+    SyncStore,
+)
 from ..values.call_facts import CallFacts
 from ..values.decision import Decision, Degraded, Ruling
 from .decisions import from_limits, from_rules
@@ -54,7 +61,7 @@ class Hold:
     """The same store, where it never waits."""
 
     degraded: Degraded = ""
-    found: Found = NO_LIMITS
+    found: OutcomeTuple = NO_LIMITS
     """What the store answered."""
 
     now = 0
@@ -78,7 +85,7 @@ class Hold:
         return hold_id(self.number)
 
     @property
-    def levels(self) -> Sequence[Level]:
+    def levels(self) -> Sequence[AccountLevel]:
         """What the accounts had used and held, and what is held of them."""
         return self.found[3]
 
@@ -87,7 +94,7 @@ class Hold:
         ruling, version = self.ruling, self.version
         if self.degraded == "open" or not self.lines.limits:
             return from_rules(ruling, version, self.degraded)
-        outcome = Outcome._make(self.found)
+        outcome = ReservationOutcome._make(self.found)
         return from_limits(
             *(ruling, self.lines, outcome, self.now, version),
             took=True,

@@ -15,9 +15,9 @@ from toolcell.core import AuditError, StoreUnavailableError
 from ..stores.base import (
     NO_LIMITS,
     Charge,
-    Found,
-    Outcome,
+    OutcomeTuple,
     Reservation,
+    ReservationOutcome,
     Store,
     SyncStore,
 )
@@ -36,7 +36,7 @@ _MAX_PENDING = 100_000
 class Reserved(NamedTuple):
     """What came of a reservation, and where it is."""
 
-    found: Found
+    found: OutcomeTuple
     lines: Lines
     store: Store | None
     sync: SyncStore | None = None
@@ -57,7 +57,7 @@ class Ledger:
         store: Store,
         mode: FailureMode,
         clock: Clock,
-        tell: Callable[[str, str], Awaitable[None]],
+        record_event: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self.store = store
         self.sync = store if isinstance(store, SyncStore) else None
@@ -66,7 +66,7 @@ class Ledger:
         self._one_clock = self.sync is not None and self.sync.clock is clock
         self._mode = mode
         self._clock = clock
-        self._tell = tell
+        self._record_event = record_event
         self._local = MemoryStore(clock=clock)
         self.away = False
         """Whether the store was last heard not to answer."""
@@ -75,7 +75,7 @@ class Ledger:
             maxlen=_MAX_PENDING
         )
 
-    async def peek(self, request: Reservation) -> Outcome:
+    async def peek(self, request: Reservation) -> ReservationOutcome:
         """Say what would come of a reservation.
 
         Raises:
@@ -92,10 +92,10 @@ class Ledger:
         try:
             await self.peek(Reservation("", (), (), 0))
         except StoreUnavailableError:
-            if self._mode.word == "closed":
+            if self._mode.kind == "closed":
                 raise
 
-    def reserve_sync(self, number: int, lines: Lines, now: int) -> Found:
+    def reserve_sync(self, number: int, lines: Lines, now: int) -> OutcomeTuple:
         """Take what a call needs from a store that never waits.
 
         Raises:
@@ -104,7 +104,7 @@ class Ledger:
         """
         assert self.sync is not None
         return self.sync.reserve_sync(
-            number, lines.needs, now if self._one_clock else None
+            number, lines.demand, now if self._one_clock else None
         )
 
     async def reserve(
@@ -124,7 +124,7 @@ class Ledger:
             answer = await self._call_store(self.store.reserve(request))
         except StoreUnavailableError:
             self._release_later(request)
-            if self._mode.word == "closed":
+            if self._mode.kind == "closed":
                 raise
             return self._without_store(number, lines, agent_id)
         except BaseException:
@@ -167,13 +167,13 @@ class Ledger:
         return await self._call_store(self.store.reset(prefix))
 
     def _without_store(self, number: int, lines: Lines, agent_id: str) -> Reserved:
-        if self._mode.word == "open":
+        if self._mode.kind == "open":
             return Reserved(NO_LIMITS, lines, None, degraded="open")
         local = self._local
         # The line that counts an agent's calls while the store is away.
         outage = Charge(f"outage|{agent_id}", 1, self._mode.calls)
         lines = lines.with_outage(outage)
-        found = local.reserve_sync(number, lines.needs)
+        found = local.reserve_sync(number, lines.demand)
         return Reserved(found, lines, local, local, "local")
 
     async def _call_store(self, operation: Awaitable[_T]) -> _T:
@@ -196,9 +196,9 @@ class Ledger:
         """Tell that the store does not answer, once in an outage."""
         if not self.away:
             self.away = True
-            _log.warning("store unavailable, mode %s: %s", self._mode.word, why)
+            _log.warning("store unavailable, mode %s: %s", self._mode.kind, why)
             try:
-                await self._tell("store_unavailable", self._mode.word)
+                await self._record_event("store_unavailable", self._mode.kind)
             except AuditError:
                 self.away = False
                 raise
@@ -233,4 +233,4 @@ class Ledger:
         """Tell that the store answers again."""
         self.away = False
         _log.warning("store available again")
-        await self._tell("store_available", self._mode.word)
+        await self._record_event("store_available", self._mode.kind)

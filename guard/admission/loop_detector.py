@@ -19,7 +19,7 @@ been idle longest is forgotten."""
 
 
 @dataclass(slots=True)
-class _Run:
+class _RunHistory:
     tool: str = ""
     in_a_row: int = 0
     since: list[LoopEntry] = field(default_factory=list)
@@ -35,12 +35,14 @@ class LoopDetector:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._runs: OrderedDict[tuple[str | None, str | None], _Run] = OrderedDict()
+        self._runs: OrderedDict[tuple[str | None, str | None], _RunHistory] = (
+            OrderedDict()
+        )
 
-    def look(self, caps: Caps, call: ToolCall, facts: CallFacts) -> Reason | None:
+    def peek(self, caps: Caps, call: ToolCall, facts: CallFacts) -> Reason | None:
         """Return why a call is one too many."""
         with self._lock:
-            return _too_many(self._run(call, facts), caps, call)
+            return _loop_reason(self._run(call, facts), caps, call)
 
     def enter(self, caps: Caps, call: ToolCall, facts: CallFacts) -> Reason | LoopEntry:
         """Count a call, or return why it is one too many.
@@ -50,7 +52,7 @@ class LoopDetector:
         """
         with self._lock:
             run = self._run(call, facts)
-            reason = _too_many(run, caps, call)
+            reason = _loop_reason(run, caps, call)
             if reason is not None:
                 return reason
             entry = LoopEntry(call.name)
@@ -67,7 +69,7 @@ class LoopDetector:
     def record_result(self, call: ToolCall, facts: CallFacts, result: object) -> None:
         """Remember what a call came to."""
         with self._lock:
-            self._run(call, facts).recent.append((_key(call), hash(repr(result))))
+            self._run(call, facts).recent.append((_call_key(call), hash(repr(result))))
 
     def forget(self, agent_id: str) -> None:
         """Forget an agent's runs."""
@@ -75,11 +77,11 @@ class LoopDetector:
             for name in [name for name in self._runs if name[0] == agent_id]:
                 del self._runs[name]
 
-    def _run(self, call: ToolCall, facts: CallFacts) -> _Run:
+    def _run(self, call: ToolCall, facts: CallFacts) -> _RunHistory:
         name = (call.agent_id, facts.run_id)
         run = self._runs.get(name)
         if run is None:
-            run = self._runs[name] = _Run()
+            run = self._runs[name] = _RunHistory()
             if len(self._runs) > MAX_RUNS:
                 self._runs.popitem(last=False)
         else:
@@ -87,16 +89,19 @@ class LoopDetector:
         return run
 
 
-def _too_many(run: _Run, caps: Caps, call: ToolCall) -> Reason | None:
+def _loop_reason(run: _RunHistory, caps: Caps, call: ToolCall) -> Reason | None:
     in_a_row = _consecutive(run, call.name)
     if caps.consecutive is not None and in_a_row >= caps.consecutive:
         return "consecutive"
-    if caps.identical is not None and _max_repeats(run, _key(call)) >= caps.identical:
+    if (
+        caps.identical is not None
+        and _max_repeats(run, _call_key(call)) >= caps.identical
+    ):
         return "repeated"
     return None
 
 
-def _consecutive(run: _Run, tool: str) -> int:
+def _consecutive(run: _RunHistory, tool: str) -> int:
     """Return how many calls in a row a tool may have had.
 
     A pending call counts for its own tool, but does not yet end the row of another.
@@ -115,11 +120,11 @@ def _consecutive(run: _Run, tool: str) -> int:
     return count
 
 
-def _key(call: ToolCall) -> bytes:
+def _call_key(call: ToolCall) -> bytes:
     return canonical_json([call.name, call.arguments])
 
 
-def _max_repeats(run: _Run, key: bytes) -> int:
+def _max_repeats(run: _RunHistory, key: bytes) -> int:
     """Return how often a call gave the result that it gave most often."""
     results = [result for call, result in run.recent if call == key]
     return max(map(results.count, results), default=0)

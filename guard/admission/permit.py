@@ -16,7 +16,7 @@ from toolcell.core import (
 )
 
 from ..audit.lock_wait import AuditBusyError
-from ..stores.base import Outcome
+from ..stores.base import ReservationOutcome
 from ..values.amounts import Amount, parse_amount
 from ..values.decision import Decision
 from .decisions import remaining_by_limit
@@ -63,7 +63,7 @@ class Permit:
                 (used, held, due)
                 for (used, held, _), due in zip(hold.levels, self._due, strict=True)
             ]
-            outcome = Outcome._make(hold.found)._replace(levels=levels)
+            outcome = ReservationOutcome._make(hold.found)._replace(levels=levels)
             return remaining_by_limit(hold.lines, outcome, taken=True)
         return self.decision.remaining
 

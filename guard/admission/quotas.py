@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ..policy.policy import AgentPolicy, Budget, limit_key
 from ..policy.rate_limit import Per, RateLimit
-from ..policy.selectors import Tools
-from ..stores.base import Charge, Hit, Level, Needs, Reservation
+from ..policy.selectors import ToolNames
+from ..stores.base import AccountLevel, Charge, Demand, RateHit, Reservation
 from ..values.amounts import MEASURED
 from ..values.call_facts import CallFacts
 from ..values.clock import MICROSECONDS
@@ -72,7 +72,7 @@ class Limit:
     label: str
     """How decisions call it."""
 
-    most: int
+    amount: int
     unit: str = "calls"
     """A unit, or `slots` for calls at once."""
 
@@ -84,7 +84,7 @@ class Limit:
         return None if end == _NEVER else end
 
 
-class Account:
+class ChargeTemplate:
     """A charge without what differs from call to call."""
 
     def __init__(
@@ -110,7 +110,9 @@ class Account:
         elif limit.window in _NAMES:
             key = f"{key}|{_NAMES[limit.window](now)}"
         amount = 1 if self._counts else _amount(limit.unit, facts)
-        return Charge(key, amount, limit.most, self._keep, self._refund, self.enforced)
+        return Charge(
+            key, amount, limit.amount, self._keep, self._refund, self.enforced
+        )
 
 
 def _run_key(limit: Limit, facts: CallFacts) -> str:
@@ -139,13 +141,13 @@ class Plan:
         hits = [each for quotas in chain for each in quotas.hits(tool)]
         accounts = [each for quotas in chain for each in quotas.accounts(tool)]
         lines = [(hit.key, hit.limit, hit.enforced) for hit, _ in hits]
-        lines += [(each.key, each.limit.most, each.enforced) for each in accounts]
-        kept = _tightest(lines)
-        self.hits = [hit for i, (hit, _) in enumerate(hits) if i in kept]
+        lines += [(each.key, each.limit.amount, each.enforced) for each in accounts]
+        tightest = _tightest(lines)
+        self.hits = [hit for i, (hit, _) in enumerate(hits) if i in tightest]
         self.accounts = [
-            each for i, each in enumerate(accounts, len(hits)) if i in kept
+            each for i, each in enumerate(accounts, len(hits)) if i in tightest
         ]
-        self.limits = [limit for i, (_, limit) in enumerate(hits) if i in kept]
+        self.limits = [limit for i, (_, limit) in enumerate(hits) if i in tightest]
         self.limits += [each.limit for each in self.accounts]
         self.on_trial = not all(enforced for _, _, enforced in lines)
         self._last: Lines | None = None
@@ -163,8 +165,8 @@ class Plan:
             periods = [_period(limit.window, now) for limit in self.limits]
             since = max((begins for begins, _ in periods), default=0)
             until = min((ends for _, ends in periods), default=_NEVER)
-            needs = Needs(self.hits, charges, facts.hold)
-            last = Lines(facts, (since, until), needs, self.limits, self.on_trial)
+            demand = Demand(self.hits, charges, facts.hold_microseconds)
+            last = Lines(facts, (since, until), demand, self.limits, self.on_trial)
             self._last = last
         return last
 
@@ -172,20 +174,20 @@ class Plan:
 def _tightest(lines: Sequence[tuple[str, int, bool]]) -> set[int]:
     """Return which lines to keep of those that share a counter: one for each."""
     order = sorted(range(len(lines)), key=lambda i: (not lines[i][2], lines[i][1], i))
-    kept: dict[str, int] = {}
+    tightest: dict[str, int] = {}
     for index in order:
-        kept.setdefault(lines[index][0], index)
-    return set(kept.values())
+        tightest.setdefault(lines[index][0], index)
+    return set(tightest.values())
 
 
 class Lines:
     """What calls with the same facts ask of a store, within one period."""
 
     __slots__ = (
+        "demand",
         "facts",
         "limits",
         "measured",
-        "needs",
         "on_trial",
         "places",
         "since",
@@ -197,13 +199,13 @@ class Lines:
         self,
         facts: CallFacts,
         period: tuple[int, int],
-        needs: Needs,
+        demand: Demand,
         limits: Sequence[Limit],
         on_trial: bool,
     ) -> None:
         self.facts = facts
         self.since, self.until = period
-        self.needs = needs
+        self.demand = demand
         self.limits = limits
         self.on_trial = on_trial
         self.places: dict[str, list[int]] = {}
@@ -212,14 +214,16 @@ class Lines:
         self.measured: list[tuple[int, str]] = []
         """Which charges a settlement can change, each with its unit."""
 
-        for place, limit in enumerate(limits[len(needs.hits) :]):
+        for place, limit in enumerate(limits[len(demand.hits) :]):
             self.places.setdefault(limit.unit, []).append(place)
             # A call is one call, whatever it says.
             if limit.unit not in ("calls", "slots"):
                 self.measured.append((place, limit.unit))
         self.slots = self.places.get("slots", ())
 
-    def due(self, levels: Sequence[Level], measured: Mapping[str, int]) -> list[int]:
+    def due(
+        self, levels: Sequence[AccountLevel], measured: Mapping[str, int]
+    ) -> list[int]:
         """Return what each account is charged, given what was measured."""
         due = []
         for level in levels:
@@ -232,7 +236,7 @@ class Lines:
                 due[place] = 0
         return due
 
-    def held(self, levels: Sequence[Level]) -> dict[str, int]:
+    def held(self, levels: Sequence[AccountLevel]) -> dict[str, int]:
         """Return what is held, by unit."""
         if not levels:
             return {}
@@ -240,15 +244,21 @@ class Lines:
 
     def request(self, hold_id: str) -> Reservation:
         """Return what to ask of the store."""
-        needs = self.needs
-        return Reservation(hold_id, needs.hits, needs.charges, needs.hold)
+        demand = self.demand
+        return Reservation(
+            hold_id, demand.hits, demand.charges, demand.hold_microseconds
+        )
 
     def with_outage(self, charge: Charge) -> Lines:
         """Return these lines with the one that a stand-in for the store adds."""
-        outage = Limit(reason="store_unavailable", label="outage", most=charge.limit)
-        needs, limits = self.needs, [*self.limits, outage]
-        needs = Needs(needs.hits, [*needs.charges, charge], needs.hold)
-        return Lines(self.facts, (self.since, self.until), needs, limits, self.on_trial)
+        outage = Limit(reason="store_unavailable", label="outage", amount=charge.limit)
+        demand, limits = self.demand, [*self.limits, outage]
+        demand = Demand(
+            demand.hits, [*demand.charges, charge], demand.hold_microseconds
+        )
+        return Lines(
+            self.facts, (self.since, self.until), demand, limits, self.on_trial
+        )
 
 
 class Quotas:
@@ -257,70 +267,71 @@ class Quotas:
     def __init__(self, policy: AgentPolicy) -> None:
         self._agent = policy.agent_id
         self._rates = [
-            (rate, Tools(policy.expand(rate.tools))) for rate in policy.rate_limits
+            (rate, ToolNames(policy.expand(rate.tools))) for rate in policy.rate_limits
         ]
         self._budgets = [
-            (budget, Tools(policy.expand(budget.tools))) for budget in policy.budgets
+            (budget, ToolNames(policy.expand(budget.tools)))
+            for budget in policy.budgets
         ]
         self._own = self._agent_accounts(policy)
 
-    def hits(self, tool: str) -> list[tuple[Hit, Limit]]:
+    def hits(self, tool: str) -> list[tuple[RateHit, Limit]]:
         """Return the rates that calls of a tool count against."""
         return [self._hit(rate, tool) for rate, on in self._rates if tool in on]
 
-    def accounts(self, tool: str) -> list[Account]:
+    def accounts(self, tool: str) -> list[ChargeTemplate]:
         """Return the accounts that calls of a tool draw on."""
         budgets = [self._account(b, tool) for b, on in self._budgets if tool in on]
         return [*self._own, *budgets]
 
-    def _agent_accounts(self, policy: AgentPolicy) -> list[Account]:
+    def _agent_accounts(self, policy: AgentPolicy) -> list[ChargeTemplate]:
         accounts = []
         if policy.max_concurrency is not None:
             slots = Limit(
                 reason="concurrency",
                 label=f"{self._agent} max_concurrency",
-                most=policy.max_concurrency,
+                amount=policy.max_concurrency,
                 unit="slots",
                 window="open",
             )
             key = f"{self._prefix('agent', '')}slots"
-            accounts.append(Account(key, slots, refund=True))
+            accounts.append(ChargeTemplate(key, slots, refund=True))
         if policy.max_calls_per_turn is not None:
             turn = Limit(
                 reason="turn_limit",
                 label=f"{self._agent} max_calls_per_turn",
-                most=policy.max_calls_per_turn,
+                amount=policy.max_calls_per_turn,
                 window="turn",
             )
             key = f"{self._prefix('agent', '')}turn"
-            accounts.append(Account(key, turn))
+            accounts.append(ChargeTemplate(key, turn))
         return accounts
 
-    def _hit(self, rate: RateLimit, tool: str) -> tuple[Hit, Limit]:
-        most = rate.burst or rate.calls
+    def _hit(self, rate: RateLimit, tool: str) -> tuple[RateHit, Limit]:
+        at_once = rate.burst or rate.calls
         limit = Limit(
             reason="rate_limited",
             label=self._label(f"{rate.calls} calls/{rate.seconds} s", rate, tool),
-            most=most,
+            amount=at_once,
         )
-        hit = Hit(
+        hit = RateHit(
             key=f"{self._prefix(rate.per, tool)}{limit_key(rate)}",
-            limit=most,
+            limit=at_once,
             window=rate.window,
             interval=rate.interval,
             enforced=not rate.dry_run,
         )
         return hit, limit
 
-    def _account(self, budget: Budget, tool: str) -> Account:
+    def _account(self, budget: Budget, tool: str) -> ChargeTemplate:
         limit = Limit(
             reason="budget_exceeded",
             label=self._label(f"{budget.unit}/{budget.window}", budget, tool),
-            most=budget.amount,
+            amount=budget.amount,
             unit=budget.unit,
             window=budget.window,
         )
-        return Account(
+        return ChargeTemplate(
             f"{self._prefix(budget.per, tool)}{limit_key(budget)}",
             limit,
             refund=budget.unsettled == "refund",

@@ -35,18 +35,18 @@ from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts
 from ..values.clock import Clock, steady_time
 from ..values.decision import Decision
-from .look_limit import ApprovalLooks
+from .look_limit import ApprovalLookups
 from .store import ApprovalStore
 from .types import (
-    Answer,
     ApprovalHandler,
+    ApprovalOutcome,
+    ApprovalReply,
     ApprovalRequest,
     AutoApprove,
-    Reply,
     StandingGrant,
     is_automatic,
 )
-from .workflow import ApprovalDesk, answered, unanswered
+from .workflow import ApprovalWorkflow, no_answer, outcome_of
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0
@@ -129,7 +129,7 @@ class Approvals:
                     hint="ask a person, or choose the profile 'development'",
                 )
             _log.warning("calls are approved without a person, by %r", handler.by)
-        self._desk = ApprovalDesk(
+        self._workflow = ApprovalWorkflow(
             store or ApprovalStore(), audit, redactor or Redactor(), clock
         )
         self._handler = handler
@@ -140,14 +140,14 @@ class Approvals:
         self._max_pending = max_pending
         self._questions: dict[str, _Question] = {}
         self._counting = threading.Lock()
-        self._of_loop = RunVar[ApprovalLooks](f"approvals-{id(self)}")
+        self._of_loop = RunVar[ApprovalLookups](f"approvals-{id(self)}")
 
     @property
-    def _looks(self) -> ApprovalLooks:
+    def _lookups(self) -> ApprovalLookups:
         try:
             return self._of_loop.get()
         except LookupError:
-            looks = ApprovalLooks(self._desk.store.ended)
+            looks = ApprovalLookups(self._workflow.store.ended)
             self._of_loop.set(looks)
             return looks
 
@@ -159,24 +159,26 @@ class Approvals:
     @property
     def audit(self) -> AuditLog | None:
         """The log of requests and answers."""
-        return self._desk.audit
+        return self._workflow.audit
 
     @audit.setter
     def audit(self, audit: AuditLog | None) -> None:
-        self._desk.audit = audit
+        self._workflow.audit = audit
 
     @property
     def redactor(self) -> Redactor:
         """Says which parts of a request are hidden."""
-        return self._desk.redactor
+        return self._workflow.redactor
 
-    async def peek(self, call: ToolCall, facts: CallFacts) -> Answer:
+    async def peek(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
         """Return what stands about a call; asks nobody and uses nothing up.
 
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        return await self._looks.in_thread(self._desk.standing, call, facts)
+        return await self._lookups.in_thread(
+            self._workflow.current_outcome, call, facts
+        )
 
     async def ask(
         self,
@@ -185,7 +187,7 @@ class Approvals:
         decision: Decision,
         *,
         wait_seconds: float | None = None,
-    ) -> Answer:
+    ) -> ApprovalOutcome:
         """Park a call until it is answered. A refusal is an answer, not an error.
 
         Args:
@@ -200,16 +202,16 @@ class Approvals:
             StoreUnavailableError: The store did not answer.
         """
         if call.agent_id is None:
-            return unanswered(call, "a call that names no agent is not asked about")
+            return no_answer(call, "a call that names no agent is not asked about")
         standing = await self.peek(call, facts)
         if standing.status != "unanswered":
             return standing
         wait = self._wait_seconds if wait_seconds is None else wait_seconds
         reachable = self._answered_elsewhere or self._handler is not None
         if wait <= 0 or not reachable:
-            return unanswered(call, "nobody can be asked for approval")
-        record = await self._looks.in_thread(
-            self._desk.request,
+            return no_answer(call, "nobody can be asked for approval")
+        record = await self._lookups.in_thread(
+            self._workflow.request,
             call,
             facts,
             decision,
@@ -217,10 +219,10 @@ class Approvals:
             max_pending=self._max_pending,
         )
         if record is None:
-            return unanswered(call, "too many calls of this agent wait for approval")
+            return no_answer(call, "too many calls of this agent wait for approval")
         return await self._wait(call, record.request, wait)
 
-    async def use(self, answer: Answer) -> bool:
+    async def use(self, answer: ApprovalOutcome) -> bool:
         """Use an approval up, right before its call runs.
 
         Returns:
@@ -232,9 +234,9 @@ class Approvals:
         """
         if self._profile == "production" and is_automatic(answer.approver or ""):
             return False
-        return await self._looks.in_thread(self._desk.use, answer)
+        return await self._lookups.in_thread(self._workflow.use, answer)
 
-    async def answer(self, request_id: str, reply: Reply) -> None:
+    async def answer(self, request_id: str, reply: ApprovalReply) -> None:
         """Answer a request; from any process that has the store.
 
         Raises:
@@ -243,8 +245,8 @@ class Approvals:
             AuditError: The answer cannot be recorded; it does not count.
             StoreUnavailableError: The store did not answer.
         """
-        await self._looks.in_thread(
-            self._desk.answer, request_id, reply, automatic=False
+        await self._lookups.in_thread(
+            self._workflow.answer, request_id, reply, automatic=False
         )
 
     async def reveal(self, request_id: str, *, by: str) -> ApprovalRequest:
@@ -255,11 +257,13 @@ class Approvals:
             AuditError: It cannot be recorded.
             StoreUnavailableError: The store did not answer.
         """
-        return await self._looks.in_thread(self._desk.reveal, request_id, by)
+        return await self._lookups.in_thread(self._workflow.reveal, request_id, by)
 
     async def pending(self) -> list[ApprovalRequest]:
         """Return the requests that wait for an answer, the oldest first."""
-        return await self._looks.in_thread(self._desk.store.pending, self._desk.clock())
+        return await self._lookups.in_thread(
+            self._workflow.store.pending, self._workflow.clock()
+        )
 
     async def check(self) -> None:
         """Look whether requests and answers can be kept.
@@ -267,21 +271,23 @@ class Approvals:
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        await self._looks.in_thread(self._desk.store.check)
+        await self._lookups.in_thread(self._workflow.store.check)
 
     async def grants(self) -> list[StandingGrant]:
         """Return the grants that have not ended."""
-        return await self._looks.in_thread(self._desk.store.grants, self._desk.clock())
+        return await self._lookups.in_thread(
+            self._workflow.store.grants, self._workflow.clock()
+        )
 
     async def revoke(self, grant_id: str, *, by: str) -> bool:
         """End a grant now; return whether there was one."""
-        return await self._looks.in_thread(self._desk.revoke, grant_id, by)
+        return await self._lookups.in_thread(self._workflow.revoke, grant_id, by)
 
     async def _wait(
         self, call: ToolCall, request: ApprovalRequest, seconds: float
-    ) -> Answer:
+    ) -> ApprovalOutcome:
         """Wait for an answer, and run the handler unless it runs for another call."""
-        result: Answer | StoreUnavailableError
+        result: ApprovalOutcome | StoreUnavailableError
         with self._question(request.id) as question:
             async with anyio.create_task_group() as tasks:
                 try:
@@ -290,7 +296,7 @@ class Approvals:
                     # Raised in here it would come out as an exception group.
                     result = error
                 tasks.cancel_scope.cancel()
-        if isinstance(result, Answer):
+        if isinstance(result, ApprovalOutcome):
             return result
         raise result
 
@@ -316,20 +322,20 @@ class Approvals:
         seconds: float,
         question: _Question,
         tasks: TaskGroup,
-    ) -> Answer:
+    ) -> ApprovalOutcome:
         """Look at the store until there is an answer, or nobody is left to give one."""
         gone = anyio.Event()
         pause = _FIRST_PAUSE_SECONDS
         with anyio.move_on_after(seconds):
             while True:
                 handled = question.asked
-                ended = await self._looks.ended(request.id)
+                ended = await self._lookups.ended(request.id)
                 if request.id in ended:
                     record = ended[request.id]
                     if record is None or record.status == "used":
-                        return unanswered(call, "the approval of this call is used up")
-                    return answered(call, record)
-                if self._desk.clock() >= request.expires_at:
+                        return no_answer(call, "the approval of this call is used up")
+                    return outcome_of(call, record)
+                if self._workflow.clock() >= request.expires_at:
                     break
                 handler = self._handler
                 # Who was cancelled while the store was looked at asks nobody.
@@ -341,7 +347,7 @@ class Approvals:
                 with anyio.move_on_after(_until_next_look(pause)):
                     await (anyio.sleep_forever() if gone.is_set() else gone.wait())
                 pause = min(pause * 1.5, _LAST_PAUSE_SECONDS)
-        return unanswered(call, "nobody has answered the request for approval")
+        return no_answer(call, "nobody has answered the request for approval")
 
     async def _handle(
         self,
@@ -365,11 +371,11 @@ class Approvals:
         gone.set()
 
     async def _hand_in(
-        self, request: ApprovalRequest, reply: Reply, *, automatic: bool
+        self, request: ApprovalRequest, reply: ApprovalReply, *, automatic: bool
     ) -> None:
         try:
-            await self._looks.in_thread(
-                self._desk.answer, request.id, reply, automatic=automatic
+            await self._lookups.in_thread(
+                self._workflow.answer, request.id, reply, automatic=automatic
             )
         except InvalidInputError as error:
             _log.error("an answer does not count: %s", error)

@@ -103,6 +103,6 @@ def _part(path: str, text: str) -> HiddenPart:
     return HiddenPart(path, len(text), known)
 
 
-def told(parts: tuple[HiddenPart, ...]) -> list[dict[str, Any]]:
+def hidden_as_json(parts: tuple[HiddenPart, ...]) -> list[dict[str, Any]]:
     """Return hidden parts as JSON values, without their digests, for a record."""
     return [{"path": each.path, "characters": each.characters} for each in parts]

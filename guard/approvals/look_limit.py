@@ -19,30 +19,30 @@ _T = TypeVar("_T")
 THREADS = 8
 """Looks at once, and so threads. When it is reached further ones wait their turn."""
 
-Ended = Mapping[str, ApprovalRecord | None]
+EndedRequests = Mapping[str, ApprovalRecord | None]
 """What became of requests that no longer wait; None of one that is forgotten."""
 
 
-class _Look:
+class _SharedLookup:
     """One look, for all who want one when it begins."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
-        self.found: Ended | StoreUnavailableError | None = None
+        self.found: EndedRequests | StoreUnavailableError | None = None
 
 
-class ApprovalLooks:
+class ApprovalLookups:
     """The looks of one event loop.
 
     Args:
         ended: Returns which of some requests no longer wait.
     """
 
-    def __init__(self, ended: Callable[[Iterable[str]], Ended]) -> None:
+    def __init__(self, ended: Callable[[Iterable[str]], EndedRequests]) -> None:
         self._ended = ended
         self._threads = anyio.CapacityLimiter(THREADS)
         self._turn = anyio.Lock()
-        self._next = _Look()
+        self._next = _SharedLookup()
 
     async def in_thread(
         self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
@@ -51,7 +51,7 @@ class ApprovalLooks:
         work = partial(function, *args, **kwargs)
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
-    async def ended(self, request_id: str) -> Ended:
+    async def ended(self, request_id: str) -> EndedRequests:
         """Return what became of a request, and maybe of others; nothing: it waits.
 
         All who ask meanwhile are answered by one look.
@@ -64,7 +64,7 @@ class ApprovalLooks:
         async with self._turn:
             if look.found is None:
                 # Who asks from here on may know of an answer that this look misses.
-                self._next = _Look()
+                self._next = _SharedLookup()
                 try:
                     look.found = await self.in_thread(self._ended, look.ids)
                 except StoreUnavailableError as error:

@@ -26,7 +26,7 @@ BUSY_SECONDS = 0.5
 KEEP_SECONDS = 30 * 86_400
 """How long what has ended is remembered, rejections too."""
 
-Status = Literal["pending", "approved", "rejected", "used"]
+ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS approvals (
@@ -65,7 +65,7 @@ class ApprovalRecord(NamedTuple):
     """A request and what has come of it."""
 
     request: ApprovalRequest
-    status: Status
+    status: ApprovalStatus
     approver: str | None
     reason: str | None
     arguments: dict[str, JsonValue] | None
@@ -176,20 +176,20 @@ class ApprovalStore:
         self,
         request: ApprovalRequest,
         *,
-        most: int,
+        max_pending: int,
         record: Callable[[], object],
     ) -> ApprovalRecord | None:
         """Return what stands about a call, or keep a new request for it.
 
         Args:
             request: What is asked.
-            most: How many requests of the agent may wait. None is returned when
+            max_pending: How many requests of the agent may wait. None is returned when
                 there are as many.
             record: Called before a new request is kept; what it raises keeps it out.
         """
         now = request.asked_at
         with self._transaction() as db:
-            found = _standing(db, request.digest, now)
+            found = _current_record(db, request.digest, now)
             if found is not None:
                 return found
             [waiting] = db.execute(
@@ -197,7 +197,7 @@ class ApprovalStore:
                 " WHERE agent_id = ? AND status = 'pending' AND expires_at > ?",
                 (request.call.agent_id, now),
             ).fetchone()
-            if waiting >= most:
+            if waiting >= max_pending:
                 return None
             record()
             _forget(db, now - KEEP_SECONDS)
@@ -211,10 +211,10 @@ class ApprovalStore:
             )
             return ApprovalRecord(request, "pending", None, None, None)
 
-    def standing(self, digest: str, now: float) -> ApprovalRecord | None:
+    def current_record(self, digest: str, now: float) -> ApprovalRecord | None:
         """Return the last request for a call that still counts."""
         with self._reading() as db:
-            return _standing(db, digest, now)
+            return _current_record(db, digest, now)
 
     def check(self) -> None:
         """Look whether it can be written. Raises StoreUnavailableError."""
@@ -315,7 +315,9 @@ class ApprovalStore:
             return True
 
 
-def _standing(db: sqlite3.Connection, digest: str, now: float) -> ApprovalRecord | None:
+def _current_record(
+    db: sqlite3.Connection, digest: str, now: float
+) -> ApprovalRecord | None:
     row = db.execute(
         f"{_RECORD} WHERE digest = ? AND {_STANDS} ORDER BY rowid DESC LIMIT 1",
         (digest, now),
@@ -329,7 +331,7 @@ def _forget(db: sqlite3.Connection, before: float) -> None:
 
 
 def _read(
-    row: tuple[str, Status, str | None, str | None, str | None],
+    row: tuple[str, ApprovalStatus, str | None, str | None, str | None],
 ) -> ApprovalRecord:
     request, status, approver, reason, arguments = row
     return ApprovalRecord(

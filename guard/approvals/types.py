@@ -191,9 +191,9 @@ class Reject:
     """Told to the model, at most 2,000 characters."""
 
 
-Reply = Approve | Reject
+ApprovalReply = Approve | Reject
 
-ApprovalHandler = Callable[[ApprovalRequest], Awaitable[Reply | None]]
+ApprovalHandler = Callable[[ApprovalRequest], Awaitable[ApprovalReply | None]]
 """Asks a person; None leaves the request to others."""
 
 
@@ -211,12 +211,12 @@ class AutoApprove:
         check_name(by)
         self.by = by
 
-    async def __call__(self, request: ApprovalRequest) -> Reply:
+    async def __call__(self, request: ApprovalRequest) -> ApprovalReply:
         return Approve(approver=f"{AUTO}{self.by}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ApprovalOutcome:
     """What came of asking about a call."""
 
     status: Literal["approved", "rejected", "unanswered"]

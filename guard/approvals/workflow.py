@@ -13,15 +13,15 @@ from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts, call_hash
 from ..values.clock import Clock
 from ..values.decision import Decision
-from .approver_view import told
+from .approver_view import hidden_as_json
 from .store import ApprovalRecord, ApprovalStore
 from .types import (
     REASON_CHARACTERS,
-    Answer,
+    ApprovalOutcome,
+    ApprovalReply,
     ApprovalRequest,
     Approve,
     Grant,
-    Reply,
     StandingGrant,
     check_name,
     is_automatic,
@@ -32,7 +32,7 @@ from .types import (
 _WAITING = "`toolcell approvals list` shows the requests that wait"
 
 
-class ApprovalDesk:
+class ApprovalWorkflow:
     """Takes requests and replies. What cannot be recorded does not happen.
 
     Args:
@@ -54,21 +54,21 @@ class ApprovalDesk:
         self.redactor = redactor
         self.clock = clock
 
-    def standing(self, call: ToolCall, facts: CallFacts) -> Answer:
+    def current_outcome(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
         """Return what was said about a call, or the grant that covers it."""
         now = self.clock()
         for grant in self.store.grants(now, call.agent_id):
             if grant.covers(call, facts):
-                return Answer(
+                return ApprovalOutcome(
                     status="approved",
                     call=call,
                     approver=grant.approver,
                     grant_id=grant.id,
                 )
-        record = self.store.standing(call_hash(call, facts), now)
+        record = self.store.current_record(call_hash(call, facts), now)
         if record is None or record.status == "pending":
-            return unanswered(call, "this call waits for approval")
-        return answered(call, record)
+            return no_answer(call, "this call waits for approval")
+        return outcome_of(call, record)
 
     def request(
         self,
@@ -98,13 +98,13 @@ class ApprovalDesk:
             **_named(request),
             run_id=facts.run_id,
             arguments=call.arguments,
-            hidden=told(request.view(self.redactor).hidden),
+            hidden=hidden_as_json(request.view(self.redactor).hidden),
             rule=request.rule,
             expires_at=request.expires_at,
         )
-        return self.store.open(request, most=max_pending, record=record)
+        return self.store.open(request, max_pending=max_pending, record=record)
 
-    def answer(self, request_id: str, reply: Reply, *, automatic: bool) -> None:
+    def answer(self, request_id: str, reply: ApprovalReply, *, automatic: bool) -> None:
         """Answer a request, once.
 
         Raises:
@@ -171,7 +171,7 @@ class ApprovalDesk:
             raise InvalidInputError(f"no request {request_id!r} waits", hint=_WAITING)
         request = found.request
         self._check_approver(request, by, automatic=False)
-        hidden = told(request.view(self.redactor).hidden)
+        hidden = hidden_as_json(request.view(self.redactor).hidden)
         self._record("approval_opened", **_named(request), by=by, hidden=hidden)
         return request
 
@@ -184,7 +184,7 @@ class ApprovalDesk:
                 "and approve with the code that it tells",
             )
 
-    def use(self, answer: Answer) -> bool:
+    def use(self, answer: ApprovalOutcome) -> bool:
         """Use an approval up; return whether it was there."""
         call, now = answer.call, self.clock()
         record = partial(
@@ -255,11 +255,11 @@ class ApprovalDesk:
             self.audit.append(event, **fields)
 
 
-def answered(call: ToolCall, record: ApprovalRecord) -> Answer:
+def outcome_of(call: ToolCall, record: ApprovalRecord) -> ApprovalOutcome:
     """Return what was said about a call."""
     if record.status == "rejected":
         said = f": {record.reason}" if record.reason else ""
-        return Answer(
+        return ApprovalOutcome(
             status="rejected",
             call=call,
             reason=f"a person refused this call{said}",
@@ -267,7 +267,7 @@ def answered(call: ToolCall, record: ApprovalRecord) -> Answer:
             approval_id=record.request.id,
         )
     edited = record.arguments is not None
-    return Answer(
+    return ApprovalOutcome(
         status="approved",
         call=with_arguments(call, record.arguments) if edited else call,
         approver=record.approver,
@@ -276,9 +276,9 @@ def answered(call: ToolCall, record: ApprovalRecord) -> Answer:
     )
 
 
-def unanswered(call: ToolCall, reason: str) -> Answer:
+def no_answer(call: ToolCall, reason: str) -> ApprovalOutcome:
     """Return that nobody said anything about a call."""
-    return Answer(status="unanswered", call=call, reason=reason)
+    return ApprovalOutcome(status="unanswered", call=call, reason=reason)
 
 
 def with_arguments(call: ToolCall, arguments: Any) -> ToolCall:

@@ -7,21 +7,21 @@ from decimal import Decimal
 from typing import Any
 
 
-def in_our_words(values: dict[str, Any]) -> dict[str, Any]:
+def translate_aliases(values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a policy with other guards' words translated.
 
     Raises:
         ValueError: A word has a value that has no safe meaning.
     """
     ours = dict(values)
-    for word, field in _LISTS.items():
-        if word in ours:
-            _extend(ours, field, _names(word, ours.pop(word)))
-    for word, field in _CAPS.items():
-        if word in ours:
+    for alias, field in _LISTS.items():
+        if alias in ours:
+            _extend(ours, field, _names(alias, ours.pop(alias)))
+    for alias, field in _CAPS.items():
+        if alias in ours:
             if field in ours:
-                raise ValueError(f"{word} and {field} are one limit; keep one")
-            ours[field] = ours.pop(word)
+                raise ValueError(f"{alias} and {field} are one limit; keep one")
+            ours[field] = ours.pop(alias)
     if domains := _names("denied_domains", ours.pop("denied_domains", [])):
         when = {"*": {"mentions_host": domains}}
         rule = {"tools": ["*"], "when": when, "name": "denied_domains"}
@@ -45,9 +45,9 @@ _CAPS = {
 }
 
 
-def _names(word: str, value: Any) -> list[Any]:
+def _names(alias: str, value: Any) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, list | tuple):
-        raise ValueError(f"{word} must be a list; every tool is written ['*']")
+        raise ValueError(f"{alias} must be a list; every tool is written ['*']")
     return list(value)
 
 
@@ -69,9 +69,9 @@ def _decimal(cost: Any) -> Any:
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _COUNT = {"type": "integer", "minimum": 1}
-WORDS: dict[str, Any] = {
+ALIAS_SCHEMA: dict[str, Any] = {
     **dict.fromkeys((*_LISTS, "denied_domains"), _TEXTS),
     **dict.fromkeys((*_CAPS, "max_calls_per_minute"), _COUNT),
     "max_cost_usd": {"type": ["number", "string"]},
 }
-"""The JSON Schema of each word."""
+"""The JSON Schema of each alias."""

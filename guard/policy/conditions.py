@@ -39,12 +39,12 @@ _WITH_CODE = frozenset(
 )
 """Programs whose plain arguments are code or another command."""
 
-Number = (
+JsonNumber = (
     Annotated[int, Field(strict=True)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
-Host = Annotated[str, Field(min_length=1, max_length=260)]
-Command = Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
+HostPattern = Annotated[str, Field(min_length=1, max_length=260)]
+CommandPattern = Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
 
 
 class Condition(PolicyModel):
@@ -61,10 +61,10 @@ class Condition(PolicyModel):
     one_of: tuple[JsonValue, ...] | None = None
     """One of these values."""
 
-    min: Number | None = None
+    min: JsonNumber | None = None
     """A number not below this."""
 
-    max: Number | None = None
+    max: JsonNumber | None = None
     """A number not above this."""
 
     matches: Annotated[str, Field(max_length=MAX_PATTERN)] | None = None
@@ -80,19 +80,19 @@ class Condition(PolicyModel):
     characters cannot be judged. Who opens it must open it beneath the root and
     follow no link."""
 
-    host_in: Annotated[tuple[Host, ...], Field(min_length=1)] | None = None
+    host_in: Annotated[tuple[HostPattern, ...], Field(min_length=1)] | None = None
     """An http or https URL on one of these hosts: `example.com`, `*.example.com` for
     the hosts below it, `example.com:8443` for a port that is not the usual one. URLs
     with a user, odd characters, names in Unicode or addresses written as odd numbers
     cannot be judged."""
 
-    mentions_host: Annotated[tuple[Host, ...], Field(min_length=1)] | None = None
+    mentions_host: Annotated[tuple[HostPattern, ...], Field(min_length=1)] | None = None
     """A text that names one of these hosts, or one below it, in any spelling that a
     resolver takes for it, percent-encoded too; with the argument name `*` any text
     anywhere in the arguments. What cannot be decoded is a mention. For deny rules;
     a port counts for nothing."""
 
-    argv: Annotated[tuple[Command, ...], Field(min_length=1)] | None = None
+    argv: Annotated[tuple[CommandPattern, ...], Field(min_length=1)] | None = None
     """A list of texts, run without a shell, that is one of these commands. `*`
     stands for one argument that does not begin with `-`, and is refused for
     programs that take code or commands, such as `python` or `env`. A command given

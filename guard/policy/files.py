@@ -18,7 +18,7 @@ from toolcell.core import PolicyError
 
 from .base import PolicyModel
 from .policy import AgentPolicy
-from .source_positions import Places, toml_places, yaml_document
+from .source_positions import SourcePositions, toml_positions, yaml_document
 
 MAX_BYTES = 4_194_304
 
@@ -44,7 +44,7 @@ def load_policies(path: str | os.PathLike[str]) -> list[AgentPolicy]:
             raise PolicyError(
                 f"{path} is larger than 4 MiB", hint="split it into several files"
             )
-        document, places = _read(path, data.decode())
+        document, positions = _read(path, data.decode())
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(
             f"{path} cannot be read: {error}",
@@ -53,7 +53,7 @@ def load_policies(path: str | os.PathLike[str]) -> list[AgentPolicy]:
     try:
         return list(TypeAdapter(PolicyFile).validate_python(document).policies)
     except ValidationError as error:
-        raise _with_places(path, error, places) from None
+        raise _with_positions(path, error, positions) from None
 
 
 def policy_schema() -> dict[str, Any]:
@@ -62,10 +62,10 @@ def policy_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _read(path: Path, text: str) -> tuple[Any, Places]:
+def _read(path: Path, text: str) -> tuple[Any, SourcePositions]:
     if path.suffix == ".toml":
         try:
-            return tomllib.loads(text, parse_float=Decimal), toml_places(text)
+            return tomllib.loads(text, parse_float=Decimal), toml_positions(text)
         except (ValueError, RecursionError) as error:
             raise PolicyError(f"{path}: {error}", hint="mend the TOML there") from None
     if path.suffix in (".yaml", ".yml"):
@@ -76,19 +76,21 @@ def _read(path: Path, text: str) -> tuple[Any, Places]:
     )
 
 
-def _with_places(path: Path, error: ValidationError, places: Places) -> PolicyError:
+def _with_positions(
+    path: Path, error: ValidationError, positions: SourcePositions
+) -> PolicyError:
     problems: list[dict[str, Any]] = []
     for item in error.errors(include_input=False, include_url=False):
-        line, column = places.find(item["loc"])
+        line, column = positions.find(item["loc"])
         field = ".".join(map(str, item["loc"])) or "policies"
         place = {"line": line, "column": column}
         problems.append({"field": field, "reason": item["msg"], **place})
-    told = [
+    lines = [
         "line {line}, column {column}: {field}: {reason}".format(**each)
         for each in problems
     ]
     return PolicyError(
-        f"{path}: {'; '.join(told)}",
+        f"{path}: {'; '.join(lines)}",
         hint="docs/guard.md tells what a policy holds",
         details={"problems": problems},
     )

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema
 from toolcell.core import InvalidInputError
 
 from ..values.amounts import Unit, parse_amount
-from .aliases import WORDS, in_our_words
+from .aliases import ALIAS_SCHEMA, translate_aliases
 from .argument_paths import Path, parse_path
 from .base import PolicyModel
 from .conditions import Condition
@@ -188,14 +188,14 @@ class AgentPolicy(PolicyModel):
     @model_validator(mode="before")
     @classmethod
     def _translated(cls, value: Any) -> Any:
-        return in_our_words(value) if isinstance(value, dict) else value
+        return translate_aliases(value) if isinstance(value, dict) else value
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         written = handler(schema)
-        handler.resolve_ref_schema(written)["properties"].update(WORDS)
+        handler.resolve_ref_schema(written)["properties"].update(ALIAS_SCHEMA)
         return written
 
     @model_validator(mode="after")

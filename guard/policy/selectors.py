@@ -36,7 +36,7 @@ Selector = Annotated[str, AfterValidator(_selector)]
 """An exact tool name, a glob if written as one (`search_*`), or `@group`."""
 
 
-class Tools:
+class ToolNames:
     """A set of tool names, given by selectors without groups."""
 
     def __init__(self, selectors: tuple[str, ...]) -> None:

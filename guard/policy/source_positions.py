@@ -18,42 +18,42 @@ _Path = tuple[str | int, ...]
 _HEADER = re.compile(r"\s*(\[\[?)(.*?)\]\]?\s*(#.*)?$")
 
 
-class Places:
+class SourcePositions:
     """Line and column of each value of a document, both counted from 1."""
 
     def __init__(self) -> None:
-        self._places: dict[_Path, tuple[int, int]] = {(): (1, 1)}
+        self._positions: dict[_Path, tuple[int, int]] = {(): (1, 1)}
 
     def add(self, path: _Path, line: int, column: int) -> None:
         """Note where a value stands."""
-        self._places.setdefault(path, (line, column))
+        self._positions.setdefault(path, (line, column))
 
     def find(self, location: Sequence[str | int]) -> tuple[int, int]:
         """Return where a value stands, or the nearest one around it."""
         path = tuple(location)
-        while path not in self._places:
+        while path not in self._positions:
             path = path[:-1]
-        return self._places[path]
+        return self._positions[path]
 
 
-def toml_places(text: str) -> Places:
+def toml_positions(text: str) -> SourcePositions:
     """Return where the values of a valid TOML document stand, by their lines."""
-    places = Places()
+    positions = SourcePositions()
     table: _Path = ()
     counts: dict[_Path, int] = {}
     for number, column, statement in _statements(text):
         header = _HEADER.match(statement)
         if header and not re.match(r"\s*[\w\"'.-]+\s*=", statement):
             table = _indexed(_keys(header[2]), counts, add=header[1] == "[[")
-            places.add(table, number, column)
+            positions.add(table, number, column)
         else:
             value: Any = tomllib.loads(statement)
             path = table
             while isinstance(value, dict) and len(value) == 1:
                 [(key, value)] = value.items()
                 path = (*path, key)
-                places.add(path, number, column)
-    return places
+                positions.add(path, number, column)
+    return positions
 
 
 def _statements(text: str) -> Iterator[tuple[int, int, str]]:
@@ -102,7 +102,7 @@ def _indexed(keys: _Path, counts: dict[_Path, int], *, add: bool) -> _Path:
     return path
 
 
-def yaml_document(path: Path, text: str) -> tuple[Any, Places]:
+def yaml_document(path: Path, text: str) -> tuple[Any, SourcePositions]:
     """Return the plain values of a YAML document, and where they stand.
 
     Only plain scalars, lists and maps are read. Anchors are refused, so that a small
@@ -111,7 +111,7 @@ def yaml_document(path: Path, text: str) -> tuple[Any, Places]:
     Raises:
         PolicyError: It is not such a document.
     """
-    places = Places()
+    positions = SourcePositions()
     try:
         if any(isinstance(each, yaml.AliasToken) for each in yaml.scan(text)):
             raise PolicyError(
@@ -119,7 +119,7 @@ def yaml_document(path: Path, text: str) -> tuple[Any, Places]:
                 hint="copy the value of the anchor to where the alias is",
             )
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        return _value(node, (), places), places
+        return _value(node, (), positions), positions
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -133,16 +133,16 @@ def yaml_document(path: Path, text: str) -> tuple[Any, Places]:
         ) from None
 
 
-def _value(node: Any, at: _Path, places: Places) -> Any:
+def _value(node: Any, at: _Path, positions: SourcePositions) -> Any:
     if node is None:
         return None
     mark = node.start_mark
-    places.add(at, mark.line + 1, mark.column + 1)
+    positions.add(at, mark.line + 1, mark.column + 1)
     if len(at) > MAX_DEPTH:
         raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=mark)
     if isinstance(node, yaml.SequenceNode):
         items = enumerate(node.value)
-        return [_value(item, (*at, index), places) for index, item in items]
+        return [_value(item, (*at, index), positions) for index, item in items]
     if isinstance(node, yaml.MappingNode):
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -150,8 +150,8 @@ def _value(node: Any, at: _Path, places: Places) -> Any:
             if not isinstance(key_node, yaml.ScalarNode) or key in values:
                 problem = f"key {key!r} stands twice, or is no text"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-            places.add((*at, key), mark.line + 1, mark.column + 1)
-            values[key] = _value(value_node, (*at, key), places)
+            positions.add((*at, key), mark.line + 1, mark.column + 1)
+            values[key] = _value(value_node, (*at, key), positions)
         return values
     return _scalar(node)
 

@@ -1,6 +1,6 @@
 """Where counters live: what every store does.
 
-A store knows two kinds of lines. A `Hit` is a rate: one call now. A `Charge` is an
+A store knows two kinds of lines. A `RateHit` is a rate: one call now. A `Charge` is an
 account with a limit: an amount is held, then settled. All lines of a request are
 taken together or not at all. Times are whole microseconds by the store's own clock.
 """
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..values.clock import Clock
 
-LATE = 86_400_000_000
+CORRECTION_MICROSECONDS = 86_400_000_000
 """Microseconds after its end in which a hold can still be corrected: a day."""
 
 
-class Hit(NamedTuple):
+class RateHit(NamedTuple):
     """One call against a rate."""
 
     key: str
@@ -47,18 +47,21 @@ class Charge(NamedTuple):
     enforced: bool = True
 
 
-class Needs:
+class Demand:
     """What calls of one kind need, all of it or nothing."""
 
-    __slots__ = ("bound", "charges", "hits", "hold")
+    __slots__ = ("cached_counters", "charges", "hits", "hold_microseconds")
 
     def __init__(
-        self, hits: Sequence[Hit], charges: Sequence[Charge], hold: int
+        self,
+        hits: Sequence[RateHit],
+        charges: Sequence[Charge],
+        hold_microseconds: int,
     ) -> None:
         self.hits = hits
         self.charges = charges
-        self.hold = hold
-        self.bound: Any = None
+        self.hold_microseconds = hold_microseconds
+        self.cached_counters: Any = None
         """Where a store notes what it has found for these lines."""
 
 
@@ -66,17 +69,17 @@ class Reservation(NamedTuple):
     """What one call needs, all of it or nothing."""
 
     hold_id: str
-    hits: Sequence[Hit]
+    hits: Sequence[RateHit]
     charges: Sequence[Charge]
-    hold: int
+    hold_microseconds: int
     """How long the hold may stay open."""
 
 
-Level = tuple[int, int, int]
+AccountLevel = tuple[int, int, int]
 """What an account has used and holds before a reservation, and what that would hold."""
 
 
-class Outcome(NamedTuple):
+class ReservationOutcome(NamedTuple):
     """What came of a reservation."""
 
     admitted: bool
@@ -86,14 +89,14 @@ class Outcome(NamedTuple):
     room: Sequence[int]
     """For each hit how many calls could come now."""
 
-    levels: Sequence[Level]
+    levels: Sequence[AccountLevel]
     """For each charge its account."""
 
 
-Found = tuple[bool, Sequence[int], Sequence[int], Sequence[Level]]
+OutcomeTuple = tuple[bool, Sequence[int], Sequence[int], Sequence[AccountLevel]]
 """An outcome without its names, which cost more to give than it takes to find."""
 
-NO_LIMITS = Outcome(admitted=True, waits=(), room=(), levels=())
+NO_LIMITS = ReservationOutcome(admitted=True, waits=(), room=(), levels=())
 """What comes of a call that nothing limits."""
 
 
@@ -103,7 +106,7 @@ class Store(Protocol):
     Operations answer within a deadline of the store's own, or raise.
     """
 
-    async def reserve(self, request: Reservation) -> Outcome:
+    async def reserve(self, request: Reservation) -> ReservationOutcome:
         """Take all lines or none.
 
         Raises:
@@ -111,7 +114,7 @@ class Store(Protocol):
                 was taken ends with its hold.
         """
 
-    async def peek(self, request: Reservation) -> Outcome:
+    async def peek(self, request: Reservation) -> ReservationOutcome:
         """Say what `reserve` would; take nothing."""
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
@@ -146,8 +149,8 @@ class SyncStore(Store, Protocol):
     """What the times of the store are taken from."""
 
     def reserve_sync(
-        self, hold_id: HoldKey, needs: Needs, now: int | None = None
-    ) -> Found:
+        self, hold_id: HoldKey, demand: Demand, now: int | None = None
+    ) -> OutcomeTuple:
         """Do what `reserve` does.
 
         Args:
@@ -163,25 +166,25 @@ class SyncStore(Store, Protocol):
         """Do what `settle` does, before anything else is looked at here."""
 
 
-class Rate(Protocol):
+class RateCounter(Protocol):
     """What has been counted against a rate."""
 
-    def room(self, hit: Hit, now: int) -> tuple[int, int]:
+    def room(self, hit: RateHit, now: int) -> tuple[int, int]:
         """Return how long a hit must wait, and how many calls could come now."""
 
 
-class Account(Protocol):
+class AccountCounter(Protocol):
     """What is used and held."""
 
     used: int
     held: int
 
 
-def look(
-    hits: Sequence[tuple[Rate, Hit]],
-    charges: Sequence[tuple[Account, Charge]],
+def evaluate(
+    hits: Sequence[tuple[RateCounter, RateHit]],
+    charges: Sequence[tuple[AccountCounter, Charge]],
     now: int,
-) -> Found:
+) -> OutcomeTuple:
     """Judge what a call needs: of each account `used + held + amount <= limit`."""
     admitted = True
     waits, free, levels = [], [], []
@@ -201,7 +204,9 @@ def look(
     return admitted, waits, free, levels
 
 
-def bucket_room(full_at: int, now: int, interval: int, burst: int) -> tuple[int, int]:
+def room_in_bucket(
+    full_at: int, now: int, interval: int, burst: int
+) -> tuple[int, int]:
     """Return how long a call must wait, and how many may come now.
 
     Args:

@@ -13,16 +13,17 @@ from toolcell.core import StoreUnavailableError
 
 from ..values.clock import MICROSECONDS, Clock, steady_time
 from .base import (
-    LATE,
+    CORRECTION_MICROSECONDS,
+    AccountLevel,
     Charge,
-    Found,
-    Hit,
-    Level,
-    Needs,
-    Outcome,
+    Demand,
+    HoldKey,
+    OutcomeTuple,
+    RateHit,
     Reservation,
-    bucket_room,
-    look,
+    ReservationOutcome,
+    evaluate,
+    room_in_bucket,
 )
 
 _NEVER = 2**62
@@ -35,14 +36,14 @@ class _Window:
     length: int
     times: deque[int] = field(default_factory=deque)
 
-    def room(self, hit: Hit, now: int) -> tuple[int, int]:
+    def room(self, hit: RateHit, now: int) -> tuple[int, int]:
         times, edge = self.times, now - hit.window
         while times and times[0] <= edge:
             times.popleft()
         free = hit.limit - len(times)
         return (0, free) if free > 0 else (times[-free] - edge, 0)
 
-    def count(self, hit: Hit, now: int) -> None:
+    def count(self, hit: RateHit, now: int) -> None:
         self.times.append(now)
 
     def is_over(self, now: int) -> bool:
@@ -53,10 +54,10 @@ class _Window:
 class _Bucket:
     full_at: int = 0
 
-    def room(self, hit: Hit, now: int) -> tuple[int, int]:
-        return bucket_room(self.full_at, now, hit.interval, hit.limit)
+    def room(self, hit: RateHit, now: int) -> tuple[int, int]:
+        return room_in_bucket(self.full_at, now, hit.interval, hit.limit)
 
-    def count(self, hit: Hit, now: int) -> None:
+    def count(self, hit: RateHit, now: int) -> None:
         starts = self.full_at if self.full_at > now else now
         self.full_at = starts + hit.interval
 
@@ -65,29 +66,26 @@ class _Bucket:
 
 
 @dataclass(slots=True, eq=False)
-class _Account:
+class _MemoryAccount:
     used: int = 0
     held: int = 0
     forget_at: int = 0
     """When it may be forgotten; 0: not yet."""
 
 
-_Hits = Sequence[tuple[_Window | _Bucket, Hit]]
-_Charges = Sequence[tuple[_Account, Charge]]
+_Hits = Sequence[tuple[_Window | _Bucket, RateHit]]
+_Charges = Sequence[tuple[_MemoryAccount, Charge]]
 
 
-class _Bound(NamedTuple):
+class _CachedCounters(NamedTuple):
     """The counters of a call's lines, as long as none is forgotten."""
 
-    era: object
+    generation: object
     hits: _Hits
     charges: _Charges
 
 
-_HoldKey = int | str
-"""The number of a hold in this process, or its name."""
-
-_Hold = tuple[int, _Charges, Sequence[Level], Sequence[int] | None]
+_HeldCharges = tuple[int, _Charges, Sequence[AccountLevel], Sequence[int] | None]
 """When it ends, what it holds, and what was charged if it ended by itself."""
 
 
@@ -114,35 +112,39 @@ class MemoryStore:
         self._now = 0
         self._next_end = _NEVER
         # A heap, and the holds in it: all that there were when it was last looked at.
-        self._ends: list[tuple[int, str, _HoldKey]] = []
-        self._noted: dict[_HoldKey, _Hold] = {}
+        self._ends: list[tuple[int, str, HoldKey]] = []
+        self._noted: dict[HoldKey, _HeldCharges] = {}
         self._lock = threading.Lock()
         self._rates: dict[str, _Window | _Bucket] = {}
-        self._accounts: dict[str, _Account] = {}
-        self._holds: dict[_HoldKey, _Hold] = {}
+        self._accounts: dict[str, _MemoryAccount] = {}
+        self._holds: dict[HoldKey, _HeldCharges] = {}
         # Settlements that are counted before anything else is looked at.
-        self._settled: deque[tuple[_HoldKey, Sequence[int] | None]] = deque()
+        self._settled: deque[tuple[HoldKey, Sequence[int] | None]] = deque()
         # Another one whenever a counter is forgotten.
-        self._era = object()
+        self._generation = object()
 
-    async def reserve(self, request: Reservation) -> Outcome:
+    async def reserve(self, request: Reservation) -> ReservationOutcome:
         hold_id, hits, charges, hold = request
-        return Outcome._make(self.reserve_sync(hold_id, Needs(hits, charges, hold)))
+        return ReservationOutcome._make(
+            self.reserve_sync(hold_id, Demand(hits, charges, hold))
+        )
 
-    async def peek(self, request: Reservation) -> Outcome:
+    async def peek(self, request: Reservation) -> ReservationOutcome:
         _, hits, charges, hold = request
         with self._lock:
             now = self._tick()
-            bound = self._find(Needs(hits, charges, hold))
-            return Outcome._make(look(bound.hits, bound.charges, now))
+            counters = self._find_counters(Demand(hits, charges, hold))
+            return ReservationOutcome._make(
+                evaluate(counters.hits, counters.charges, now)
+            )
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
         with self._lock:
             return self._settle(hold_id, actual, self._tick())
 
     def reserve_sync(
-        self, hold_id: _HoldKey, needs: Needs, now: int | None = None
-    ) -> Found:
+        self, hold_id: HoldKey, demand: Demand, now: int | None = None
+    ) -> OutcomeTuple:
         """Do what `reserve` does, which never waits here.
 
         Args:
@@ -152,15 +154,15 @@ class MemoryStore:
         """
         with self._lock:
             now = self._tick(now)
-            bound = needs.bound
-            known = bound is not None and bound[0] is self._era
+            counters = demand.cached_counters
+            known = counters is not None and counters[0] is self._generation
             if not known:
-                bound = self._find(needs)
-            _, hits, charges = bound
-            found = admitted, waits, _, levels = look(hits, charges, now)
+                counters = self._find_counters(demand)
+            _, hits, charges = counters
+            found = admitted, waits, _, levels = evaluate(hits, charges, now)
             if admitted:
                 if not known:
-                    self._keep(needs, bound, now)
+                    self._keep(demand, counters, now)
                 for (rate, hit), wait in zip(hits, waits):  # noqa: B905
                     if not wait:
                         rate.count(hit, now)
@@ -168,13 +170,13 @@ class MemoryStore:
                     for (account, _), level in zip(charges, levels):  # noqa: B905
                         account.held += level[2]
                         account.forget_at = 0
-                    expires = now + needs.hold
+                    expires = now + demand.hold_microseconds
                     self._holds[hold_id] = (expires, charges, levels, None)
                     if expires < self._next_end:
                         self._next_end = expires
             return found
 
-    def settle_deferred(self, hold_id: _HoldKey, actual: Sequence[int] | None) -> None:
+    def settle_deferred(self, hold_id: HoldKey, actual: Sequence[int] | None) -> None:
         """Do what `settle` does, before anything else is done here."""
         self._settled.append((hold_id, actual))
 
@@ -187,7 +189,7 @@ class MemoryStore:
                 del self._rates[key]
             for key in accounts:
                 self._accounts[key].used = 0
-            self._era = object()
+            self._generation = object()
             return len(rates) + len(accounts)
 
     async def aclose(self) -> None:
@@ -207,9 +209,7 @@ class MemoryStore:
             self._end_holds(now)
         return now
 
-    def _settle(
-        self, hold_id: _HoldKey, actual: Sequence[int] | None, now: int
-    ) -> bool:
+    def _settle(self, hold_id: HoldKey, actual: Sequence[int] | None, now: int) -> bool:
         hold = self._holds.get(hold_id)
         if hold is None:
             return False
@@ -239,7 +239,7 @@ class MemoryStore:
             if charged is None:
                 due = _unsettled(charges, levels)
                 _end(charges, levels, due, now)
-                late = expires + LATE
+                late = expires + CORRECTION_MICROSECONDS
                 for account, charge in charges:
                     if charge.keep:
                         account.forget_at = max(account.forget_at, late)
@@ -260,42 +260,43 @@ class MemoryStore:
                 return
             self._note(hold_id, hold)
 
-    def _note(self, hold_id: _HoldKey, hold: _Hold) -> None:
+    def _note(self, hold_id: HoldKey, hold: _HeldCharges) -> None:
         self._noted[hold_id] = hold
         heappush(self._ends, (hold[0], repr(hold_id), hold_id))
 
-    def _find(self, needs: Needs) -> _Bound:
+    def _find_counters(self, demand: Demand) -> _CachedCounters:
         """Return the counters of some lines; a missing one is new, and not kept yet."""
         rates, accounts = self._rates, self._accounts
-        hits = [(rates.get(hit.key) or _new_rate(hit), hit) for hit in needs.hits]
+        hits = [(rates.get(hit.key) or _new_rate(hit), hit) for hit in demand.hits]
         charges = [
-            (accounts.get(charge.key) or _Account(), charge) for charge in needs.charges
+            (accounts.get(charge.key) or _MemoryAccount(), charge)
+            for charge in demand.charges
         ]
-        return _Bound(self._era, hits, charges)
+        return _CachedCounters(self._generation, hits, charges)
 
-    def _keep(self, needs: Needs, bound: _Bound, now: int) -> None:
+    def _keep(self, demand: Demand, counters: _CachedCounters, now: int) -> None:
         """Remember the counters of a call that is admitted.
 
         Raises:
             StoreUnavailableError: There would be too many.
         """
-        if self._size() + self._new(needs) > self._sweep_at:
-            self._make_room(needs, now)
-        self._rates.update((hit.key, rate) for rate, hit in bound.hits)
-        self._accounts.update((each.key, account) for account, each in bound.charges)
-        needs.bound = bound._replace(era=self._era)
+        if self._size() + self._new(demand) > self._sweep_at:
+            self._make_room(demand, now)
+        self._rates.update((hit.key, rate) for rate, hit in counters.hits)
+        self._accounts.update((each.key, account) for account, each in counters.charges)
+        demand.cached_counters = counters._replace(generation=self._generation)
 
     def _size(self) -> int:
         return len(self._accounts) + len(self._rates)
 
-    def _new(self, needs: Needs) -> int:
+    def _new(self, demand: Demand) -> int:
         """Return how many counters some lines would add."""
-        missing = [hit for hit in needs.hits if hit.key not in self._rates]
+        missing = [hit for hit in demand.hits if hit.key not in self._rates]
         return len(missing) + sum(
-            charge.key not in self._accounts for charge in needs.charges
+            charge.key not in self._accounts for charge in demand.charges
         )
 
-    def _make_room(self, needs: Needs, now: int) -> None:
+    def _make_room(self, demand: Demand, now: int) -> None:
         """Forget what no longer counts.
 
         Raises:
@@ -308,7 +309,7 @@ class MemoryStore:
             self._sweeping = [*self._accounts, *self._rates]
         self._sweep(now)
         size = self._size()
-        if size + self._new(needs) > self._max_keys:
+        if size + self._new(demand) > self._max_keys:
             raise StoreUnavailableError(
                 f"the store is full: {size} counters are in use",
                 hint="raise MemoryStore(max_keys=...)",
@@ -328,17 +329,17 @@ class MemoryStore:
             if rate and rate.is_over(now):
                 del self._rates[key]
         if self._size() < before:
-            self._era = object()
+            self._generation = object()
 
 
-def _unsettled(charges: _Charges, levels: Sequence[Level]) -> list[int]:
+def _unsettled(charges: _Charges, levels: Sequence[AccountLevel]) -> list[int]:
     """Return what a call costs that never says."""
     held = zip(charges, levels, strict=True)
     return [0 if charge.refund else amount for (_, charge), (_, _, amount) in held]
 
 
 def _end(
-    charges: _Charges, levels: Sequence[Level], due: Sequence[int], now: int
+    charges: _Charges, levels: Sequence[AccountLevel], due: Sequence[int], now: int
 ) -> None:
     for (account, charge), level, amount in zip(charges, levels, due):  # noqa: B905
         account.held -= level[2]
@@ -352,5 +353,5 @@ def _correct(charges: _Charges, charged: Sequence[int], due: Sequence[int]) -> N
         account.used = max(account.used + new - old, 0)
 
 
-def _new_rate(hit: Hit) -> _Window | _Bucket:
+def _new_rate(hit: RateHit) -> _Window | _Bucket:
     return _Bucket() if hit.interval else _Window(hit.window)

@@ -18,7 +18,7 @@ import anyio.to_thread
 from toolcell.core import ConfigError, StoreUnavailableError
 
 from ..values.clock import Clock, microseconds
-from .base import Outcome, Reservation
+from .base import Reservation, ReservationOutcome
 from .redis_scripts import RESERVE, SETTLE
 
 _T = TypeVar("_T")
@@ -84,11 +84,11 @@ class RedisStore:
         self._settle = self._client.register_script(SETTLE)
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"turn-{id(self)}")
 
-    async def reserve(self, request: Reservation) -> Outcome:
-        return await self._look(request, take=True)
+    async def reserve(self, request: Reservation) -> ReservationOutcome:
+        return await self._evaluate(request, take=True)
 
-    async def peek(self, request: Reservation) -> Outcome:
-        return await self._look(request, take=False)
+    async def peek(self, request: Reservation) -> ReservationOutcome:
+        return await self._evaluate(request, take=False)
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
         values = [self._time(), hold_id, *(actual or ())]
@@ -101,8 +101,15 @@ class RedisStore:
         """Close the connections."""
         await anyio.to_thread.run_sync(self._client.close)
 
-    async def _look(self, request: Reservation, *, take: bool) -> Outcome:
-        values: list[object] = [self._time(), request.hold_id, request.hold, int(take)]
+    async def _evaluate(
+        self, request: Reservation, *, take: bool
+    ) -> ReservationOutcome:
+        values: list[object] = [
+            self._time(),
+            request.hold_id,
+            request.hold_microseconds,
+            int(take),
+        ]
         values.append(len(request.hits))
         for hit in request.hits:
             values += [hit.key, hit.limit, hit.window, hit.interval, int(hit.enforced)]
@@ -119,7 +126,9 @@ class RedisStore:
             (numbers[i], numbers[i + 1], numbers[i + 2])
             for i in range(cut, len(numbers), 3)
         ]
-        return Outcome(admitted == 1, numbers[:cut:2], numbers[1:cut:2], levels)
+        return ReservationOutcome(
+            admitted == 1, numbers[:cut:2], numbers[1:cut:2], levels
+        )
 
     def _time(self) -> int | str:
         if self._clock is None:

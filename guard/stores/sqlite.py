@@ -29,7 +29,14 @@ from toolcell.core.storage.process_lease import OwnerFile
 from toolcell.core.storage.sqlite import open_sqlite
 
 from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
-from .base import LATE, Hit, Outcome, Reservation, bucket_room, look
+from .base import (
+    CORRECTION_MICROSECONDS,
+    RateHit,
+    Reservation,
+    ReservationOutcome,
+    evaluate,
+    room_in_bucket,
+)
 
 _T = TypeVar("_T")
 _taking_over = ForkLock()
@@ -63,7 +70,7 @@ _SWEPT = {
 
 
 @dataclass(slots=True)
-class _Account:
+class _AccountRow:
     used: int
     held: int
 
@@ -125,10 +132,10 @@ class SQLiteStore:
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"turn-{id(self)}")
         self._open()
 
-    async def reserve(self, request: Reservation) -> Outcome:
+    async def reserve(self, request: Reservation) -> ReservationOutcome:
         return await self._in_thread(lambda: self._reserve(request))
 
-    async def peek(self, request: Reservation) -> Outcome:
+    async def peek(self, request: Reservation) -> ReservationOutcome:
         return await self._in_thread(lambda: self._peek(request))
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
@@ -160,7 +167,7 @@ class SQLiteStore:
             )
             self._owner = OwnerFile(self._path)
             holding = self._owners()
-            for owner in self._owner.left():
+            for owner in self._owner.dead_owners():
                 if owner not in holding:
                     self._owner.remove(owner)
         except (OSError, sqlite3.Error) as error:
@@ -226,7 +233,7 @@ class SQLiteStore:
         self._buried = []
         try:
             # Who reads of a hold has to see who holds it.
-            self._owner.stay()
+            self._owner.restore()
             answer = work()
             self._db.execute("COMMIT")
         except BaseException:
@@ -248,7 +255,9 @@ class SQLiteStore:
         )
         for hold_id, expires, parts, charged in ended.fetchall():
             if charged is None:
-                self._end_unsettled(hold_id, _parts(parts), now, expires + LATE)
+                self._end_unsettled(
+                    hold_id, _parts(parts), now, expires + CORRECTION_MICROSECONDS
+                )
             else:
                 self._db.execute("DELETE FROM holds WHERE id = ?", (hold_id,))
         if now - self._swept >= _SWEEP_EVERY:
@@ -287,18 +296,18 @@ class SQLiteStore:
         if last is None:
             self._sweeping.pop()
 
-    def _peek(self, request: Reservation) -> Outcome:
+    def _peek(self, request: Reservation) -> ReservationOutcome:
         self._tick()
-        return self._look(request)
+        return self._evaluate(request)
 
-    def _reserve(self, request: Reservation) -> Outcome:
+    def _reserve(self, request: Reservation) -> ReservationOutcome:
         now = self._tick()
-        outcome = self._look(request)
+        outcome = self._evaluate(request)
         held = any(held for _, held, _ in outcome.levels)
         if not outcome.admitted and held and now - self._reaped >= MICROSECONDS:
             self._reaped = now
             if self._reap(now):
-                outcome = self._look(request)
+                outcome = self._evaluate(request)
         if outcome.admitted:
             self._take(request, outcome, now)
         return outcome
@@ -307,14 +316,16 @@ class SQLiteStore:
         """End the holds of processes that are gone; return whether there were any."""
         owners = self._owners() - {self._owner.name}
         # A file that somebody removed says nothing: those holds end with their time.
-        dead = [each for each in owners if self._owner.sees(each) == "dead"]
+        dead = [each for each in owners if self._owner.state_of(each) == "dead"]
         for owner in dead:
             holds = self._db.execute(
                 "SELECT id, parts FROM holds WHERE owner = ? AND charged IS NULL",
                 (owner,),
             )
             for hold_id, parts in holds.fetchall():
-                self._end_unsettled(hold_id, _parts(parts), now, now + LATE)
+                self._end_unsettled(
+                    hold_id, _parts(parts), now, now + CORRECTION_MICROSECONDS
+                )
         self._buried = dead
         return bool(dead)
 
@@ -325,24 +336,24 @@ class SQLiteStore:
         )
         return {owner for (owner,) in rows.fetchall()}
 
-    def _look(self, request: Reservation) -> Outcome:
+    def _evaluate(self, request: Reservation) -> ReservationOutcome:
         hits = [(self, hit) for hit in request.hits]
         charges = [(self._account(charge.key), charge) for charge in request.charges]
-        return Outcome._make(look(hits, charges, self._now))
+        return ReservationOutcome._make(evaluate(hits, charges, self._now))
 
-    def _account(self, key: str) -> _Account:
+    def _account(self, key: str) -> _AccountRow:
         row = self._db.execute(
             "SELECT used, held FROM accounts WHERE key = ?", (key,)
         ).fetchone()
-        return _Account(*row or (0, 0))
+        return _AccountRow(*row or (0, 0))
 
-    def room(self, hit: Hit, now: int) -> tuple[int, int]:
+    def room(self, hit: RateHit, now: int) -> tuple[int, int]:
         """Return what a rate leaves; inside a transaction."""
         if hit.interval:
             row = self._db.execute(
                 "SELECT full_at FROM buckets WHERE key = ?", (hit.key,)
             ).fetchone()
-            return bucket_room(row[0] if row else 0, now, hit.interval, hit.limit)
+            return room_in_bucket(row[0] if row else 0, now, hit.interval, hit.limit)
         since = now - hit.window
         [calls] = self._db.execute(
             "SELECT COALESCE(SUM(calls), 0) FROM hits WHERE key = ? AND at > ?",
@@ -360,7 +371,9 @@ class SQLiteStore:
                 return at + hit.window - now, 0
         raise AssertionError("unreachable: a limit is at least 1")
 
-    def _take(self, request: Reservation, outcome: Outcome, now: int) -> None:
+    def _take(
+        self, request: Reservation, outcome: ReservationOutcome, now: int
+    ) -> None:
         for hit, wait in zip(request.hits, outcome.waits, strict=True):
             if not wait:
                 self._count(hit, now)
@@ -378,7 +391,7 @@ class SQLiteStore:
             "SET held = held + ?2, forget_at = ?3",
             rows,
         )
-        hold_id, ends = request.hold_id, now + request.hold
+        hold_id, ends = request.hold_id, now + request.hold_microseconds
         self._db.execute(
             "INSERT INTO holds VALUES (?, ?, ?, ?, NULL)",
             (hold_id, self._owner.name, ends, _text(tuple(parts))),
@@ -387,7 +400,7 @@ class SQLiteStore:
             self._parts.clear()
         self._parts[hold_id] = parts
 
-    def _count(self, hit: Hit, now: int) -> None:
+    def _count(self, hit: RateHit, now: int) -> None:
         if hit.interval:
             self._db.execute(
                 "INSERT INTO buckets VALUES (?1, ?2 + ?3) ON CONFLICT DO UPDATE "

@@ -61,7 +61,7 @@ class CallFacts:
     amounts: Mapping[str, int] | None = field(init=False, repr=False, compare=False)
     """`cost` as whole numbers."""
 
-    hold: int = field(init=False, repr=False, compare=False)
+    hold_microseconds: int = field(init=False, repr=False, compare=False)
     """`hold_seconds` in microseconds."""
 
     _labels: str = field(init=False, repr=False, compare=False, default="")
@@ -74,18 +74,18 @@ class CallFacts:
             )
         amounts = self.cost and {k: parse_amount(k, v) for k, v in self.cost.items()}
         object.__setattr__(self, "amounts", amounts)
-        object.__setattr__(self, "hold", microseconds(self.hold_seconds))
+        object.__setattr__(self, "hold_microseconds", microseconds(self.hold_seconds))
 
     @property
     def labels(self) -> str:
         """What each record of the call tells of them: members of a JSON object."""
         if not self._labels:
-            told = {
+            members = {
                 "run_id": self.run_id,
                 "tool_version": self.version,
                 "definition_hash": self.definition_hash,
             }
-            object.__setattr__(self, "_labels", ascii_json(told)[1:-1])
+            object.__setattr__(self, "_labels", ascii_json(members)[1:-1])
         return self._labels
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from toolcell.core import GuardDeniedError, GuardError, StoreUnavailableError
 
-Verdict = Literal["allow", "ask", "deny"]
+GuardVerdict = Literal["allow", "ask", "deny"]
 Degraded = Literal["", "local", "open"]
 Reason = Literal[
     "allowed",
@@ -57,7 +57,7 @@ class Tried:
 class Decision(NamedTuple):
     """The answer to one call. Only `allow` lets it run."""
 
-    verdict: Verdict
+    verdict: GuardVerdict
     reason: Reason
     detail: str = ""
     """For people, and for the model: one sentence."""
@@ -91,27 +91,27 @@ class Decision(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as JSON values, without what is empty."""
-        told: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
+        members: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
         if self.detail:
-            told["detail"] = self.detail
+            members["detail"] = self.detail
         if self.rule:
-            told["rule"] = self.rule
+            members["rule"] = self.rule
         if self.retry_after is not None:
-            told["retry_after"] = self.retry_after
+            members["retry_after"] = self.retry_after
         if self.remaining:
-            told["remaining"] = dict(self.remaining)
+            members["remaining"] = dict(self.remaining)
         if self.policy_version:
-            told["policy_version"] = self.policy_version
+            members["policy_version"] = self.policy_version
         if self.would_deny:
-            told["would_deny"] = list(self.would_deny)
+            members["would_deny"] = list(self.would_deny)
         if self.degraded:
-            told["degraded"] = self.degraded
+            members["degraded"] = self.degraded
         if self.tried:
-            told["tried"] = [
+            members["tried"] = [
                 {"rule": each.rule, "met": each.met, "detail": each.detail}
                 for each in self.tried
             ]
-        return told
+        return members
 
     def to_error(self) -> GuardError:
         """Return the error of a refused call; its details are the decision."""
@@ -135,7 +135,7 @@ def _rounded_up(seconds: float) -> str:
 class Ruling:
     """What the rules say, before any limit is asked."""
 
-    verdict: Verdict
+    verdict: GuardVerdict
     reason: Reason
     rule: str | None = None
     detail: str = ""

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from toolcell.core import ConfigError
-from toolcell.guard import toml_places
+from toolcell.guard import toml_positions
 
 MAX_BYTES = 4_194_304
 """Size of a configuration file. A larger one is refused."""
@@ -62,7 +62,7 @@ class Source:
                 return {"variable": name}
         if not location:
             return {}
-        line, column = toml_places(self.text).find(location)
+        line, column = toml_positions(self.text).find(location)
         return {"line": line, "column": column}
 
 

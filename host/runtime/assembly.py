@@ -245,7 +245,7 @@ def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
 
     def visible(agent_id: str | None, tool: Tool) -> bool:
         facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
-        return agent_id is not None and guard.sees(agent_id, tool.name, facts)
+        return agent_id is not None and guard.may_allow(agent_id, tool.name, facts)
 
     registry = ToolRegistry(visible=visible)
     for group, names in config.tools.groups.items():

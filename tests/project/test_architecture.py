@@ -60,11 +60,12 @@ FACES = {
         prune_packages pull_image run save_artifact
     """,
     "guard": """
-        ActionGuard AgentPolicy Answer ApprovalRequest ApprovalStore Approvals
-        Approve AuditHead AuditLog AuditProblem AuditReport AutoApprove Budget
-        CallFacts Condition Decision Grant MemoryStore Permit RateLimit Redactor
-        RedisStore Reject Rule SQLiteStore StandingGrant Store Tried load_policies
-        policy_schema toml_places verify_audit watch_policies
+        ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalReply
+        ApprovalRequest ApprovalStore Approvals Approve AuditHead AuditLog AuditProblem
+        AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
+        MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
+        StandingGrant Store Tried Unit load_policies policy_schema toml_positions
+        verify_audit watch_policies
     """,
     "tools": """
         Arguments ArtifactSink CacheHook CircuitBreaker CodeExecutor CodeResult

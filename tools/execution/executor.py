@@ -204,7 +204,7 @@ class ToolExecutor(ABC):
         if guard is None or agent_id is None:
             return guard is None
         facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
-        return guard.sees(agent_id, tool.name, facts)
+        return guard.may_allow(agent_id, tool.name, facts)
 
     def refuse(self, call: ToolCall, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made, and keep a record of it.

@@ -67,7 +67,7 @@ class SQLiteIdempotency(Idempotency):
         self._max_bytes = max_bytes
         self._clock = clock
         self._owner = OwnerFile(Path(path))
-        for owner in self._owner.left():
+        for owner in self._owner.dead_owners():
             # A running key of an owner without a file is in doubt as well.
             self._owner.remove(owner)
 
@@ -115,7 +115,7 @@ class SQLiteIdempotency(Idempotency):
             return Entry(same=same, state="gone")
         # A running key of our own that is asked for has no run any more.
         others = owner != self._owner.name
-        if state == "running" and others and self._owner.sees(owner) == "alive":
+        if state == "running" and others and self._owner.state_of(owner) == "alive":
             return Entry(same=same, state="running")
         return Entry(same=same, state="unknown")
 

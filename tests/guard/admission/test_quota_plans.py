@@ -9,7 +9,7 @@ import pytest
 
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, MemoryStore
-from toolcell.guard.stores.base import LATE, Charge, Reservation
+from toolcell.guard.stores.base import CORRECTION_MICROSECONDS, Charge, Reservation
 
 from ...conftest import run_apart
 from ...support.guard.builders import (
@@ -160,7 +160,7 @@ async def test_a_late_correction_survives_the_sweep_of_counters() -> None:
     assert await store.settle("late", [4])
     [(used, held, _)] = (await store.peek(Reservation("", (), [account], 1))).levels
     assert (used, held) == (4, 0)
-    clock.now += LATE / SECOND
+    clock.now += CORRECTION_MICROSECONDS / SECOND
     assert not await store.settle("late", [4])
 
 

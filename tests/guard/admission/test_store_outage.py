@@ -15,7 +15,7 @@ import pytest
 
 from toolcell.core import ConfigError, GuardError, PolicyError, StoreUnavailableError
 from toolcell.guard import ActionGuard, AgentPolicy, AuditLog, RedisStore, SQLiteStore
-from toolcell.guard.stores.base import Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import Charge, RateHit, Reservation, ReservationOutcome
 
 from ...conftest import run_apart
 from ...support.guard.builders import FREE, call, facts, in_threads, spend
@@ -118,7 +118,7 @@ async def test_local_admits_a_few_under_the_same_limits(
 class AwayStore:
     """A store that never answers."""
 
-    async def reserve(self, request: Reservation) -> Outcome:
+    async def reserve(self, request: Reservation) -> ReservationOutcome:
         raise StoreUnavailableError("away")
 
     peek = settle = reset = aclose = reserve
@@ -209,7 +209,7 @@ async def test_a_reservation_that_comes_after_it_was_given_back_is_not_taken(
     store: RedisStore,
 ) -> None:
     # As a network may deliver them, when nobody waits for the first any more.
-    late = Reservation("late", [Hit("rate", 1, 1)], [Charge("spent", 5, 10)], 10**9)
+    late = Reservation("late", [RateHit("rate", 1, 1)], [Charge("spent", 5, 10)], 10**9)
     assert not await store.settle("late", [0])
     assert not (await store.reserve(late)).admitted
     outcome = await store.peek(late._replace(hold_id="next"))

@@ -12,7 +12,7 @@ import pytest
 
 from toolcell.core import ConfigError, StoreUnavailableError, ToolCall
 from toolcell.guard import (
-    Answer,
+    ApprovalOutcome,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
@@ -79,7 +79,7 @@ def test_closing_waits_for_the_thread_at_work(tmp_path: Path) -> None:
         assert go_on.wait(60)
 
     with ThreadPoolExecutor(2) as threads:
-        opening = threads.submit(store.open, REQUEST, most=1, record=record)
+        opening = threads.submit(store.open, REQUEST, max_pending=1, record=record)
         assert inside.wait(60)
         closing = threads.submit(store.close)
         waited = wait([closing], 0.2)
@@ -110,7 +110,7 @@ def test_threads_with_loops_of_their_own_share_approvals(
 ) -> None:
     store = ApprovalStore(tmp_path / "state.db")
     approvals = Approvals(store, answered_elsewhere=True)
-    answers: list[Answer] = []
+    answers: list[ApprovalOutcome] = []
 
     def ask(number: int) -> None:
         call = ToolCall(id="c", name="pay", agent_id=f"agent {number}")

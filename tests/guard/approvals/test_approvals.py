@@ -13,7 +13,7 @@ import pytest
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 from toolcell.guard import (
-    Answer,
+    ApprovalOutcome,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
@@ -271,7 +271,7 @@ async def test_several_calls_of_a_batch_are_answered_one_by_one(
     store: ApprovalStore,
 ) -> None:
     approvals = Approvals(store, answered_elsewhere=True)
-    done: dict[int, Answer] = {}
+    done: dict[int, ApprovalOutcome] = {}
     finished = [anyio.Event() for _ in range(5)]
 
     async def ask(number: int) -> None:
@@ -323,13 +323,13 @@ async def test_twins_share_one_question_and_not_the_approval(
     store: ApprovalStore,
 ) -> None:
     approvals = Approvals(store, answered_elsewhere=True)
-    answers: list[Answer] = []
+    answers: list[ApprovalOutcome] = []
     used: list[bool] = []
 
     async def ask(number: int) -> None:
         answers.append(await approvals.ask(a_call(id=f"c{number}"), FACTS, ASKED))
 
-    async def use(answer: Answer) -> None:
+    async def use(answer: ApprovalOutcome) -> None:
         used.append(await approvals.use(answer))
 
     async with anyio.create_task_group() as tasks:

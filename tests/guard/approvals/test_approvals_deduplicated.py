@@ -11,7 +11,7 @@ import pytest
 
 from toolcell.core import ToolCall
 from toolcell.guard import (
-    Answer,
+    ApprovalOutcome,
     ApprovalRequest,
     Approvals,
     ApprovalStore,
@@ -54,7 +54,7 @@ class Twins:
         )
         self.asked = 0
         self.begun = anyio.Event()
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, ApprovalOutcome] = {}
         self.scopes = {name: anyio.CancelScope() for name in ("first", "second")}
 
     async def _handle(self, _: ApprovalRequest) -> Approve:

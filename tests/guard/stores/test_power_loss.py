@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from toolcell.guard import Store
-from toolcell.guard.stores.base import Charge, Hit, Reservation
+from toolcell.guard.stores.base import Charge, RateHit, Reservation
 
 from ...conftest import run_apart
 from ...support.guard.builders import FakeClock
@@ -28,7 +28,7 @@ State = tuple[object, ...]
 def request(number: int) -> Reservation:
     """Ask for lines of each kind, all of which must change together."""
     lines = [Charge("spent", 1 << number, 2**52), Charge("slots", 1, 99, refund=True)]
-    rates = [Hit("window", 99, HOUR), Hit("bucket", 99, HOUR, HOUR // 99)]
+    rates = [RateHit("window", 99, HOUR), RateHit("bucket", 99, HOUR, HOUR // 99)]
     return Reservation(f"{number}", rates, lines, HOUR)
 
 

@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from toolcell.guard import Store
-from toolcell.guard.stores.base import LATE, Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import (
+    CORRECTION_MICROSECONDS,
+    Charge,
+    RateHit,
+    Reservation,
+    ReservationOutcome,
+)
 
 from ...support.guard.builders import FakeClock
 from ...support.guard.store_table import StoreMaker, make_store
@@ -31,8 +37,8 @@ async def store(make_store: StoreMaker, clock: FakeClock) -> AsyncIterator[Store
     await made.aclose()
 
 
-def want(hold_id: str, *lines: Hit | Charge, hold: int = HOUR) -> Reservation:
-    hits = [line for line in lines if isinstance(line, Hit)]
+def want(hold_id: str, *lines: RateHit | Charge, hold: int = HOUR) -> Reservation:
+    hits = [line for line in lines if isinstance(line, RateHit)]
     charges = [line for line in lines if isinstance(line, Charge)]
     return Reservation(hold_id, hits, charges, hold)
 
@@ -61,19 +67,21 @@ async def test_what_fits_exactly_is_admitted_rg_24(store: Store) -> None:
 
 
 async def test_a_refusal_takes_nothing(store: Store, clock: FakeClock) -> None:
-    rate, bucket = Hit("rate", 5, SECOND), Hit("bucket", 5, SECOND, SECOND)
+    rate, bucket = RateHit("rate", 5, SECOND), RateHit("bucket", 5, SECOND, SECOND)
     full = Charge("full", 1, 0)
     outcome = await store.reserve(want("1", rate, bucket, budget(3), full))
 
     assert not outcome.admitted
     again = await store.peek(want("", rate, bucket, budget(3)))
-    assert again == Outcome(True, [0, 0], [5, 5], [(0, 0, 3)])
+    assert again == ReservationOutcome(True, [0, 0], [5, 5], [(0, 0, 3)])
     assert not await store.settle("1", [1, 1])
 
 
 async def test_a_peek_takes_nothing(store: Store) -> None:
     for _ in range(3):
-        assert (await store.peek(want("1", Hit("rate", 1, SECOND), budget(6)))).admitted
+        assert (
+            await store.peek(want("1", RateHit("rate", 1, SECOND), budget(6)))
+        ).admitted
     assert await look(store) == (0, 0)
 
 
@@ -125,7 +133,7 @@ async def test_holds_end_and_can_be_corrected_for_a_day(
     assert await store.settle("1", [1])
     assert not await store.settle("1", [1])
     assert await look(store) == (5, 0)
-    clock.now += LATE / SECOND
+    clock.now += CORRECTION_MICROSECONDS / SECOND
     assert not await store.settle("2", [1])
     assert await look(store) == (5, 0)
 
@@ -148,7 +156,7 @@ async def test_any_number_of_holds_ends_at_once(store: Store, clock: FakeClock) 
 
 
 async def test_a_window_slides_rg_26(store: Store, clock: FakeClock) -> None:
-    rate = Hit("rate", 2, 60 * SECOND)
+    rate = RateHit("rate", 2, 60 * SECOND)
     for number, seconds in enumerate((0, 45)):
         clock.now += seconds
         assert await admitted(store, want(f"{number}", rate))
@@ -161,12 +169,12 @@ async def test_a_window_slides_rg_26(store: Store, clock: FakeClock) -> None:
     assert await admitted(store, want("4", rate))
     assert not await admitted(store, want("5", rate))
     # A limit that was lowered waits for as many as are now too many.
-    [wait] = (await store.peek(want("", Hit("rate", 1, 60 * SECOND)))).waits
+    [wait] = (await store.peek(want("", RateHit("rate", 1, 60 * SECOND)))).waits
     assert wait == 60_000_000
 
 
 async def test_a_bucket_keeps_its_pace(store: Store, clock: FakeClock) -> None:
-    bucket = Hit("bucket", 2, 60 * SECOND, 30 * SECOND)
+    bucket = RateHit("bucket", 2, 60 * SECOND, 30 * SECOND)
     assert await admitted(store, want("1", bucket))
     assert await admitted(store, want("2", bucket))
 
@@ -182,7 +190,7 @@ async def test_a_bucket_keeps_its_pace(store: Store, clock: FakeClock) -> None:
 
 async def test_lines_on_trial_count_and_refuse_nothing(store: Store) -> None:
     trial = Charge("trial", 7, 10, enforced=False)
-    rate = Hit("rate", 1, SECOND, enforced=False)
+    rate = RateHit("rate", 1, SECOND, enforced=False)
     for number in range(2):
         assert await admitted(store, want(f"{number}", rate, trial))
 
@@ -192,8 +200,8 @@ async def test_lines_on_trial_count_and_refuse_nothing(store: Store) -> None:
 
 
 async def test_a_reset_forgets_what_begins_with_its_prefix(store: Store) -> None:
-    lines: list[Hit | Charge] = [
-        *(Hit("a|rate", 1, HOUR), Hit("a|bucket", 1, HOUR, HOUR)),
+    lines: list[RateHit | Charge] = [
+        *(RateHit("a|rate", 1, HOUR), RateHit("a|bucket", 1, HOUR, HOUR)),
         *(Charge("a|budget", 5, 10), Charge("ab", 5, 10), Charge("%_*|x", 5, 10)),
     ]
     await store.reserve(want("1", *lines))
@@ -212,7 +220,10 @@ async def test_a_reset_forgets_what_begins_with_its_prefix(store: Store) -> None
 async def test_a_clock_that_runs_back_or_leaps_forgives_nothing(
     store: Store, clock: FakeClock
 ) -> None:
-    rate, bucket = Hit("rate", 2, 60 * SECOND), Hit("bucket", 2, SECOND, 30 * SECOND)
+    rate, bucket = (
+        RateHit("rate", 2, 60 * SECOND),
+        RateHit("bucket", 2, SECOND, 30 * SECOND),
+    )
     start = clock.now
     assert await admitted(store, want("1", rate, bucket))
     clock.now = start - 3600

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from toolcell.guard import Store
-from toolcell.guard.stores.base import Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import Charge, RateHit, Reservation, ReservationOutcome
 
 from ...support.guard.builders import NOON, FakeClock
 from ...support.guard.linearizability import rate_room
@@ -19,10 +19,10 @@ from ...support.guard.store_table import STORES, StoreMaker, sizes, store_makers
 
 SECOND = 1_000_000
 HITS = [
-    Hit("window 1", 3, SECOND),
-    Hit("window 2", 5, 10 * SECOND),
-    Hit("bucket 1", 2, SECOND, 333_334),
-    Hit("bucket 2", 4, 7 * SECOND, SECOND),
+    RateHit("window 1", 3, SECOND),
+    RateHit("window 2", 5, 10 * SECOND),
+    RateHit("bucket 1", 2, SECOND, 333_334),
+    RateHit("bucket 2", 4, 7 * SECOND, SECOND),
 ]
 CHARGES = [
     Charge("a", 0, 20),
@@ -75,7 +75,7 @@ class Model:
             if charge.key == key
         )
 
-    def reserve(self, request: Reservation, now: int) -> Outcome:
+    def reserve(self, request: Reservation, now: int) -> ReservationOutcome:
         rooms = [
             rate_room(hit, self.calls.get(hit.key, []), now) for hit in request.hits
         ]
@@ -94,9 +94,9 @@ class Model:
             for hit in request.hits:
                 self.calls.setdefault(hit.key, []).append(now)
             amounts = [amount for _, _, amount in levels]
-            expires = now + request.hold
+            expires = now + request.hold_microseconds
             self.holds[request.hold_id] = Hold(list(request.charges), amounts, expires)
-        return Outcome(admitted, waits, room, levels)
+        return ReservationOutcome(admitted, waits, room, levels)
 
     def settle(self, hold_id: str, actual: list[int] | None) -> bool:
         hold = self.holds[hold_id]
@@ -144,7 +144,7 @@ class StoreMachine(RuleBasedStateMachine):
         take=st.booleans() | st.just(value=True),
     )
     def reserve(
-        self, hits: set[Hit], spent: dict[Charge, int | None], hold: int, take: bool
+        self, hits: set[RateHit], spent: dict[Charge, int | None], hold: int, take: bool
     ) -> None:
         self.count += 1
         charges = [charge._replace(amount=amount) for charge, amount in spent.items()]

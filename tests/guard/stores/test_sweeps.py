@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 from toolcell.guard import MemoryStore, SQLiteStore
-from toolcell.guard.stores.base import LATE, Charge, Hit, Reservation
+from toolcell.guard.stores.base import (
+    CORRECTION_MICROSECONDS,
+    Charge,
+    RateHit,
+    Reservation,
+)
 
 from ...support.guard.builders import FakeClock
 
@@ -62,13 +67,13 @@ async def test_a_memory_of_old_counters_is_swept_a_thousand_at_a_time() -> None:
     clock = FakeClock()
     store = MemoryStore(clock=clock, max_keys=5000)
     for number in range(5000):
-        hit = Hit(f"{number}", 1, SECOND)
+        hit = RateHit(f"{number}", 1, SECOND)
         assert (await store.reserve(Reservation("", [hit], (), 1))).admitted
     clock.now += 60
 
     left = [store._size()]
     for number in range(5000):
-        hit = Hit(f"new {number}", 1, 3600 * SECOND)
+        hit = RateHit(f"new {number}", 1, 3600 * SECOND)
         assert (await store.reserve(Reservation("", [hit], (), 1))).admitted
         left.append(store._size())
     assert all(before - after < 1000 for before, after in pairwise(left))
@@ -120,6 +125,6 @@ async def test_holds_end_in_their_order_whatever_was_settled_between() -> None:
         over = sum(n % 3 > 0 and n % 7 < second for n in range(3000))
         assert (used, held) == (over, 2000 - over)
     assert await store.settle("1", [0])
-    clock.now += LATE / SECOND + 1
+    clock.now += CORRECTION_MICROSECONDS / SECOND + 1
     assert not await store.settle("2", [0])
     assert store._holds == {}

@@ -8,7 +8,7 @@ import pytest
 
 from toolcell.core import GuardDeniedError
 from toolcell.guard import ActionGuard, AgentPolicy, MemoryStore
-from toolcell.guard.stores.base import Found, Needs
+from toolcell.guard.stores.base import Demand, OutcomeTuple
 
 from ...support.guard.builders import call
 
@@ -27,10 +27,10 @@ class Delegating:
         self.reserved, self.settled = 0, 0
 
     def reserve_sync(
-        self, hold_id: str | int, needs: Needs, now: int | None = None
-    ) -> Found:
+        self, hold_id: str | int, demand: Demand, now: int | None = None
+    ) -> OutcomeTuple:
         self.reserved += 1
-        return self.inner.reserve_sync(hold_id, needs, now)
+        return self.inner.reserve_sync(hold_id, demand, now)
 
     def settle_deferred(self, hold_id: str | int, actual: Sequence[int] | None) -> None:
         self.settled += 1

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from toolcell.guard.stores.base import Hit
+from toolcell.guard.stores.base import RateHit
 
 from .random_rounds import SECOND, Call, Round, Seen, seen_in
 from .worker import Event
 
 
-def rate_room(hit: Hit, calls: Sequence[int], now: int) -> tuple[int, int]:
+def rate_room(hit: RateHit, calls: Sequence[int], now: int) -> tuple[int, int]:
     """Return how long one more call must wait, and how many may come now.
 
     Args:

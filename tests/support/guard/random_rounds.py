@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from toolcell.guard.stores.base import Charge, Hit, Outcome, Reservation
+from toolcell.guard.stores.base import Charge, RateHit, Reservation, ReservationOutcome
 
 from .builders import NOON
 from .worker import Event, Job
@@ -44,7 +44,7 @@ class Call:
 
     @property
     def expires(self) -> int:
-        return self.at + self.job.request.hold
+        return self.at + self.job.request.hold_microseconds
 
     def charged(self, place: int, seen: Seen) -> int:
         """Return what it has cost an account, as far as an answer shows."""
@@ -85,7 +85,7 @@ class Seen(NamedTuple):
         )
 
 
-def seen_in(outcome: Outcome) -> Seen:
+def seen_in(outcome: ReservationOutcome) -> Seen:
     (used, held, _), (told, unsettled, _) = outcome.levels[:2]
     assert held == unsettled, "a call is counted twice, or lost"
     assert not used & held | told & ~used, "a call is counted twice"
@@ -108,12 +108,12 @@ class Round:
         self.random = chance = random.Random(self.name)
         slots = chance.randrange(1, 5)
         length = chance.choice([SECOND, 10 * SECOND])
-        lines: list[Hit | Charge] = [
+        lines: list[RateHit | Charge] = [
             Charge(f"{self.name}|spent", 0, chance.randrange(40)),
             Charge(f"{self.name}|fund", 0, chance.randrange(40), refund=True),
             Charge(f"{self.name}|slots", 1, slots, refund=True),
-            Hit(f"{self.name}|window", chance.randrange(1, 8), length),
-            Hit(f"{self.name}|bucket", chance.randrange(1, 5), length, length // 3),
+            RateHit(f"{self.name}|window", chance.randrange(1, 8), length),
+            RateHit(f"{self.name}|bucket", chance.randrange(1, 5), length, length // 3),
         ]
         self.lines = chance.sample(lines, chance.randrange(1, len(lines) + 1))
 
@@ -151,12 +151,12 @@ class Round:
             call.job = call.job._replace(taken=True, settles=1, cost=cost)
             yield call.job
 
-    def _new(self, count: int, lines: Sequence[Hit | Charge] = ()) -> list[Job]:
+    def _new(self, count: int, lines: Sequence[RateHit | Charge] = ()) -> list[Job]:
         jobs = []
         for _ in range(count):
             bit = 1 << len(self.calls)
             chosen = lines or [line for line in self.lines if self._often()]
-            hits = [line for line in chosen if isinstance(line, Hit)]
+            hits = [line for line in chosen if isinstance(line, RateHit)]
             charges = [
                 Charge(f"{self.name}|marks", bit, _ALL),
                 Charge(f"{self.name}|told", bit, _ALL, refund=True),

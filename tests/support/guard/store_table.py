@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from toolcell.guard import SQLiteStore, Store
-from toolcell.guard.stores.base import Outcome, Reservation
+from toolcell.guard.stores.base import Reservation, ReservationOutcome
 
 from .builders import FakeClock
 from .redis_server import RedisServer
@@ -80,7 +80,7 @@ class Gated(SQLiteStore):
         self.shut: set[str] = set()
         self.asked = 0
 
-    async def reserve(self, request: Reservation) -> Outcome:
+    async def reserve(self, request: Reservation) -> ReservationOutcome:
         await self._pass("reserve")
         return await super().reserve(request)
 

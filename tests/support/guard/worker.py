@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 
 from toolcell.guard import MemoryStore, RedisStore, SQLiteStore, Store
-from toolcell.guard.stores.base import Outcome, Reservation
+from toolcell.guard.stores.base import Reservation, ReservationOutcome
 
 PATIENCE = 30.0
 """Seconds that stores wait in tests, where a slow machine is no failure."""
@@ -79,7 +79,7 @@ class Event(NamedTuple):
     ended: int
     """In nanoseconds, on the clock that all processes share."""
 
-    outcome: Outcome | None
+    outcome: ReservationOutcome | None
     settled: bool = False
 
 
