@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.abc
 from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
 from .client.argument_checks import check_kinds
@@ -43,11 +44,12 @@ async def _stop(cell: Cell) -> None:
     await cell.wait_idle()
 
 
-class SandboxManager:
+class SandboxManager(Detachable):
     """Runs untrusted programs in cells.
 
     Use it as an async context manager; leaving it ends every run as `cancelled`
-    and leaves nothing behind.
+    and leaves nothing behind. Where one task must open it and another one close it,
+    as in fixtures and start-up events, use `open` and `aclose`.
 
     Args:
         config: How and where to run; the defaults are closed.
@@ -74,6 +76,16 @@ class SandboxManager:
         self._entered = False
         self.notices: tuple[str, ...] = ()
         """What choosing the backend was worth saying, one line each."""
+
+    @classmethod
+    async def open(
+        cls, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
+    ) -> Self:
+        """Return an open manager, which any task of this event loop may close.
+
+        Arguments and errors are those of `SandboxManager` and of entering it.
+        """
+        return await cls(config, resolver=resolver)._open_detached()
 
     async def __aenter__(self) -> SandboxManager:
         if self._entered:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
+from toolcell.core.detached import Detachable
 from toolcell.guard import ActionGuard, Approvals, AuditLog
 from toolcell.sandbox import SandboxManager
 from toolcell.tools import (
@@ -25,11 +26,14 @@ from .assembly import Parts, open_parts
 from .telemetry import open_telemetry
 
 
-class Host:
+class Host(Detachable):
     """What a configuration describes, open between `async with` and its end.
 
     Every call is looked up, validated, admitted by the guard, run, settled and
     recorded. An agent sees the tools of which its policy allows some call.
+
+    Where one task must open it and another one close it, as in fixtures and start-up
+    events, use `open` and `aclose` in place of `async with`.
 
     Args:
         config: What to open.
@@ -46,6 +50,16 @@ class Host:
         self._environ = os.environ if environ is None else environ
         self._stack: AsyncExitStack | None = None
         self._open: Parts | None = None
+
+    @classmethod
+    async def open(
+        cls, config: HostConfig, *, environ: Mapping[str, str] | None = None
+    ) -> Self:
+        """Return an open host, which any task of this event loop may close.
+
+        Arguments and errors are those of `Host` and of entering it.
+        """
+        return await cls(config, environ=environ)._open_detached()
 
     @classmethod
     def from_config(

@@ -31,7 +31,7 @@ ROOMS: dict[str, set[str]] = {
 }
 """Each room and the rooms whose public face it may import (DESIGN, section 1)."""
 
-INTERNAL = ("core.storage.", "core.text.")
+INTERNAL = ("core.detached", "core.storage.", "core.text.")
 """Modules that every room may import, and no user."""
 
 FACES = {

@@ -48,6 +48,25 @@ def written(folder: Path, text: str = CONFIG) -> Path:
     return path
 
 
+async def test_one_task_opens_a_host_and_another_closes_it(tmp_path: Path) -> None:
+    config = HostConfig.from_file(written(tmp_path), environ={})
+    hosts: list[Host] = []
+
+    async def open_it() -> None:
+        hosts.append(await Host.open(config, environ={}))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(open_it)
+    [host] = hosts
+    result = await host.call("calculate", SUM, agent_id="a", run=RUN)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(host.aclose)
+
+    assert result.content == 42
+    with pytest.raises(InvalidInputError, match="not open"):
+        await host.call("calculate", SUM, agent_id="a")
+
+
 async def test_a_call_goes_the_whole_way(tmp_path: Path) -> None:
     async with Host.from_config(written(tmp_path), environ={}) as host:
         result = await host.call(
