@@ -1,4 +1,4 @@
-"""One cell, seen from the host: hand it a program, get a verdict, kill it."""
+"""One cell, seen from the host: hand it a program, get a report, kill it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from ..cell.wire.frames import (
     Frame,
     FrameError,
     encode,
-    encode_head,
-    head_of,
-    text_of,
-    unusual,
+    encode_header,
+    frame_prefix,
+    omit_defaults,
 )
 from ..results.result import ExecutionResult
 from .channel import Channel
 from .host_calls import CallServer
-from .run_report import RunReport, verdict
+from .run_report import RunReport, build_result
 from .types import CellProcess, CellTraits, OnOutput, Program
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ _SESSION_GRACE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
 # An interrupted program has half a second to obey before it is killed.
 _PATIENCE_SECONDS = 5.0
-# For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the verdict is in by then.
+# For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the report is in by then.
 _COLLECT_SECONDS = 30.0
 _ANSWERS = {"file": "file", "fork": "forked"}
 
@@ -154,7 +153,7 @@ class Cell:
         """Run a program and return what came of it.
 
         Raises:
-            CellLostError: The cell ended or spoke nonsense before its verdict.
+            CellLostError: The cell ended or spoke nonsense before its report.
             SandboxUnavailableError: The cell could not confine the program.
         """
         try:
@@ -271,7 +270,7 @@ class Cell:
         await self.kill()
 
     async def collect(self, report: RunReport) -> None:
-        """Take in the files that the program left; the verdict stands without them.
+        """Take in the files that the program left; the report stands without them.
 
         A cell that fails over them is killed.
         """
@@ -309,7 +308,7 @@ class Cell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        head = encode_head(header, len(payload))
+        head = frame_prefix(encode_header(header), len(payload))
         self._midway = True
         await self._channel.send(self._hello() + head, payload)
         if not self._ready:
@@ -330,7 +329,9 @@ class Cell:
         self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> None:
         """Send a frame that has no answer. Raises CellLostError."""
-        await self._channel.send(encode_head(header, len(payload)), payload)
+        await self._channel.send(
+            frame_prefix(encode_header(header), len(payload)), payload
+        )
 
     def _request(self, program: Program) -> bytes:
         limits, calls = program.limits, program.calls
@@ -360,9 +361,9 @@ class Cell:
         }
         if header != self._asked:
             self._asked = header
-            self._asked_text = text_of(unusual(header, RUN_DEFAULTS))
+            self._asked_text = encode_header(omit_defaults(header, RUN_DEFAULTS))
         payload = program.code + program.inputs
-        return head_of(self._asked_text, len(payload)) + payload
+        return frame_prefix(self._asked_text, len(payload)) + payload
 
     async def step(
         self,
@@ -371,7 +372,7 @@ class Cell:
         server: CallServer | _Deaf | None = None,
         egress: Egress | None = None,
     ) -> bool:
-        """Take in the next frame of a run; True when it was the verdict.
+        """Take in the next frame of a run; True when it was the report.
 
         Raises:
             CellLostError: The cell ended or spoke nonsense.
@@ -414,7 +415,7 @@ class Cell:
             report.connections = program.egress.connections
             report.network_bytes = program.egress.spent
             report.warnings = program.egress.warnings
-        return verdict(report, program.language, program.limits, self.traits)
+        return build_result(report, program.language, program.limits, self.traits)
 
     async def stop(self) -> None:
         """Ask the supervisor to end the current run as `cancelled`. Never raises."""

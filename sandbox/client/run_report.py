@@ -19,7 +19,7 @@ from ..cell.wire.contract import MAX_RESULT_VALUES
 from ..cell.wire.frames import (
     MAX_ARTIFACT_BYTES,
     MAX_ARTIFACTS,
-    VERDICT_DEFAULTS,
+    REPORT_DEFAULTS,
     Frame,
     FrameError,
     strict_json,
@@ -48,7 +48,7 @@ _REASONS: tuple[Status, ...] = (
     "cancelled",
 )
 # The rest is what a report says besides its value.
-_MAX_WORD_VALUES = MAX_RESULT_VALUES + 16
+_MAX_REPORT_VALUES = MAX_RESULT_VALUES + 16
 _FORGED = "the program wrote to the result channel; its value was dropped"
 
 
@@ -99,7 +99,7 @@ class RunReport:
     collecting: bool = False
     """Whether files that the program left are yet to come."""
 
-    word: dict[str, Any] | None = None
+    program_report: dict[str, Any] | None = None
     forged: bool = False
     connections: tuple[Connection, ...] = ()
     network_bytes: int = 0
@@ -144,7 +144,7 @@ class RunReport:
             raise FrameError(f"unexpected frame {header['type'][:40]!r}")
 
     def cut_short(self, why: str) -> None:
-        """Do without what has not come yet: the cell is gone, the verdict stands."""
+        """Do without what has not come yet: the cell is gone, the report stands."""
         self.collecting = False
         self.artifacts_left = (f"what was not collected: {why}",)
         if self.state is not None:
@@ -177,19 +177,22 @@ class RunReport:
         )
 
     def finish(
-        self, header: dict[str, Any], word: bytes, known_layers: tuple[str, ...]
+        self,
+        header: dict[str, Any],
+        program_report: bytes,
+        known_layers: tuple[str, ...],
     ) -> None:
-        """Take the supervisor's verdict and the program's own word.
+        """Take the supervisor's report and the program's own.
 
         Args:
-            header: The verdict.
-            word: The program's.
+            header: The supervisor's report.
+            program_report: What the program wrote to its result pipe.
             known_layers: What held in this cell before.
 
         Raises:
-            FrameError: The verdict is malformed.
+            FrameError: The supervisor's report is malformed.
         """
-        header = {**VERDICT_DEFAULTS, **header}
+        header = {**REPORT_DEFAULTS, **header}
         if header["reason"] not in (None, *_REASONS):
             raise FrameError("unknown reason")
         self.reason = header["reason"]
@@ -210,7 +213,7 @@ class RunReport:
         if header["lost"] is not None:
             self.lost = str(header["lost"])[:200]
         self.collecting = header["artifacts"] is True
-        self.word, self.forged = _program_word(word)
+        self.program_report, self.forged = _parse_program_report(program_report)
 
 
 def _whole(value: object) -> int:
@@ -219,31 +222,41 @@ def _whole(value: object) -> int:
     return value
 
 
-def _program_word(data: bytes) -> tuple[dict[str, Any] | None, bool]:
+def _parse_program_report(data: bytes) -> tuple[dict[str, Any] | None, bool]:
     """Accept exactly one line of the right shape; anything else is a forgery."""
     if not data:
         return None, False
     body, newline, rest = data.partition(b"\n")
     # Counted before it is read: the work of reading is the program's choice.
-    if not newline or rest or count_values(body, _MAX_WORD_VALUES) > _MAX_WORD_VALUES:
+    if (
+        not newline
+        or rest
+        or count_values(body, _MAX_REPORT_VALUES) > _MAX_REPORT_VALUES
+    ):
         return None, True
     try:
-        word = strict_json(body)
-        if not isinstance(word, dict) or word["outcome"] not in ("ok", "error", "exit"):
+        program_report = strict_json(body)
+        if not isinstance(program_report, dict) or program_report["outcome"] not in (
+            "ok",
+            "error",
+            "exit",
+        ):
             return None, True
-        if word["outcome"] == "error":
-            exception = word["exception"]
+        if program_report["outcome"] == "error":
+            exception = program_report["exception"]
             for name in ("type", "message", "traceback"):
                 if not isinstance(exception[name], str):
                     return None, True
-        if word["outcome"] == "ok" and not isinstance(word["value"], dict):
+        if program_report["outcome"] == "ok" and not isinstance(
+            program_report["value"], dict
+        ):
             return None, True
     except (FrameError, KeyError, TypeError):
         return None, True
-    return word, False
+    return program_report, False
 
 
-def verdict(
+def build_result(
     report: RunReport, language: Language, limits: Limits, traits: CellTraits
 ) -> ExecutionResult:
     """Return the result of a run; see docs/security.md for the causes."""
@@ -321,8 +334,8 @@ def _ending(report: RunReport) -> tuple[int | None, int | None]:
         # The backstop kills the whole cell.
         return None, signal.SIGKILL
     if report.wait_status is None:
-        # An interpreter that lives on has only its own word for it.
-        code = (report.word or {}).get("exit_code")
+        # An interpreter that lives on has only its own report for it.
+        code = (report.program_report or {}).get("exit_code")
         return (code if isinstance(code, int) else None), None
     if os.WIFSIGNALED(report.wait_status):
         return None, os.WTERMSIG(report.wait_status)
@@ -344,11 +357,11 @@ def _status(
         return _signalled(report, limits, number), False
     if language == "bash":
         return ("ok" if code == 0 else "exit"), False
-    word = report.word or {}
-    if code == 0 and word.get("outcome") == "ok":
+    program_report = report.program_report or {}
+    if code == 0 and program_report.get("outcome") == "ok":
         return "ok", False
-    if code == 1 and word.get("outcome") == "error":
-        return _raised(report, word["exception"])
+    if code == 1 and program_report.get("outcome") == "error":
+        return _raised(report, program_report["exception"])
     return "exit", False
 
 
@@ -375,9 +388,9 @@ def _raised(report: RunReport, exception: dict[str, Any]) -> tuple[Status, bool]
 
 
 def _value(report: RunReport) -> Any:
-    if report.word is None:
+    if report.program_report is None:
         return None
-    value = report.word["value"]
+    value = report.program_report["value"]
     if "json" in value:
         return value["json"]
     return _made(
@@ -388,9 +401,9 @@ def _value(report: RunReport) -> Any:
 
 
 def _exception(report: RunReport) -> ExceptionInfo | None:
-    if report.word is None or report.word["outcome"] != "error":
+    if report.program_report is None or report.program_report["outcome"] != "error":
         return None
-    said = report.word["exception"]
+    said = report.program_report["exception"]
     return _made(
         ExceptionInfo,
         type=said["type"][:200],

@@ -127,7 +127,7 @@ class Egress:
     def request(self) -> dict[str, Any]:
         """What the cell has to know."""
         return {
-            "told": self._network.mode == "allow",
+            "set_variables": self._network.mode == "allow",
             "without_proxy": self._rules.without_proxy(),
             "connections": self._max_connections,
         }

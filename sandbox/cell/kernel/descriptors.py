@@ -26,7 +26,7 @@ def receive_fds(sock: socket.socket, size: int, count: int) -> tuple[bytes, list
     return data, fds.tolist()
 
 
-def place(sources: list[int], inherited: int) -> None:
+def move_fds(sources: list[int], inherited: int) -> None:
     """Make `sources` the descriptors 0, 1, 2, ...; the first ones outlive an exec."""
     # First out of the way, then into place: one may sit on a target number.
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(sources)) for fd in sources]

@@ -60,8 +60,8 @@ class Shares:
 
     def limit(self) -> None:
         """Bound what the calling process, of a new cell, may take."""
-        for kind, most in (_OF_ITS_OWN if self._apart else _OF_ONE_USER).items():
-            _lower(kind, most)
+        for kind, maximum in (_OF_ITS_OWN if self._apart else _OF_ONE_USER).items():
+            _lower(kind, maximum)
 
 
 def _may_become_others() -> bool:
@@ -81,7 +81,7 @@ def _leave_half() -> None:
             _lower(kind, hard // 2)
 
 
-def _lower(kind: int, most: int) -> None:
+def _lower(kind: int, maximum: int) -> None:
     hard = resource.getrlimit(kind)[1]
-    if hard == resource.RLIM_INFINITY or hard > most:
-        resource.setrlimit(kind, (most, most))
+    if hard == resource.RLIM_INFINITY or hard > maximum:
+        resource.setrlimit(kind, (maximum, maximum))

@@ -25,7 +25,7 @@ import sys
 
 from ..kernel import linux, signals
 from ..kernel.confine import refuse_cores
-from ..kernel.descriptors import place, receive_fds, send_fds
+from ..kernel.descriptors import move_fds, receive_fds, send_fds
 from ..kernel.shares import Shares
 from ..program import main as runner
 from ..program import values
@@ -87,8 +87,8 @@ class TooFewFilesError(Exception):
     """This process may not open what cells need."""
 
 
-class Embryo:
-    """A cell that has everything but a channel and a rehearsal."""
+class PreparedCell:
+    """A cell that has everything but a channel and a warm-up run."""
 
     __slots__ = ("key", "pid", "pidfd", "start")
 
@@ -120,7 +120,7 @@ class Launcher:
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
         # Of cells that have ended, by their first process; few, and asked for at once.
         self._oom_kills: dict[int, int] = {}
-        self._embryo: Embryo | None = None
+        self._prepared: PreparedCell | None = None
         self._kind: dict[str, Any] = setup["cell"]
         self._slots = 0
         refuse_cores()
@@ -136,7 +136,7 @@ class Launcher:
         gc.collect()
         gc.freeze()
         # Finds out now, not at the first run, that a cell cannot be made here.
-        self._embryo = self._conceive(self._kind)
+        self._prepared = self._prepare_cell(self._kind)
 
     def _enter_mount_namespace(self) -> int:
         """Return how many uids a cell can have: two for root, else one."""
@@ -167,7 +167,7 @@ class Launcher:
         # What has ended before this process listened.
         self._reap()
         while True:
-            idle = _IDLE_MS if self._embryo is None else None
+            idle = _IDLE_MS if self._prepared is None else None
             ready = [fd for fd, _ in poller.poll(idle)]
             # A process that it forked may hold the socket open.
             if self._host in ready:
@@ -180,9 +180,9 @@ class Launcher:
                 os.read(wake_r, 4096)
                 self._reap()
             # Not while a new cell is at work: it may need this CPU.
-            if self._embryo is None:
+            if self._prepared is None:
                 with contextlib.suppress(OSError):
-                    self._embryo = self._conceive(self._kind)
+                    self._prepared = self._prepare_cell(self._kind)
         self._shut_down()
 
     def _handle_request(self) -> bool:
@@ -198,10 +198,10 @@ class Launcher:
             return True
         [channel] = channels
         try:
-            embryo = self._give(channel, request["cell"])
-            self._send({**answer, "pid": embryo.pid}, [embryo.pidfd])
-            embryo.start.close()
-            os.close(embryo.pidfd)
+            prepared = self._hand_over(channel, request["cell"])
+            self._send({**answer, "pid": prepared.pid}, [prepared.pidfd])
+            prepared.start.close()
+            os.close(prepared.pidfd)
         except OSError as error:
             self._send({**answer, "error": str(error)}, [])
             return True
@@ -214,34 +214,34 @@ class Launcher:
     def _send(self, answer: dict[str, Any], fds: list[int]) -> None:
         send_fds(self._control, json.dumps(answer).encode(), fds)
 
-    def _give(self, channel: int, kind: dict[str, Any]) -> Embryo:
+    def _hand_over(self, channel: int, kind: dict[str, Any]) -> PreparedCell:
         """Return a cell that has got a channel. Raises OSError."""
-        embryo = self._take_embryo(kind)
+        prepared = self._take_prepared(kind)
         try:
-            send_fds(embryo.start, b"!", [channel])
+            send_fds(prepared.start, b"!", [channel])
         except BrokenPipeError:
             # It was made ahead, and has died since.
-            self._discard(embryo)
-            embryo = self._conceive(kind)
-            send_fds(embryo.start, b"!", [channel])
-        return embryo
+            self._discard(prepared)
+            prepared = self._prepare_cell(kind)
+            send_fds(prepared.start, b"!", [channel])
+        return prepared
 
-    def _take_embryo(self, kind: dict[str, Any]) -> Embryo:
-        embryo, self._embryo = self._embryo, None
-        if embryo is not None and embryo.key == _key(kind):
-            return embryo
-        if embryo is not None:
-            self._discard(embryo)
-        return self._conceive(kind)
+    def _take_prepared(self, kind: dict[str, Any]) -> PreparedCell:
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared.key == _key(kind):
+            return prepared
+        if prepared is not None:
+            self._discard(prepared)
+        return self._prepare_cell(kind)
 
-    def _discard(self, embryo: Embryo) -> None:
+    def _discard(self, prepared: PreparedCell) -> None:
         # Once it is collected its number may be another process's.
-        if embryo.pid in self._groups:
-            os.kill(embryo.pid, signal.SIGKILL)
-        embryo.start.close()
-        os.close(embryo.pidfd)
+        if prepared.pid in self._groups:
+            os.kill(prepared.pid, signal.SIGKILL)
+        prepared.start.close()
+        os.close(prepared.pidfd)
 
-    def _conceive(self, kind: dict[str, Any]) -> Embryo:
+    def _prepare_cell(self, kind: dict[str, Any]) -> PreparedCell:
         """Make a cell ahead of need.
 
         Args:
@@ -268,7 +268,7 @@ class Launcher:
                 group.close()
             self._map_ids(pid)
             ours.send(b"!")
-            return Embryo(_key(kind), pid, linux.pidfd_open(pid), ours)
+            return PreparedCell(_key(kind), pid, linux.pidfd_open(pid), ours)
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -310,21 +310,21 @@ class Launcher:
                 files["oom_score"] = self._finish_namespaces(kind["limits"])
             except OSError as error:
                 why = f"cell set-up failed: {error}"
-            start, accounts = _keep_only(start, files)
-            boss = supervisor.Supervisor(accounts, ready=True)
+            start, counters = _keep_only(start, files)
+            process = supervisor.Supervisor(counters, ready=True)
             if not why:
-                boss.prepare(kind["settings"])
+                process.prepare(kind["settings"])
             message, channels = receive_fds(start, 1, 1)
             if not message:
                 os._exit(70)
             [channel] = channels
             start.close()
-            place([channel, channel], inherited=2)
+            move_fds([channel, channel], inherited=2)
             os.close(channel)
             if why:
                 os.write(1, encode({"type": "failed", "why": why}))
                 os._exit(70)
-            supervisor.serve(boss, Channel(0, 1))
+            supervisor.serve(process, Channel(0, 1))
         finally:
             os._exit(70)
 
@@ -375,14 +375,14 @@ class Launcher:
 
 
 def _keep_only(
-    start: socket.socket, accounts: dict[str, int]
+    start: socket.socket, counters: dict[str, int]
 ) -> tuple[socket.socket, dict[str, int]]:
-    """Close all but the socket and the accounts; return where they are now."""
+    """Close all but the socket and the counters; return where they are now."""
     null = os.open("/dev/null", os.O_RDWR)
-    place([null, null, null, start.fileno(), *accounts.values()], inherited=3)
-    os.closerange(4 + len(accounts), 1024)
+    move_fds([null, null, null, start.fileno(), *counters.values()], inherited=3)
+    os.closerange(4 + len(counters), 1024)
     start.detach()
-    return socket.socket(fileno=3), {name: 4 + i for i, name in enumerate(accounts)}
+    return socket.socket(fileno=3), {name: 4 + i for i, name in enumerate(counters)}
 
 
 def _raise_open_files() -> None:
@@ -393,14 +393,14 @@ def _raise_open_files() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = hard == resource.RLIM_INFINITY
-    most = _OPEN_FILES if unlimited else min(hard, _OPEN_FILES)
-    if most < _LEAST_OPEN_FILES:
+    wanted = _OPEN_FILES if unlimited else min(hard, _OPEN_FILES)
+    if wanted < _LEAST_OPEN_FILES:
         raise TooFewFilesError(
             f"this process may open {hard} files at once, and cells need "
             f"{_LEAST_OPEN_FILES}: raise the hard limit, `ulimit -Hn`"
         )
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _key(kind: dict[str, Any]) -> str:

@@ -116,18 +116,18 @@ def _show(path: str) -> None:
 
 
 def _mount(source: str, target: str, read_only: bool) -> None:
-    found, place = "/old" + source, "/new" + target
+    source_path, path = "/old" + source, "/new" + target
     flags = linux.MS_NOSUID | linux.MS_NODEV | (linux.MS_RDONLY if read_only else 0)
     try:
-        held = os.open(found, os.O_PATH)
+        held = os.open(source_path, os.O_PATH)
         # What is held cannot change any more; what the path leads to can.
         this = f"/old/proc/self/fd/{held}"
-        if os.readlink(this) != found:
+        if os.readlink(this) != source_path:
             raise MountError(f"mount {target}: {source} has become a link")
-        os.makedirs(os.path.dirname(place), mode=0o755, exist_ok=True)
-        _bind(this, place)
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        _bind(this, path)
         os.close(held)
-        for point in _mount_points(place):
+        for point in _mount_points(path):
             _remount(point, flags)
     except OSError as error:
         raise MountError(f"mount {target}: {error.strerror}") from None

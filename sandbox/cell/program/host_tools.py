@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.2
 
 
 class ToolError(Exception):
-    """A tool was refused or failed; `code` says why in one word."""
+    """A tool was refused or failed; `code` says why, as one identifier."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -60,11 +60,11 @@ class Bridge:
 
     def call(self, name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
         """Call a tool and wait. Raises ToolError."""
-        wish = {"name": name, "args": arguments, "kwargs": options}
-        text = json.dumps(wish, allow_nan=False).encode()
+        request = {"name": name, "args": arguments, "kwargs": options}
+        text = json.dumps(request, allow_nan=False).encode()
         if b"\\ud" in text:
             # Half a surrogate pair is no text: the host would not answer it.
-            json.dumps(wish, ensure_ascii=False).encode()
+            json.dumps(request, ensure_ascii=False).encode()
         if len(text) > MAX_CALL_BYTES:
             raise ToolError("the arguments are too large", "too_large")
         with self._writing:
@@ -85,7 +85,7 @@ class Bridge:
 
     def _check(self) -> None:
         if self._over:
-            # A thread that the run left behind: it ends without a word.
+            # A thread that the run left behind: it ends silently.
             raise SystemExit
 
     def _result(self, number: int) -> Any:
@@ -102,12 +102,12 @@ class Bridge:
             while number not in self._answers:
                 self._read()
         finally:
-            answer = self._leave(number)
+            answer = self._take_answer(number)
         if "error" in answer:
             raise ToolError(answer["error"]["message"], answer["error"]["code"])
         return answer["value"]
 
-    def _leave(self, number: int) -> Any:
+    def _take_answer(self, number: int) -> Any:
         """Take the answer, if it came, and let another thread read."""
         with self._state:
             del self._turns[number]
@@ -159,10 +159,10 @@ class Tool:
         asyncio = sys.modules.get("asyncio")
         loop = asyncio._get_running_loop() if asyncio is not None else None
         call = self._bridge.call
-        wish = (self.__name__, list(arguments), options)
+        request = (self.__name__, list(arguments), options)
         if loop is None:
-            return call(*wish)
-        return loop.run_in_executor(None, call, *wish)
+            return call(*request)
+        return loop.run_in_executor(None, call, *request)
 
     def __repr__(self) -> str:
         return f"<tool {self.__name__}>"

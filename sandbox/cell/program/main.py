@@ -1,7 +1,7 @@
 """The program's process: waits for one request, runs it, says how it ended.
 
 Nothing here is trusted after the first line of the program has run: what goes
-to the result pipe from then on is the program's own word.
+to the result pipe from then on is the program's claim.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import types
 
 from ..kernel import signals
 from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
-from ..kernel.descriptors import place
+from ..kernel.descriptors import move_fds
 from ..wire.contract import ANSWER, FILE_NAME, FORK, SECRETS, WARM_UP
 from ..wire.frames import RUN_DEFAULTS
 from . import (
@@ -83,22 +83,22 @@ def get_ready(settings: dict[str, Any]) -> None:
     added = os.environ.get("PYTHONPATH", "")
     own = added.split(os.pathsep) if added else []
     sys.path[:0] = [home, *(os.path.normpath(os.path.join(home, path)) for path in own)]
-    _set_stage()
+    _prepare_main_module()
 
 
 def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
     """Become the program's process, in a fresh fork."""
     code = 70
     try:
-        _settle_in(pipes)
+        _attach_pipes(pipes)
         held = confine(settings)
         # Only the program's own uid may enter.
         os.chdir(_home)
         _reseed()
         first = os.read(REQUEST_FD, 1)
         if first == WARM_UP:
-            _rehearse()
-            _set_stage()
+            _warm_up()
+            _prepare_main_module()
             first = b""
         else:
             # Those from before the fork remember that they could seek.
@@ -106,7 +106,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         setup = {"layers": held, "cpu": time.process_time()}
         global _address_space, _node
         _address_space, _node = settings["address_space"], settings["node"]
-        # The last word that is ours; it waits in the pipe until a run begins.
+        # The last line that is ours; it waits in the pipe until a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)
     except ConfineError as error:
@@ -118,27 +118,27 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         os._exit(code)
 
 
-def _settle_in(pipes: Pipes) -> None:
+def _attach_pipes(pipes: Pipes) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signals.await_program()
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
-    place([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request], RESULT_FD)
+    move_fds([null, pipes.stdout, pipes.stderr, pipes.result, pipes.request], RESULT_FD)
     os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
     os.umask(0o022)
 
 
-def _rehearse() -> None:
+def _warm_up() -> None:
     """Run a small program now, so that the memory it touches is ours when asked."""
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
     request_r, request_w = os.pipe()
     code = b"x = [1]\nprint(x)\n0\n"
     os.write(request_w, frame_request(b"{}", b"{}", code))
     os.close(request_w)
-    place([0, 0, 0, 0, request_r], RESULT_FD)
+    move_fds([0, 0, 0, 0, request_r], RESULT_FD)
     _serve(b"")
-    place(kept, RESULT_FD)
+    move_fds(kept, RESULT_FD)
     os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
     linecache.cache.pop(FILE_NAME, None)
 
@@ -178,12 +178,12 @@ def _live(request: dict[str, Any]) -> int:
     while True:
         module.__dict__.update(request["inputs"])
         way = _offer_tools(request, module)
-        before = _lend(request.pop("secrets"))
+        before = _set_environment(request.pop("secrets"))
         program = functools.partial(_execute, request["code"], module.__dict__)
         outcome = _interruptible(functools.partial(_outcome, program))
         if way is not None:
             way.close()
-        _take_back(before)
+        _restore_environment(before)
         _flush()
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
@@ -198,19 +198,19 @@ def _live(request: dict[str, Any]) -> int:
         request = _read_request(first)
 
 
-def _become_branch(word: dict[str, Any] | None) -> None:
-    """In a new branch: say so. In the old process there is no word, and no change."""
+def _become_branch(announcement: dict[str, Any] | None) -> None:
+    """Announce a new branch. In the old process `announcement` is None: no change."""
     global _home
-    if word is None:
+    if announcement is None:
         return
     _reseed()
-    _home = word.pop("home", _home)
-    _write_all(RESULT_FD, _line(word))
-    if "error" in word:
+    _home = announcement.pop("home", _home)
+    _write_all(RESULT_FD, _line(announcement))
+    if "error" in announcement:
         os._exit(1)
 
 
-def _lend(secrets: dict[str, str]) -> dict[str, str | None]:
+def _set_environment(secrets: dict[str, str]) -> dict[str, str | None]:
     """Set environment variables; return what they were."""
     before = {}
     for name, value in secrets.items():
@@ -219,7 +219,7 @@ def _lend(secrets: dict[str, str]) -> dict[str, str | None]:
     return before
 
 
-def _take_back(before: dict[str, str | None]) -> None:
+def _restore_environment(before: dict[str, str | None]) -> None:
     for name, value in before.items():
         if value is None:
             os.environ.pop(name, None)
@@ -287,7 +287,7 @@ def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
         return 127
 
 
-def _set_stage() -> None:
+def _prepare_main_module() -> None:
     """Set up all that programs find and that does not depend on their request."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins

@@ -73,8 +73,8 @@ function told(error) {
   return {type: nameOf(error), message: String(message).slice(0, 65536),
           traceback: stack.slice(-65536), errno: number};
 }
-function report(word) {
-  const data = Buffer.from(JSON.stringify(word).replace(LOOSE, '\ufffd') + '\n');
+function report(outcome) {
+  const data = Buffer.from(JSON.stringify(outcome).replace(LOOSE, '\ufffd') + '\n');
   for (let at = 0; at < data.length;) at += fs.writeSync(RESULT_FD, data, at);
 }
 process.on('uncaughtExceptionMonitor', (error) => {

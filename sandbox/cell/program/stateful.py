@@ -1,6 +1,6 @@
 """An interpreter that keeps its state: one request after the other, and forks.
 
-Runs in the program's process, so all of it is the program's word.
+Runs in the program's process, so the program can forge all of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 
 from ..kernel import signals
-from ..kernel.descriptors import place, receive_fds
+from ..kernel.descriptors import move_fds, receive_fds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,27 +37,27 @@ def interruptible(function: Callable[[], Any]) -> Any:
 
 
 def receive_fork(request_fd: int) -> tuple[dict[str, Any], list[int]]:
-    """Read what to fork into: the wish, and stdin's four followers."""
+    """Read what to fork into: the request, and the branch's four descriptors."""
     sock = socket.socket(fileno=request_fd)
     try:
         data, fds = receive_fds(sock, 64 * 1024, 4)
     finally:
         sock.detach()
-    wish: dict[str, Any] = json.loads(data)
-    return wish, fds
+    request: dict[str, Any] = json.loads(data)
+    return request, fds
 
 
-def fork(wish: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
-    """Become two; return None in the old one and the branch's first word in the new.
+def fork(request: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
+    """Become two; return None in the old one, the branch's first line in the new.
 
     Args:
-        wish: `to`, the branch's folder, `from`, the folder to copy, and whether
+        request: `to`, the branch's folder, `from`, the folder to copy, and whether
             other threads may be lost.
         fds: The branch's stdout, stderr, result and request.
     """
-    word: dict[str, Any] = {"warnings": []}
+    announcement: dict[str, Any] = {"warnings": []}
     try:
-        refuse_threads(wish["allow_threads"], word)
+        refuse_threads(request["allow_threads"], announcement)
         here = fork_sibling()
     except (ImportError, OSError, ValueError) as error:
         os.write(fds[2], json.dumps({"error": str(error)}).encode() + b"\n")
@@ -67,17 +67,17 @@ def fork(wish: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
             os.close(fd)
         return None
     null = os.open(os.devnull, os.O_RDWR)
-    place([null, *fds], 3)
+    move_fds([null, *fds], 3)
     for fd in (null, *fds):
         if fd >= _FIRST_FILE:
             os.close(fd)
-    word["pid"], word["home"] = os.getpid(), wish["to"]
-    word["warnings"] += shared_files()
+    announcement["pid"], announcement["home"] = os.getpid(), request["to"]
+    announcement["warnings"] += shared_files()
     try:
-        move_to_copy(wish["from"], wish["to"], word)
+        move_to_copy(request["from"], request["to"], announcement)
     except OSError as error:
         return {"error": f"the work dir cannot be copied: {error}"}
-    return word
+    return announcement
 
 
 def fork_sibling() -> bool:
@@ -105,7 +105,7 @@ def fork_sibling() -> bool:
     return bool(pid)
 
 
-def refuse_threads(allowed: bool, word: dict[str, Any]) -> None:
+def refuse_threads(allowed: bool, announcement: dict[str, Any]) -> None:
     """Raise ValueError if Python threads live that a fork would lose."""
     threading = sys.modules.get("threading")
     if threading is None:
@@ -114,7 +114,7 @@ def refuse_threads(allowed: bool, word: dict[str, Any]) -> None:
     lost = [each.name for each in threading.enumerate() if each is not main]
     if lost and not allowed:
         raise ValueError(f"live threads would be lost: {', '.join(lost[:5])}")
-    word["warnings"] += [f"the thread {name} was lost" for name in lost]
+    announcement["warnings"] += [f"the thread {name} was lost" for name in lost]
 
 
 def shared_files() -> list[str]:
@@ -132,7 +132,7 @@ def shared_files() -> list[str]:
     return found
 
 
-def move_to_copy(source: str, target: str, word: dict[str, Any]) -> None:
+def move_to_copy(source: str, target: str, announcement: dict[str, Any]) -> None:
     """Copy the work dir and go to the same place in the copy."""
     here = os.getcwd()
     inside = os.path.relpath(here, source)
@@ -145,10 +145,14 @@ def move_to_copy(source: str, target: str, word: dict[str, Any]) -> None:
             copied += 1
             if copied > _MAX_COPIED:
                 raise OSError(f"more than {_MAX_COPIED} files")
-            _copy(os.path.join(folder, name), os.path.join(place_in, name), word)
+            _copy(
+                os.path.join(folder, name), os.path.join(place_in, name), announcement
+            )
     os.chdir(target if inside.startswith("..") else os.path.join(target, inside))
     if inside.startswith(".."):
-        word["warnings"].append(f"the current folder {here} is not in the work dir")
+        announcement["warnings"].append(
+            f"the current folder {here} is not in the work dir"
+        )
     sys.path[:] = [_moved(path, source, target) for path in sys.path]
 
 
@@ -161,7 +165,7 @@ def _is_link(folder: str, name: str) -> bool:
     return os.path.islink(os.path.join(folder, name))
 
 
-def _copy(source: str, target: str, word: dict[str, Any]) -> None:
+def _copy(source: str, target: str, announcement: dict[str, Any]) -> None:
     found = os.lstat(source)
     if stat.S_ISLNK(found.st_mode):
         if not os.path.lexists(target):
@@ -175,4 +179,4 @@ def _copy(source: str, target: str, word: dict[str, Any]) -> None:
         os.close(read_fd)
         os.close(write_fd)
     else:
-        word["warnings"].append(f"{source} is no file and was not copied")
+        announcement["warnings"].append(f"{source} is no file and was not copied")

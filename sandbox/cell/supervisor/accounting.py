@@ -23,7 +23,7 @@ _CONTAINER_FILES = {
 }
 
 
-class Accounts:
+class ResourceAccounting:
     """Counters of the cell: from its cgroup where there is one, else from /proc.
 
     Args:
@@ -43,7 +43,7 @@ class Accounts:
         self._oom_before = 0
         self._charged = 0.0
         self._samples: CpuSamples | None = None
-        self.rest()
+        self.mark_baseline()
 
     @staticmethod
     def _children_file() -> int | None:
@@ -85,12 +85,12 @@ class Accounts:
             cpus = len(os.sched_getaffinity(0))
             self._samples = CpuSamples(time.monotonic(), cpus)
 
-    def rest(self) -> None:
-        """Count what is yet to come to the next run."""
+    def mark_baseline(self) -> None:
+        """Start the counts of the next run here."""
         self._oom_before = self._read_oom()
 
     def oom_kills(self) -> int:
-        """Return how many processes the kernel killed for memory since `rest`."""
+        """Return how many processes the kernel killed for memory since the mark."""
         return self._read_oom() - self._oom_before
 
     def _counts_alone(self, request: dict[str, Any]) -> bool:
@@ -127,7 +127,7 @@ class Accounts:
             return "cpu_limit"
         return None
 
-    def patience(self) -> float:
+    def next_check_in(self) -> float:
         """Return after how many seconds to look again at what is watched."""
         if self._samples is None:
             return self.INTERVAL_SECONDS
@@ -227,7 +227,7 @@ def _children_of(parent: int) -> list[int]:
     return found
 
 
-class Meter:
+class ProcessMeter:
     """What a process that lives on has used; it is asked after each run.
 
     Args:
@@ -256,8 +256,8 @@ class Meter:
         return sum(map(int, fields[11:15])) / _TICKS, self._peak
 
     def _peak_bytes(self) -> int:
-        _, found, rest = _text_of(self._status).partition(b"VmHWM:")
-        return int(rest.split(None, 1)[0]) * 1024 if found else 0
+        _, found, mark_baseline = _text_of(self._status).partition(b"VmHWM:")
+        return int(mark_baseline.split(None, 1)[0]) * 1024 if found else 0
 
     def close(self) -> None:
         """Forget the process."""

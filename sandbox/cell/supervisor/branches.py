@@ -17,11 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .accounting import Accounts
+    from .accounting import ResourceAccounting
 
 
 _FORK_SECONDS = 30.0
-_MAX_WORD = 64 * 1024
+_MAX_REPLY_BYTES = 64 * 1024
 _MAX_WARNINGS = 100
 
 
@@ -61,16 +61,16 @@ class Branches:
             child.close()
 
     def fork(
-        self, wish: dict[str, Any], accounts: Accounts, taken: set[int]
+        self, request: dict[str, Any], accounting: ResourceAccounting, taken: set[int]
     ) -> dict[str, Any]:
         """Fork one branch into another; return what the host should know.
 
         Args:
-            wish: What the host asked for.
-            accounts: Lists the processes that there are.
+            request: What the host asked for.
+            accounting: Lists the processes that there are.
             taken: Those that are somebody's already.
         """
-        source = self._children.get(wish["branch"])
+        source = self._children.get(request["branch"])
         if source is None:
             return {
                 "error": "there is no state to fork: nothing has run, or it was lost"
@@ -79,7 +79,7 @@ class Branches:
         wanted = {
             "from": source.folder,
             "to": f"{BRANCHES}/{self._made}",
-            "allow_threads": wish["allow_threads"],
+            "allow_threads": request["allow_threads"],
         }
         child, pipes = open_pipes()
         try:
@@ -89,15 +89,15 @@ class Branches:
             return {"error": "the process to fork is gone"}
         finally:
             pipes.close()
-        word = _first_word(child.result)
-        free = set(accounts.children()) - taken
-        if "error" in word or word.get("pid") not in free:
+        reply = _read_reply(child.result)
+        free = set(accounting.children()) - taken
+        if "error" in reply or reply.get("pid") not in free:
             child.close()
-            return {"error": str(word.get("error", "the fork did not answer"))[:1000]}
-        child.pid, child.setup = word["pid"], source.setup
+            return {"error": str(reply.get("error", "the fork did not answer"))[:1000]}
+        child.pid, child.setup = reply["pid"], source.setup
         child.folder, child.cpu_seconds = wanted["to"], 0.0
-        self._children[wish["to"]] = child
-        return {"warnings": word["warnings"]}
+        self._children[request["to"]] = child
+        return {"warnings": reply["warnings"]}
 
 
 def open_pipes() -> tuple[Child, runner.Pipes]:
@@ -120,7 +120,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _ask(source: Child, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
-    if not source.outbox.flush(_FORK_SECONDS):
+    if not source.write_queue.flush(_FORK_SECONDS):
         raise TimeoutError
     os.write(source.request, FORK)
     fds = [pipes.stdout, pipes.stderr, pipes.result, pipes.request]
@@ -131,15 +131,15 @@ def _ask(source: Child, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
         sock.detach()
 
 
-def _first_word(result_fd: int) -> dict[str, Any]:
-    """Wait for what a new branch says first; the program's own word."""
+def _read_reply(result_fd: int) -> dict[str, Any]:
+    """Wait for the first line of a new branch, which the program could forge."""
     if not select.select([result_fd], [], [], _FORK_SECONDS)[0]:
         return {"error": "the fork took too long"}
     try:
-        word = strict_json(os.read(result_fd, _MAX_WORD))
-        if type(word.get("pid", 0)) is not int:
+        reply = strict_json(os.read(result_fd, _MAX_REPLY_BYTES))
+        if type(reply.get("pid", 0)) is not int:
             raise TypeError
-        warnings = [str(each)[:500] for each in word.get("warnings", [])]
-        return {**word, "warnings": warnings[:_MAX_WARNINGS]}
+        warnings = [str(each)[:500] for each in reply.get("warnings", [])]
+        return {**reply, "warnings": warnings[:_MAX_WARNINGS]}
     except (ValueError, TypeError, AttributeError, BlockingIOError):
         return {"error": "the fork failed"}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..wire.channel import Channel
-    from .write_queue import Outbox
+    from .write_queue import WriteQueue
 
 
 _DIGITS = 8
@@ -21,7 +21,7 @@ _READ_BYTES = 65536
 
 
 class CallRelay:
-    """Passes whole messages on, unread: what they say is the program's word.
+    """Passes whole messages on, unread: what they say is the program's claim.
 
     A message is its size and its number, of eight digits each, and a text. Calls past
     the limit of a run are refused here: they cost the cell's own share, and the host
@@ -29,7 +29,7 @@ class CallRelay:
 
     Args:
         fd: The socket that leads to the program, not blocking.
-        outbox: What is written to it.
+        write_queue: What is written to it.
         channel: Leads to the host.
         request: Says how many calls the run may make, and how many the host has at
             work at once. Only `CALLS_AHEAD` times as many are passed on before the
@@ -37,12 +37,16 @@ class CallRelay:
     """
 
     def __init__(
-        self, fd: int, outbox: Outbox, channel: Channel, request: dict[str, Any]
+        self,
+        fd: int,
+        write_queue: WriteQueue,
+        channel: Channel,
+        request: dict[str, Any],
     ) -> None:
         self._fd = fd
-        self._outbox = outbox
+        self._write_queue = write_queue
         self._channel = channel
-        self._most = CALLS_AHEAD * request["calls_at_once"]
+        self._max_open = CALLS_AHEAD * request["calls_at_once"]
         self._max_calls = self._left = request["max_calls"]
         self._open = 0
         self._ended = False
@@ -51,7 +55,11 @@ class CallRelay:
     @property
     def listens(self) -> bool:
         """Whether there is room for what the program says next."""
-        return not self._ended and self._open < self._most and not self._outbox.waits
+        return (
+            not self._ended
+            and self._open < self._max_open
+            and not self._write_queue.pending
+        )
 
     def take_in(self) -> None:
         """Read what the program sent."""
@@ -111,8 +119,8 @@ class CallRelay:
         self.pass_on()
 
     def _send(self, payload: bytes) -> None:
-        self._outbox.add(b"%s%08x%s" % (ANSWER, len(payload), payload))
-        self._outbox.push()
+        self._write_queue.add(b"%s%08x%s" % (ANSWER, len(payload), payload))
+        self._write_queue.push()
 
 
 def forget_calls(fd: int) -> None:

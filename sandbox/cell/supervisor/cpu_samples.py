@@ -98,7 +98,7 @@ def _at_work(task: str) -> float:
     if _text(f"{task}/stat").rpartition(")")[2][1:2] != "R":
         return 0.0
     ran, waited = (
-        [int(word) for word in _text(f"{task}/schedstat").split()] + [0] * 2
+        [int(field) for field in _text(f"{task}/schedstat").split()] + [0] * 2
     )[:2]
     return ran / (ran + waited) if ran + waited else 1.0
 

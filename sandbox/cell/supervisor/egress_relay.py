@@ -41,42 +41,42 @@ class _Stream:
 
     __slots__ = (
         "credit",
-        "forsaken",
+        "host_closed",
         "last_came",
         "last_sent",
         "mask",
         "number",
-        "outbox",
         "passed",
         "sock",
+        "unsent",
     )
 
     def __init__(self, number: int, sock: _socket.socket) -> None:
         self.number = number
         self.sock = sock
-        self.outbox = bytearray()
+        self.unsent = bytearray()
         self.credit = WINDOW_BYTES
         self.passed = 0
         self.last_sent = False
         self.last_came = False
-        self.forsaken = False
+        self.host_closed = False
         self.mask = 0
 
     def wanted(self) -> int:
         """Return the events to wait for."""
-        hears = not self.last_sent and (self.credit > 0 or self.forsaken)
+        hears = not self.last_sent and (self.credit > 0 or self.host_closed)
         return (select.EPOLLIN if hears else 0) | (
-            select.EPOLLOUT if self.outbox else 0
+            select.EPOLLOUT if self.unsent else 0
         )
 
     def push(self) -> None:
         """Give the program what waits for it. Raises OSError if it is gone."""
-        while self.outbox:
+        while self.unsent:
             try:
-                sent = self.sock.send(self.outbox)
+                sent = self.sock.send(self.unsent)
             except BlockingIOError:
                 return
-            del self.outbox[:sent]
+            del self.unsent[:sent]
             self.passed += sent
         if self.last_came:
             self.sock.shutdown(_socket.SHUT_WR)
@@ -175,7 +175,7 @@ class EgressRelay:
 
     def _take_in(self, stream: _Stream) -> None:
         """Pass on what a program sent. Raises OSError if it is gone."""
-        room = PIECE_BYTES if stream.forsaken else min(stream.credit, PIECE_BYTES)
+        room = PIECE_BYTES if stream.host_closed else min(stream.credit, PIECE_BYTES)
         if stream.last_sent or not room:
             return
         try:
@@ -183,7 +183,7 @@ class EgressRelay:
         except BlockingIOError:
             return
         stream.last_sent = not data
-        if stream.forsaken:
+        if stream.host_closed:
             return
         if data:
             stream.credit -= len(data)
@@ -191,20 +191,20 @@ class EgressRelay:
         else:
             self._channel.send(encode({"type": "net_end", "id": stream.number}))
 
-    def obey(self, frame: Frame) -> None:
+    def handle_frame(self, frame: Frame) -> None:
         """Take what the host says of a stream; of one that is gone nothing counts."""
         kind, stream = frame.header["type"], self._streams.get(frame.header["id"])
         if stream is None:
             return
         if kind == "net_data":
-            stream.outbox += frame.payload
+            stream.unsent += frame.payload
         elif kind == "net_credit":
             stream.credit += frame.header["bytes"]
         else:
             stream.last_came = True
             # What it still says finds no reader, but is heard: a closed door would
             # take from the program what it has not read yet.
-            stream.forsaken = kind == "net_close"
+            stream.host_closed = kind == "net_close"
         try:
             stream.push()
         except OSError:
@@ -214,7 +214,7 @@ class EgressRelay:
 
     def _settle(self, stream: _Stream) -> None:
         """Ask the host for more, wait for the right events, or end the stream."""
-        if stream.last_came and stream.last_sent and not stream.outbox:
+        if stream.last_came and stream.last_sent and not stream.unsent:
             self._drop(stream)
             return
         if stream.passed >= WINDOW_BYTES // 4 and not stream.last_came:
@@ -235,7 +235,7 @@ class EgressRelay:
 
     def _break(self, stream: _Stream) -> None:
         """The program left in the middle."""
-        if not stream.forsaken:
+        if not stream.host_closed:
             self._channel.send(encode({"type": "net_close", "id": stream.number}))
         self._drop(stream)
 

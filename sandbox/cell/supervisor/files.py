@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _ENTRIES_AT_ONCE = 100
 _MAX_EMPTIED_DEPTH = 10_000
 # The host waits for 60.
-_PATIENCE_SECONDS = 30.0
+_OPERATION_SECONDS = 30.0
 
 
 def serve(
@@ -107,7 +107,7 @@ def _list(
     header: dict[str, Any], _: bytes, folder: str
 ) -> tuple[dict[str, Any], bytes]:
     parts = steps_of(header["path"]) if header["path"] else []
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + _OPERATION_SECONDS
     tree = Tree(folder, parts, until, LeftOut(), lambda found: found.st_size)
     if not tree.whole:
         raise FileProblem(f"more than {MAX_LISTED} files", "too_many")
@@ -146,7 +146,7 @@ def _empty(fd: int) -> None:
     One folder is open at a time. The way back is checked, for the program may move
     folders meanwhile.
     """
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + _OPERATION_SECONDS
     above: list[tuple[int, int]] = []
     try:
         while True:
@@ -172,7 +172,7 @@ def _sweep(fd: int, until: float) -> str | None:
     with os.scandir(fd) as entries:
         for entry in entries:
             if time.monotonic() > until:
-                why = f"not removed in {_PATIENCE_SECONDS:g} seconds"
+                why = f"not removed in {_OPERATION_SECONDS:g} seconds"
                 raise FileProblem(why, "busy")
             try:
                 if entry.is_dir(follow_symlinks=False):

@@ -39,7 +39,7 @@ from ..wire.frames import (
     encode,
 )
 from . import artifacts, files
-from .accounting import Accounts
+from .accounting import ResourceAccounting
 from .branches import Branches, open_pipes
 from .run import Child, Run, drain
 
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
 _KILL_AGAIN_SECONDS = 0.01
 # After this a program that outruns its killing costs the whole cell its processes.
-_PATIENCE_SECONDS = 1.0
-# A cell that is not used at once has time to rehearse.
+_KILL_SECONDS = 1.0
+# A cell that is not used at once has time to warm up.
 _IDLE_SECONDS = 0.01
 # What a program that prints 1 writes to stdout, stderr and its result pipe.
-_REHEARSED = (b"1\n", b"", b'{"layers":[],"cpu":0.0}\n{"outcome":"ok"}\n')
+_DUMMY_OUTPUT = (b"1\n", b"", b'{"layers":[],"cpu":0.0}\n{"outcome":"ok"}\n')
 
 
-def _spoken(text: bytes) -> int:
+def _closed_pipe_with(text: bytes) -> int:
     """Return the read end of a pipe that somebody wrote to and closed."""
     read_fd, write_fd = os.pipe()
     os.write(write_fd, text)
@@ -134,7 +134,7 @@ class Supervisor:
         self._held: list[str] = []
         self._strays_end = False
         self._oom_score = cgroup.pop("oom_score", None) if cgroup else None
-        self._accounts = Accounts(cgroup)
+        self._accounting = ResourceAccounting(cgroup)
         self._egress: EgressRelay | None = None
         self._artifacts = artifacts.Seen()
 
@@ -167,7 +167,7 @@ class Supervisor:
         if self._child is None:
             self.prepare(hello["settings"])
         if not channel.has_more():
-            self._rehearse()
+            self._warm_up()
         ready = {
             "type": "ready",
             "protocol": PROTOCOL_VERSION,
@@ -175,9 +175,9 @@ class Supervisor:
         }
         channel.send(encode(ready, _compiled() if hello.get("code") else b""))
         while True:
-            self._obey(channel.receive())
+            self._handle_frame(channel.receive())
 
-    def _obey(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         """Do what a frame asks for; what came too late for its run is dropped."""
         kind = frame.header["type"]
         if kind == "run":
@@ -192,7 +192,7 @@ class Supervisor:
                 self._keep_a_child_ready()
         elif kind == "fork":
             taken = self._known()
-            answer = self._branches.fork(frame.header, self._accounts, taken)
+            answer = self._branches.fork(frame.header, self._accounting, taken)
             origin, branch = (
                 self._branches.folder(frame.header[end]) for end in ("branch", "to")
             )
@@ -226,7 +226,7 @@ class Supervisor:
         if self._child is None:
             self._fork()
             if not self._channel.has_more(_IDLE_SECONDS):
-                self._rehearse()
+                self._warm_up()
 
     def _protect(self) -> None:
         """Keep everything else in the cell away from this process."""
@@ -269,7 +269,7 @@ class Supervisor:
             os.pwrite(self._oom_score, own, 0)
         return pid
 
-    def _rehearse(self) -> None:
+    def _warm_up(self) -> None:
         """Make the memory that a run touches ours, here and in the child.
 
         Each fork shares this process's memory with a child again, so this comes
@@ -283,20 +283,22 @@ class Supervisor:
             # It could not be confined; its run will say why.
             return
         for _ in range(2):
-            self._run_nobody()
+            self._run_dummy()
         # Until the child is done, or the host cannot wait.
         select.select([child.result, self._channel.read_fd], [], [])
 
-    def _run_nobody(self) -> None:
+    def _run_dummy(self) -> None:
         header = {"type": "run", "wall_seconds": 0, "output_bytes": 2}
         [frame] = FrameDecoder().feed(encode(header, b"print(1)"))
         frame.header = {**RUN_DEFAULTS, **frame.header}
         null = os.open(os.devnull, os.O_RDWR)
         # A channel of its own: what the host says meanwhile is not for this run.
         quiet_r, quiet_w = os.pipe()
-        child = Child(0, os.dup(null), *(_spoken(text) for text in _REHEARSED))
+        child = Child(
+            0, os.dup(null), *(_closed_pipe_with(text) for text in _DUMMY_OUTPUT)
+        )
         channel = Channel(quiet_r, null)
-        run = Run(channel, child, frame.header, self._accounts, self._wake_r)
+        run = Run(channel, child, frame.header, self._accounting, self._wake_r)
         run.hand_over(frame)
         os.write(self._wake_w, b"!")
         run.watch()
@@ -316,7 +318,7 @@ class Supervisor:
         assert child is not None
         egress = self._egress_for(frame.header)
         run = Run(
-            self._channel, child, frame.header, self._accounts, self._wake_r, egress
+            self._channel, child, frame.header, self._accounting, self._wake_r, egress
         )
         run.hand_over(frame)
         try:
@@ -331,7 +333,7 @@ class Supervisor:
         self._kill_strays(self._known())
         if left_some:
             artifacts.send(folder, uid, self._channel, self._artifacts)
-        self._accounts.rest()
+        self._accounting.mark_baseline()
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
         """Return the way out of a run, and lead its program there, if it has one."""
@@ -341,10 +343,10 @@ class Supervisor:
             from . import egress_relay
 
             self._egress = egress_relay.EgressRelay(self._channel)
-        wish = request["network"]
-        self._egress.begin(wish["connections"])
-        if wish["told"]:
-            request["variables"] = self._egress.variables(wish["without_proxy"])
+        network = request["network"]
+        self._egress.begin(network["connections"])
+        if network["set_variables"]:
+            request["variables"] = self._egress.variables(network["without_proxy"])
         return self._egress
 
     def _known(self) -> set[int]:
@@ -358,7 +360,7 @@ class Supervisor:
         """Kill every process of the run and wait until no program is left."""
         known = self._known()
         alone = not known and not run.kept
-        give_up = time.monotonic() + _PATIENCE_SECONDS
+        give_up = time.monotonic() + _KILL_SECONDS
         while True:
             try:
                 if not self._owns_namespace:
@@ -386,7 +388,7 @@ class Supervisor:
 
     def _kill_once(self, living: set[int]) -> bool:
         """Kill whatever is not known; tell whether nothing of it is left."""
-        left = [pid for pid in self._accounts.children() if pid not in living]
+        left = [pid for pid in self._accounting.children() if pid not in living]
         for pid in left:
             if self._owns_namespace:
                 os.kill(pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ _FLUSH_BYTES = 32 * 1024
 _FLUSH_SECONDS = 0.02
 
 
-class Sink:
+class OutputBuffer:
     """Lets the first half of the cap through, then keeps the newest half.
 
     Args:
@@ -56,7 +56,7 @@ class Sink:
             self._tail_bytes -= excess
             self.dropped += excess
 
-    def patience(self) -> float:
+    def flush_due_in(self) -> float:
         """Return the seconds until what is pending should be sent."""
         if not self._pending:
             return 3600.0

@@ -29,7 +29,7 @@ class FileProblem(Exception):
 
     Args:
         message: What is wrong.
-        reason: The same in one word, for the host.
+        reason: The same as one identifier, for the host.
     """
 
     def __init__(self, message: str, reason: str) -> None:

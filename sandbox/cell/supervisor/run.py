@@ -1,4 +1,4 @@
-"""One run, as the supervisor sees it: hand-over, limits, output, verdict."""
+"""One run, as the supervisor sees it: hand-over, limits, output, report."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 
 from ..program import main as runner
 from ..program import values
-from ..wire.frames import RUN_DEFAULTS, VERDICT_DEFAULTS, encode, unusual
-from .accounting import Meter
+from ..wire.frames import REPORT_DEFAULTS, RUN_DEFAULTS, encode, omit_defaults
+from .accounting import ProcessMeter
 from .call_relay import CallRelay, forget_calls
-from .output_buffer import Sink
-from .write_queue import Outbox
+from .output_buffer import OutputBuffer
+from .write_queue import WriteQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
     from ..wire.channel import Channel
     from ..wire.frames import Frame
-    from .accounting import Accounts
+    from .accounting import ResourceAccounting
     from .egress_relay import EgressRelay
 
 
 _MAX_RESULT_BYTES = values.MAX_RESULT_BYTES + 256 * 1024
 _READ_BYTES = 65536
 # Most programs are over before it pays to listen to each of their writes.
-_DEAF_SECONDS = 0.002
+_UNPOLLED_SECONDS = 0.002
 # How long a program that keeps state may take to obey SIGINT.
 _INTERRUPT_SECONDS = 0.5
 # How often to look at a program whose output the host does not read.
 _UNREAD_SECONDS = 0.05
 # The wait status of a child that was already gone when its run began.
-_VANISHED = 70 << 8
+_EXIT_CHILD_GONE = 70 << 8
 
 
 class Child:
@@ -55,13 +55,13 @@ class Child:
         "cpu_seconds",
         "folder",
         "meter",
-        "outbox",
         "pid",
         "request",
         "result",
         "setup",
         "stderr",
         "stdout",
+        "write_queue",
     )
 
     def __init__(
@@ -72,11 +72,11 @@ class Child:
         self.stdout = stdout
         self.stderr = stderr
         self.result = result
-        self.outbox = Outbox(request)
+        self.write_queue = WriteQueue(request)
         self.setup: dict[str, Any] | None = None
         self.folder = ""
         # Of a process that lives on.
-        self.meter: Meter | None = None
+        self.meter: ProcessMeter | None = None
         # What it had used before this run; None: what its first line says.
         self.cpu_seconds: float | None = None
 
@@ -111,22 +111,22 @@ class Run:
         channel: Channel,
         child: Child,
         request: dict[str, Any],
-        accounts: Accounts,
+        accounting: ResourceAccounting,
         wake_fd: int,
         egress: EgressRelay | None = None,
     ) -> None:
         self._channel = channel
         self._child = child
         self._request = request
-        self._accounts = accounts
+        self._accounting = accounting
         self._wake_fd = wake_fd
         self._egress = egress
         self._live = bool(request["branch"])
         self._answered = False
         cap = request["output_bytes"]
-        self._sinks = {
-            child.stdout: Sink("stdout", cap, request["streamed"]),
-            child.stderr: Sink("stderr", cap, request["streamed"]),
+        self._buffers = {
+            child.stdout: OutputBuffer("stdout", cap, request["streamed"]),
+            child.stderr: OutputBuffer("stderr", cap, request["streamed"]),
         }
         self._pipes = (child.stdout, child.stderr, child.result)
         self._result = bytearray()
@@ -137,7 +137,7 @@ class Run:
         self._watched = False
         self._relay: CallRelay | None = None
         if request["tools"]:
-            self._relay = CallRelay(child.request, child.outbox, channel, request)
+            self._relay = CallRelay(child.request, child.write_queue, channel, request)
         self._started = time.monotonic()
         self._ended = self._started
         self._deadline = self._started
@@ -145,20 +145,20 @@ class Run:
     def hand_over(self, frame: Frame) -> None:
         """Give the child its program; a child that is already dead is noticed later."""
         request = self._request
-        self._accounts.begin(self._child.pid, request)
+        self._accounting.begin(self._child.pid, request)
         size = request["code_bytes"]
         if size is None:
             size = len(frame.payload)
         code, inputs = frame.payload[:size], frame.payload[size:]
         header = frame.text
         if request["variables"]:
-            header = json.dumps(unusual(request, RUN_DEFAULTS)).encode()
+            header = json.dumps(omit_defaults(request, RUN_DEFAULTS)).encode()
         child = self._child
         if self._relay is not None and self._live:
             forget_calls(child.request)
         # A program that was stopped may never read it.
-        child.outbox.add(runner.frame_request(header, inputs, code))
-        child.outbox.push()
+        child.write_queue.add(runner.frame_request(header, inputs, code))
+        child.write_queue.push()
         self._started = time.monotonic()
 
     def watch(self) -> None:
@@ -172,10 +172,10 @@ class Run:
         if self._egress is not None:
             poller.register(self._egress.fd, select.POLLIN)
         self._deadline = self._started + self._request["wall_seconds"]
-        self._await_first_word(poller)
+        self._await_first_event(poller)
         if self._goes_on:
             self._listen_on(poller)
-        self._child.outbox.forget()
+        self._child.write_queue.forget()
         if self._egress is not None:
             self._egress.close_streams()
         self._ended = time.monotonic()
@@ -185,14 +185,14 @@ class Run:
             poller.register(fd, select.POLLIN)
         self._channel.await_room = self._await_room
         while self._goes_on and self._reason is None:
-            self._listen(poller, self._patience())
+            self._listen(poller, self._poll_seconds())
             self._keep_limits()
         if self._live and self._goes_on:
             self._interrupt(poller)
         self._channel.await_room = None
 
-    def _await_first_word(self, poller: select.poll) -> None:
-        events = dict(poller.poll(_DEAF_SECONDS * 1000))
+    def _await_first_event(self, poller: select.poll) -> None:
+        events = dict(poller.poll(_UNPOLLED_SECONDS * 1000))
         if self._wake_fd in events:
             drain(self._wake_fd)
         if self._child.result in events:
@@ -220,10 +220,10 @@ class Run:
             else:
                 self._channel.read_more()
                 while (frame := self._channel.take()) is not None:
-                    self._obey(frame, poller)
+                    self._handle_frame(frame, poller)
 
     def _serve_request(self, poller: select.poll, events: int) -> None:
-        self._child.outbox.push()
+        self._child.write_queue.push()
         if self._relay is not None:
             if events & ~select.POLLOUT:
                 self._relay.take_in()
@@ -232,7 +232,7 @@ class Run:
 
     def _watch_request(self, poller: select.poll) -> None:
         """Listen for what the program's own socket can give or take now."""
-        events = select.POLLOUT if self._child.outbox.waits else 0
+        events = select.POLLOUT if self._child.write_queue.pending else 0
         if self._relay is not None and self._relay.listens:
             events |= select.POLLIN
         if events:
@@ -248,21 +248,21 @@ class Run:
         while self._goes_on and time.monotonic() < until:
             self._listen(poller, min(until - time.monotonic(), 0.05))
 
-    def _patience(self) -> float:
-        patience = self._deadline - time.monotonic()
-        if self._accounts.must_watch(self._request):
-            patience = min(patience, self._accounts.patience())
-        for sink in self._sinks.values():
-            patience = min(patience, sink.patience())
-        return max(patience, 0.0)
+    def _poll_seconds(self) -> float:
+        seconds = self._deadline - time.monotonic()
+        if self._accounting.must_watch(self._request):
+            seconds = min(seconds, self._accounting.next_check_in())
+        for buffer in self._buffers.values():
+            seconds = min(seconds, buffer.flush_due_in())
+        return max(seconds, 0.0)
 
     def _keep_limits(self) -> None:
         if self._status is not None or self._reason is not None:
             return
-        for sink in self._sinks.values():
-            if sink.patience() <= 0:
-                self._channel.send(*sink.live_frames())
-            if sink.dropped and self._request["stop_at_output_limit"]:
+        for buffer in self._buffers.values():
+            if buffer.flush_due_in() <= 0:
+                self._channel.send(*buffer.live_frames())
+            if buffer.dropped and self._request["stop_at_output_limit"]:
                 self._reason = self._reason or "output_limit"
         self._judge()
 
@@ -272,23 +272,23 @@ class Run:
             return
         if time.monotonic() >= self._deadline:
             self._reason = "timeout"
-        elif self._accounts.must_watch(self._request):
-            self._reason = self._accounts.exceeded(self._request)
+        elif self._accounting.must_watch(self._request):
+            self._reason = self._accounting.exceeded(self._request)
 
     def _await_room(self, write_fd: int) -> bool:
         """Wait for the host to read; False once the program is over, or must be."""
         self._judge()
         if not self._goes_on or self._reason is not None:
             return False
-        patience = min(self._deadline - time.monotonic(), _UNREAD_SECONDS)
-        select.select([self._wake_fd], [write_fd], [], max(patience, 0.0))
+        seconds = min(self._deadline - time.monotonic(), _UNREAD_SECONDS)
+        select.select([self._wake_fd], [write_fd], [], max(seconds, 0.0))
         drain(self._wake_fd)
         self.reap()
         if self._live:
             self._read(self._child.result)
         return True
 
-    def _obey(self, frame: Frame, poller: select.poll) -> None:
+    def _handle_frame(self, frame: Frame, poller: select.poll) -> None:
         if frame.header["type"] == "stop":
             self._reason = self._reason or "cancelled"
         elif frame.header["type"] == "extend":
@@ -298,7 +298,7 @@ class Run:
             self._relay.answer(frame.payload)
             self._watch_request(poller)
         elif frame.header["type"].startswith("net_") and self._egress is not None:
-            self._egress.obey(frame)
+            self._egress.handle_frame(frame)
 
     def _read(self, fd: int) -> bool:
         """Take what a pipe holds; False at its end."""
@@ -313,11 +313,11 @@ class Run:
 
     def _add(self, fd: int, data: bytes) -> None:
         if fd != self._child.result:
-            self._sinks[fd].add(data)
+            self._buffers[fd].add(data)
             return
         self._result += data[: _MAX_RESULT_BYTES - len(self._result)]
         if self._live and b"\n" in data:
-            self._answered = b"\n" in self._said()[1]
+            self._answered = b"\n" in self._split_result()[1]
 
     @property
     def kept(self) -> bool:
@@ -341,7 +341,7 @@ class Run:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 if self._status is None:
-                    self._status = _VANISHED
+                    self._status = _EXIT_CHILD_GONE
                 return True
             if pid == 0:
                 return False
@@ -357,10 +357,10 @@ class Run:
     def strays(self, living: set[int]) -> list[int]:
         """Return the children that belong neither to this run nor to `living`."""
         own = {self._child.pid} if self.kept else set()
-        return [pid for pid in self._accounts.children() if pid not in living | own]
+        return [pid for pid in self._accounting.children() if pid not in living | own]
 
-    def _said(self) -> tuple[dict[str, Any], bytes]:
-        """Split what came over the result pipe: our own word, and the program's."""
+    def _split_result(self) -> tuple[dict[str, Any], bytes]:
+        """Split the result pipe into our setup line and the program's report."""
         if self._child.setup is not None:
             return self._child.setup, bytes(self._result)
         setup, newline, report = bytes(self._result).partition(b"\n")
@@ -375,7 +375,7 @@ class Run:
         return {"error": "the program's process died before it was confined"}, report
 
     def finish(self, lost: str | None, artifacts: bool = False) -> None:
-        """Send what is left of the output, and the verdict.
+        """Send what is left of the output, and the report.
 
         Args:
             lost: Why the state that this run asked for was gone, if it was.
@@ -386,12 +386,12 @@ class Run:
             self._drain(fd)
         # A process that lives on has told of them in its first run.
         known = self._child.setup is not None
-        first, report = self._said()
+        first, program_report = self._split_result()
         if kept:
             # What a program wrote after its report belongs to nobody.
-            report = report[: report.find(b"\n") + 1]
+            program_report = program_report[: program_report.find(b"\n") + 1]
             if self._child.meter is None:
-                self._child.meter = Meter(self._child.pid)
+                self._child.meter = ProcessMeter(self._child.pid)
             self._cpu_seconds, self._peak_bytes = self._child.meter.read()
             self._child.setup = first
         else:
@@ -401,7 +401,7 @@ class Run:
             before = first.get("cpu", 0.0)
         self._child.cpu_seconds = self._cpu_seconds
         used = max(
-            self._cpu_seconds - before, self._accounts.cpu_seconds(self._request), 0.0
+            self._cpu_seconds - before, self._accounting.cpu_seconds(self._request), 0.0
         )
         header = {
             "type": "finished",
@@ -412,21 +412,22 @@ class Run:
             "wall_ms": (self._ended - self._started) * 1000,
             "cpu_ms": used * 1000,
             "peak_memory_bytes": self._peak_bytes,
-            "oom_kills": self._oom_kills(report),
+            "oom_kills": self._oom_kills(program_report),
             "layers": None if known else first.get("layers", []),
             "setup_error": first.get("error"),
             "artifacts": artifacts,
         }
         frames = [
-            frame for sink in self._sinks.values() for frame in sink.last_frames()
+            frame for buffer in self._buffers.values() for frame in buffer.last_frames()
         ]
-        self._channel.send(*frames, encode(unusual(header, VERDICT_DEFAULTS), report))
+        header = omit_defaults(header, REPORT_DEFAULTS)
+        self._channel.send(*frames, encode(header, program_report))
 
-    def _oom_kills(self, report: bytes) -> int:
+    def _oom_kills(self, program_report: bytes) -> int:
         # What lives on was not killed, and may say that it lacked memory.
-        if self.kept and b"MemoryError" not in report:
+        if self.kept and b"MemoryError" not in program_report:
             return 0
-        return self._accounts.oom_kills()
+        return self._accounting.oom_kills()
 
     def _drain(self, fd: int) -> None:
         # Every writer is dead, so this ends after at most one pipe's worth.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Deque
 
 
-class Outbox:
+class WriteQueue:
     """Messages for a descriptor, in order; only `flush` waits.
 
     Args:
@@ -61,6 +61,6 @@ class Outbox:
             self._messages.pop()
 
     @property
-    def waits(self) -> bool:
+    def pending(self) -> bool:
         """Whether something is left to be sent."""
         return bool(self._messages)

@@ -64,5 +64,5 @@ _REASONS = {
 
 
 def reason_of(error: OSError) -> str:
-    """Return why a system call on a file failed, in one word."""
+    """Return why a system call on a file failed, as one identifier."""
     return _REASONS.get(error.errno or 0, "failed")

@@ -39,7 +39,7 @@ MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
 named, and left out."""
 
 COLLECT_SECONDS = 5.0
-"""How long the cell looks for them, after the program's end and its verdict. When it is
+"""How long the cell looks for them, after the program's end and its report. When it is
 reached the others are named, and left out."""
 
 RUN_DEFAULTS: dict[str, Any] = {
@@ -60,10 +60,10 @@ RUN_DEFAULTS: dict[str, Any] = {
     "network": None,
     "variables": {},
 }
-"""What a request to run says unless it says otherwise; no size of the code: there is
-nothing after it."""
+"""Default header fields of a `run` request. With `code_bytes` None the payload is code
+only: no inputs follow it."""
 
-VERDICT_DEFAULTS: dict[str, Any] = {
+REPORT_DEFAULTS: dict[str, Any] = {
     "reason": None,
     "wait_status": None,
     "state": None,
@@ -73,8 +73,9 @@ VERDICT_DEFAULTS: dict[str, Any] = {
     "setup_error": None,
     "artifacts": False,
 }
-"""The same for a verdict; no layers: those that were told before hold. Where there are
-artifacts they follow it, and after them what was left out."""
+"""Default header fields of a `finished` frame, the supervisor's report of a run. With
+`layers` None the layers of an earlier report still hold. Where there are artifacts they
+follow the report, and after them the names of those that were left out."""
 
 # What is larger is not gathered piece by piece.
 _LARGE_BYTES = 128 * 1024
@@ -100,8 +101,8 @@ class Frame:
         self.payload = payload
 
 
-def unusual(header: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return what a header must say: all but what it would be taken to say."""
+def omit_defaults(header: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the header fields that differ from their defaults."""
     return {
         name: value
         for name, value in header.items()
@@ -115,25 +116,24 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
     Raises:
         FrameError: The header or the payload is larger than its cap.
     """
-    return encode_head(header, len(payload)) + payload
+    return frame_prefix(encode_header(header), len(payload)) + payload
 
 
-def encode_head(header: dict[str, Any], payload_bytes: int) -> bytes:
-    """Return what comes before the payload of a frame.
+def encode_header(header: dict[str, Any]) -> bytes:
+    """Return the JSON text of a header."""
+    return _encoder.encode(header).encode()
+
+
+def frame_prefix(text: bytes, payload_bytes: int) -> bytes:
+    """Return the bytes of a frame that come before its payload.
+
+    Args:
+        text: The header, by `encode_header`.
+        payload_bytes: The size of the payload that follows.
 
     Raises:
         FrameError: The header or the payload is larger than its cap.
     """
-    return head_of(text_of(header), payload_bytes)
-
-
-def text_of(header: dict[str, Any]) -> bytes:
-    """Return a header as it is written."""
-    return _encoder.encode(header).encode()
-
-
-def head_of(text: bytes, payload_bytes: int) -> bytes:
-    """Return the same of a header that has been written. Raises FrameError."""
     if len(text) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise FrameError(f"frame of {len(text)} + {payload_bytes} bytes is too large")
     return _LENGTHS.pack(len(text), payload_bytes) + text

@@ -17,7 +17,7 @@ import pytest
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.sandbox import ExecutionResult, Limits, SandboxManager
-from toolcell.sandbox.cell.supervisor.output_buffer import Sink
+from toolcell.sandbox.cell.supervisor.output_buffer import OutputBuffer
 from toolcell.sandbox.cell.wire.frames import (
     MAX_HEADER_BYTES,
     FrameDecoder,
@@ -346,17 +346,17 @@ def test_the_attach_stream_is_taken_apart() -> None:
 @pytest.mark.parametrize("step", [1, 7, 1000, 2500])
 def test_a_sink_keeps_head_and_tail_exactly(cap: int, step: int) -> None:
     data = bytes(n % 251 for n in range(2500))
-    sink = Sink("stdout", cap)
+    buffer = OutputBuffer("stdout", cap)
     for start in range(0, len(data), step):
-        sink.add(data[start : start + step])
+        buffer.add(data[start : start + step])
     decoder = FrameDecoder()
-    frames = [frame for raw in sink.last_frames() for frame in decoder.feed(raw)]
+    frames = [frame for raw in buffer.last_frames() for frame in decoder.feed(raw)]
 
     head, tail = frames[0].payload, frames[1].payload
     assert data.startswith(head)
     assert data.endswith(tail)
     assert len(head) + len(tail) == cap
-    assert frames[1].header["dropped"] == sink.dropped == len(data) - cap
+    assert frames[1].header["dropped"] == buffer.dropped == len(data) - cap
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ...support.cells.node_cells import node
 
 pytestmark = pytest.mark.anyio
 
-VERDICT: dict[str, Any] = {
+FINISHED: dict[str, Any] = {
     "wait_status": 0,
     "wall_ms": 1,
     "cpu_ms": 1,
@@ -33,11 +33,11 @@ def test_a_value_of_too_many_values_is_not_read(
     read: list[bytes] = []
     monkeypatch.setattr("toolcell.sandbox.client.run_report.strict_json", read.append)
     many = ",".join([value] * (2 * MAX_RESULT_VALUES // len(value) + 20))
-    word = f'{{"outcome":"ok","value":{{"json":[{many}]}}}}\n'
+    program_report = f'{{"outcome":"ok","value":{{"json":[{many}]}}}}\n'
     report = RunReport(cap=1)
-    report.finish(VERDICT, word.encode(), ())
+    report.finish(FINISHED, program_report.encode(), ())
 
-    assert (report.word, report.forged, read) == (None, True, [])
+    assert (report.program_report, report.forged, read) == (None, True, [])
 
 
 @pytest.mark.parametrize(
