@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -15,7 +14,6 @@ from toolcell.core import InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
-from .client.argument_checks import check_kinds
 from .client.backend import Backend
 from .client.cell import Cell
 from .client.event_stream import Pieces, stream_run
@@ -23,9 +21,9 @@ from .client.host_calls import HostCalls
 from .client.types import Language, OnOutput, Program
 from .client.workdir import WorkDir
 from .config.settings import Limits, Network, SandboxConfig
-from .network.look_ups import LookUps
+from .program_factory import ProgramFactory, not_open
 from .programs.function_program import call_program, returned
-from .programs.program import make_program, refused, with_arguments
+from .programs.program import RunRequest
 from .results.events import Event, Finished
 from .results.result import ExecutionResult
 from .scheduling.fair_queue import FairQueue
@@ -34,7 +32,7 @@ from .session import Session
 
 if TYPE_CHECKING:
     from .network.egress import OnConnection, Resolver
-    from .packages.resolver import Packages
+    from .packages.distributions import OnStep
 
 _STOP_SECONDS = 2.0
 
@@ -66,11 +64,10 @@ class SandboxManager(Detachable):
     ) -> None:
         self.config = config or SandboxConfig()
         self._resolver = resolver
-        self._look_ups = LookUps()
         self._stack = AsyncExitStack()
         self._backend: Backend | None = None
         self._pool: Pool | None = None
-        self._packages: Packages | None = None
+        self._factory: ProgramFactory | None = None
         self._active: set[Cell] = set()
         self._watches: set[anyio.CancelScope] = set()
         self._entered = False
@@ -114,6 +111,13 @@ class SandboxManager(Detachable):
         self._queue = FairQueue(self.config.max_concurrency, self.config.max_queue)
         self._pool = Pool(backend, self.config, tasks)
         self._pool.start()
+        self._factory = ProgramFactory(
+            self.config,
+            backend,
+            spawn=tasks.start_soon,
+            resolver=self._resolver,
+            open_build_session=open_build_session,
+        )
         if self.config.packages:
             try:
                 await self.install()
@@ -122,8 +126,8 @@ class SandboxManager(Detachable):
                 raise
 
     async def __aexit__(self, *_: object) -> None:
-        backend, pool = self._backend, self._pool
-        self._backend = self._pool = None
+        backend, pool, factory = self._backend, self._pool, self._factory
+        self._backend = self._pool = self._factory = None
         with anyio.CancelScope(shield=True):
             for watch in self._watches:
                 watch.cancel()
@@ -132,8 +136,8 @@ class SandboxManager(Detachable):
             await self._stop_active()
             if pool is not None:
                 await pool.close()
-            if self._packages is not None:
-                self._packages.close()
+            if factory is not None:
+                factory.close()
         # The task group waits for every cell that is still being destroyed.
         await self._stack.aclose()
         with anyio.CancelScope(shield=True):
@@ -205,17 +209,21 @@ class SandboxManager(Detachable):
             SandboxUnavailableError: There is no cell to be had.
             CellLostError: The cell went away during the run.
         """
-        program = self.program(
-            code, language, inputs, limits, final=True, secrets=secrets, calls=calls
+        request = RunRequest(
+            code=code,
+            language=language,
+            inputs=inputs,
+            limits=limits,
+            argv=argv,
+            stdin=stdin,
+            secrets=secrets,
+            calls=calls,
         )
-        program = with_arguments(program, argv, stdin)
-        rules = self.narrowed(network)
-        if rules.mode == "allow":
-            program = self.reaching_out(program, rules, on_connection, agent_id)
-        refusal = refused(program, self.config.code_policy)
+        program = self._program(request, network, on_connection, agent_id)
+        refusal = self._programs.refusal(program)
         if refusal is not None:
             return refusal
-        program = await self.equip(program, packages)
+        program = await self._programs.with_packages(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
             await WorkDir(cell).write_all(files)
             report = await cell.run(program, on_output)
@@ -225,7 +233,7 @@ class SandboxManager(Detachable):
         self,
         packages: Sequence[str] = (),
         *,
-        on_step: Callable[[str], None] | None = None,
+        on_step: OnStep | None = None,
     ) -> str:
         """Have packages ready before a run asks for them; return where cells see them.
 
@@ -238,55 +246,21 @@ class SandboxManager(Detachable):
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: uv is not installed, or there is no cell.
         """
-        backend = self._open_backend
-        if not packages and not self.config.packages:
-            return ""
-        if self._packages is None:
-            from .packages.resolver import Packages
+        return await self._programs.install(packages, on_step=on_step)
 
-            self._packages = Packages(self.config, backend)
-        return await self._packages.layer(packages, on_step)
-
-    async def equip(self, program: Program, packages: Sequence[str]) -> Program:
-        """Return a program that finds its packages. Raises as `install`."""
-        if not packages and not self.config.packages:
-            return program
-        return replace(program, packages=await self.install(packages))
-
-    def program(
+    def _program(
         self,
-        code: str,
-        language: Language,
-        inputs: Mapping[str, Any] | None,
-        limits: Limits | None,
-        *,
-        final: bool,
-        branch: str | None = None,
-        streamed: bool = False,
-        secrets: Mapping[str, SecretStr] | None = None,
-        calls: HostCalls | None = None,
+        request: RunRequest,
+        network: Network | None,
+        on_connection: OnConnection | None,
+        agent_id: str | None,
     ) -> Program:
-        """Check and pack a program for a cell."""
-        check_kinds(
-            inputs=(inputs, Mapping),
-            limits=(limits, Limits),
-            secrets=(secrets, Mapping),
-            calls=(calls, HostCalls),
-        )
-        own = self.config.limits
-        restricted = self._open_backend.traits.level == "process"
-        return make_program(
-            code,
-            language,
-            dict(inputs or {}),
-            own if limits is None else own.narrowed_by(limits),
-            restricted=restricted,
-            final=final,
-            branch=branch,
-            streamed=streamed,
-            secrets=secrets,
-            calls=calls,
-        )
+        programs = self._programs
+        program = programs.make(request, final=True)
+        rules = programs.narrowed_network(network)
+        if rules.mode == "none":
+            return program
+        return programs.with_egress(program, rules, on_connection, agent_id)
 
     async def stream(
         self,
@@ -310,64 +284,26 @@ class SandboxManager(Detachable):
 
         Arguments and errors are those of `run`.
         """
-        program = self.program(
-            code,
-            language,
-            inputs,
-            limits,
-            final=True,
-            streamed=True,
+        request = RunRequest(
+            code=code,
+            language=language,
+            inputs=inputs,
+            limits=limits,
             secrets=secrets,
+            streamed=True,
         )
         pieces = Pieces()
-        rules = self.narrowed(network)
-        if rules.mode == "allow":
-            told = pieces.add_connection
-            program = self.reaching_out(program, rules, told, agent_id)
-        refusal = refused(program, self.config.code_policy)
+        program = self._program(request, network, pieces.add_connection, agent_id)
+        refusal = self._programs.refusal(program)
         if refusal is not None:
             yield Finished(refusal)
             return
-        program = await self.equip(program, packages)
+        program = await self._programs.with_packages(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
             await WorkDir(cell).write_all(files)
             async with aclosing(stream_run(cell, program, pieces)) as events:
                 async for event in events:
                     yield event
-
-    def narrowed(self, network: Network | None) -> Network:
-        """Return the manager's network, or one within it.
-
-        Raises:
-            InvalidInputError: It reaches further.
-        """
-        own = self.config.network
-        if network is None:
-            return own
-        if not isinstance(network, Network):
-            raise InvalidInputError(
-                "network must be a Network", hint="use Network.allow([...])"
-            )
-        return own.narrowed_by(network)
-
-    def reaching_out(
-        self,
-        program: Program,
-        network: Network,
-        on_connection: OnConnection | None,
-        agent_id: str | None,
-    ) -> Program:
-        """Return the program with a way out of its cell."""
-        from .network.egress import Egress
-
-        egress = Egress(
-            network,
-            program.limits,
-            resolve=self._resolver or self._look_ups.of_run(agent_id),
-            spawn=self._tasks.start_soon,
-            on_connection=on_connection,
-        )
-        return replace(program, egress=egress)
 
     async def call(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -410,22 +346,25 @@ class SandboxManager(Detachable):
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: There is no cell to be had.
         """
-        rules = self.narrowed(network)
-        await self.install(packages)
+        programs = self._programs
+        rules = programs.narrowed_network(network)
+        await programs.install(packages)
         async with self._cell(self.config.limits, agent_id) as cell:
             session = Session(
-                self, cell, agent_id, packages=tuple(packages), network=rules
+                programs, cell, agent_id, packages=tuple(packages), network=rules
             )
             watch = anyio.CancelScope()
             self._watches.add(watch)
-            self._tasks.start_soon(self._mind, session, watch)
+            self._tasks.start_soon(self._close_when_idle, session, watch)
             try:
                 yield session
             finally:
                 self._watches.discard(watch)
                 watch.cancel()
 
-    async def _mind(self, session: Session, watch: anyio.CancelScope) -> None:
+    async def _close_when_idle(
+        self, session: Session, watch: anyio.CancelScope
+    ) -> None:
         """End a session that is not used, or open for too long."""
         with watch:
             await session.end_when_idle(
@@ -458,10 +397,14 @@ class SandboxManager(Detachable):
     @property
     def _open_backend(self) -> Backend:
         if self._backend is None:
-            raise SandboxUnavailableError(
-                "the manager is not open", hint="use it in `async with`"
-            )
+            raise not_open()
         return self._backend
+
+    @property
+    def _programs(self) -> ProgramFactory:
+        if self._factory is None:
+            raise not_open()
+        return self._factory
 
     @asynccontextmanager
     async def _cell(self, limits: Limits, agent_id: str | None) -> AsyncIterator[Cell]:
@@ -491,3 +434,10 @@ class SandboxManager(Detachable):
                 self._active.discard(cell)
         finally:
             queue.leave(entered)
+
+
+@asynccontextmanager
+async def open_build_session(config: SandboxConfig) -> AsyncIterator[Session]:
+    """Open a session of a sandbox of its own, to build a package in."""
+    async with SandboxManager(config) as sandbox, sandbox.session() as session:
+        yield session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from os import PathLike
@@ -23,13 +23,14 @@ from .client.host_calls import HostCalls
 from .client.types import Language, OnOutput, Program
 from .client.workdir import MAX_READ_BYTES, FileInfo, WorkDir
 from .config.settings import Limits, Network
-from .programs.program import refused
+from .program_factory import ProgramFactory
+from .programs.program import RunRequest
 from .results.events import Event, Finished
 from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
-    from .manager import SandboxManager
     from .network.egress import Egress, OnConnection
+    from .packages.distributions import OnStep
 
 MAX_BRANCHES = 16
 """Forks and checkpoints of one session that live at once. When it is reached the
@@ -41,10 +42,10 @@ _OPEN_ANOTHER = "open a new session"
 _LOST = (CellLostError, SandboxUnavailableError)
 
 
-class _Trunk:
+class _SharedCell:
     """What the branches of one session share: a cell, and whose turn it is.
 
-    `async with trunk as cell` waits until no branch is at work.
+    `async with shared as cell` waits until no branch is at work.
     """
 
     def __init__(self, cell: Cell, network: Network) -> None:
@@ -91,19 +92,19 @@ class Session:
 
     def __init__(
         self,
-        manager: SandboxManager,
+        programs: ProgramFactory,
         cell: Cell,
         agent_id: str | None,
         *,
         network: Network = Network.none,
-        trunk: _Trunk | None = None,
+        shared: _SharedCell | None = None,
         branch: str = _MAIN,
         warnings: tuple[str, ...] = (),
         packages: tuple[str, ...] = (),
     ) -> None:
-        self._manager = manager
-        self._trunk = trunk or _Trunk(cell, network)
-        self._is_fork = trunk is not None
+        self._programs = programs
+        self._shared = shared or _SharedCell(cell, network)
+        self._is_fork = shared is not None
         self._branch = branch
         self._packages = packages
         self._installing = anyio.Lock()
@@ -114,12 +115,12 @@ class Session:
     @property
     def limits(self) -> Limits:
         """The limits of its runs."""
-        return self._manager.config.limits
+        return self._programs.config.limits
 
     @property
     def alive(self) -> bool:
         """Whether the next run finds its cell; looked at while no run is on."""
-        return not self._trunk.over and self._trunk.cell.alive()
+        return not self._shared.over and self._shared.cell.alive()
 
     async def run(
         self,
@@ -158,14 +159,22 @@ class Session:
             InvalidInputError: The arguments cannot be used, or it is a closed fork.
             CellLostError: The cell went away; the session cannot be used again.
         """
-        program = self._program(code, fresh, language, inputs, limits, secrets, calls)
-        refusal = refused(program, self._manager.config.code_policy)
+        request = RunRequest(
+            code=code,
+            language=language,
+            inputs=inputs,
+            limits=limits,
+            secrets=secrets,
+            calls=calls,
+        )
+        program = self._program(request, fresh=fresh)
+        refusal = self._programs.refusal(program)
         if refusal is not None:
             return refusal
-        program = await self._manager.equip(program, self._packages)
-        async with self._trunk as cell:
-            program = self._on_its_line(program)
-            program = self._reaching_out(program, on_connection)
+        program = await self._programs.with_packages(program, self._packages)
+        async with self._shared as cell:
+            program = self._with_current_branch(program)
+            program = self._with_egress(program, on_connection)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
 
@@ -182,59 +191,41 @@ class Session:
 
         Arguments and errors are those of `run`; see `SandboxManager.stream`.
         """
-        program = self._program(code, fresh, language, inputs, limits, streamed=True)
-        refusal = refused(program, self._manager.config.code_policy)
+        request = RunRequest(
+            code=code, language=language, inputs=inputs, limits=limits, streamed=True
+        )
+        program = self._program(request, fresh=fresh)
+        refusal = self._programs.refusal(program)
         if refusal is not None:
             yield Finished(refusal)
             return
-        program = await self._manager.equip(program, self._packages)
+        program = await self._programs.with_packages(program, self._packages)
         pieces = Pieces()
-        async with self._trunk as cell:
-            program = self._on_its_line(program)
-            program = self._reaching_out(program, pieces.add_connection)
+        async with self._shared as cell:
+            program = self._with_current_branch(program)
+            program = self._with_egress(program, pieces.add_connection)
             async with aclosing(stream_run(cell, program, pieces)) as events:
                 async for event in events:
                     yield event
 
-    def _program(
-        self,
-        code: str,
-        fresh: bool,
-        language: Language,
-        inputs: Mapping[str, Any] | None,
-        limits: Limits | None,
-        secrets: Mapping[str, SecretStr] | None = None,
-        calls: HostCalls | None = None,
-        *,
-        streamed: bool = False,
-    ) -> Program:
-        if not fresh and self._trunk.cell.traits.level == "process":
+    def _program(self, request: RunRequest, *, fresh: bool) -> Program:
+        if not fresh and self._shared.cell.traits.level == "process":
             raise InvalidInputError(
                 "'process' isolation keeps no state", hint="use fresh=True"
             )
-        branch = None if fresh or language != "python" else self._branch
-        return self._manager.program(
-            code,
-            language,
-            inputs,
-            limits,
-            final=False,
-            secrets=secrets,
-            branch=branch,
-            streamed=streamed,
-            calls=calls,
-        )
+        branch = None if fresh or request.language != "python" else self._branch
+        return self._programs.make(request, final=False, branch=branch)
 
     @property
-    def _line(self) -> str:
+    def _own_branch(self) -> str:
         """The branch that is its own, as long as its turn lasts."""
-        if self._branch not in self._trunk.branches:
+        if self._branch not in self._shared.branches:
             raise InvalidInputError("this fork was closed", hint="make a new one")
         return self._branch
 
-    def _on_its_line(self, program: Program) -> Program:
+    def _with_current_branch(self, program: Program) -> Program:
         """Return the program for where a rollback may have led while it waited."""
-        line = self._line
+        line = self._own_branch
         if program.branch in (None, line):
             return program
         return replace(program, branch=line)
@@ -243,7 +234,7 @@ class Session:
         self,
         packages: Sequence[str],
         *,
-        on_step: Callable[[str], None] | None = None,
+        on_step: OnStep | None = None,
     ) -> None:
         """Let programs import more packages, from the next run on.
 
@@ -264,28 +255,28 @@ class Session:
             )
         async with self._installing:
             wanted = (*self._packages, *packages)
-            await self._manager.install(wanted, on_step=on_step)
+            await self._programs.install(wanted, on_step=on_step)
             self._packages = wanted
 
-    def _reaching_out(
+    def _with_egress(
         self, program: Program, on_connection: OnConnection | None
     ) -> Program:
         """Return the program with its way out, if the session has one now."""
-        trunk = self._trunk
-        if trunk.network.mode == "none" and not trunk.was_out:
+        shared = self._shared
+        if shared.network.mode == "none" and not shared.was_out:
             return program
-        # What has learnt of the proxy and is kept hears a refusal from it later.
-        trunk.was_out = True
-        program = self._manager.reaching_out(
-            program, trunk.network, on_connection, self.agent_id
+        # A kept interpreter may remember the proxy, so it stays and refuses.
+        shared.was_out = True
+        program = self._programs.with_egress(
+            program, shared.network, on_connection, self.agent_id
         )
-        trunk.egress = program.egress
+        shared.egress = program.egress
         return program
 
     @property
     def network(self) -> Network:
         """Whom its runs may reach now."""
-        return self._trunk.network
+        return self._shared.network
 
     async def set_network(self, network: Network) -> None:
         """Change whom this session, and its forks, may reach; also beyond the config.
@@ -306,18 +297,18 @@ class Session:
             raise InvalidInputError(
                 "network must be a Network", hint="use Network.allow([...])"
             )
-        trunk = self._trunk
-        check_network(network, trunk.cell.traits.level)
-        trunk.network = network
-        if trunk.egress is not None:
-            await trunk.egress.set_network(network)
+        shared = self._shared
+        check_network(network, shared.cell.traits.level)
+        shared.network = network
+        if shared.egress is not None:
+            await shared.egress.set_network(network)
 
     async def interrupt(self) -> None:
         """Interrupt the run of this session, if there is one, as Ctrl-C does.
 
         It ends as `cancelled`; `result.state` says whether its variables are kept.
         """
-        await self._trunk.cell.stop()
+        await self._shared.cell.stop()
 
     async def fork(self, *, allow_threads: bool = False) -> Session:
         """Return a second session with the same variables and its own work dir.
@@ -336,42 +327,44 @@ class Session:
                 are 16 forks and checkpoints already.
             CellLostError: The cell went away.
         """
-        async with self._trunk as cell:
-            name, warnings = await self._grow(cell, self._line, allow_threads)
+        async with self._shared as cell:
+            name, warnings = await self._fork_branch(
+                cell, self._own_branch, allow_threads
+            )
         return Session(
-            self._manager,
-            self._trunk.cell,
+            self._programs,
+            self._shared.cell,
             self.agent_id,
-            trunk=self._trunk,
+            shared=self._shared,
             branch=name,
             warnings=warnings,
             packages=self._packages,
         )
 
-    async def _grow(
+    async def _fork_branch(
         self, cell: Cell, branch: str, allow_threads: bool
     ) -> tuple[str, tuple[str, ...]]:
-        trunk = self._trunk
-        if len(trunk.branches) > MAX_BRANCHES:
+        shared = self._shared
+        if len(shared.branches) > MAX_BRANCHES:
             raise InvalidInputError(
                 f"{MAX_BRANCHES} forks and checkpoints live already", hint="close one"
             )
-        trunk.made += 1
-        name = f"{_MAIN}-{trunk.made}"
-        wish = {"branch": branch, "to": name, "allow_threads": allow_threads}
-        answer, _ = await cell.ask({"type": "fork", **wish})
+        shared.made += 1
+        name = f"{_MAIN}-{shared.made}"
+        request = {"branch": branch, "to": name, "allow_threads": allow_threads}
+        answer, _ = await cell.ask({"type": "fork", **request})
         if "error" in answer:
             raise InvalidInputError(
                 f"cannot fork: {str(answer['error'])[:1000]}",
                 hint="run a program in it first, and let its threads end",
             )
-        trunk.branches.add(name)
+        shared.branches.add(name)
         return name, tuple(str(each) for each in answer.get("warnings", ()))
 
-    async def _cut(self, cell: Cell, branch: str) -> None:
-        if branch in self._trunk.branches:
+    async def _drop_branch(self, cell: Cell, branch: str) -> None:
+        if branch in self._shared.branches:
             await cell.tell({"type": "drop", "branch": branch})
-            self._trunk.branches.remove(branch)
+            self._shared.branches.remove(branch)
 
     async def checkpoint(self) -> str:
         """Keep the variables and files of now; return the id for `rollback`.
@@ -380,8 +373,10 @@ class Session:
             InvalidInputError: As `fork`.
             CellLostError: The cell went away.
         """
-        async with self._trunk as cell:
-            name, _ = await self._grow(cell, self._line, allow_threads=False)
+        async with self._shared as cell:
+            name, _ = await self._fork_branch(
+                cell, self._own_branch, allow_threads=False
+            )
         return name
 
     async def rollback(self, checkpoint: str) -> None:
@@ -391,55 +386,55 @@ class Session:
             InvalidInputError: There is no such checkpoint.
             CellLostError: The cell went away.
         """
-        async with self._trunk as cell:
-            line = self._line
-            if checkpoint not in self._trunk.branches or checkpoint == line:
+        async with self._shared as cell:
+            line = self._own_branch
+            if checkpoint not in self._shared.branches or checkpoint == line:
                 raise InvalidInputError(
                     f"there is no checkpoint {checkpoint!r}",
                     hint="use one that `checkpoint()` of this session returned",
                 )
-            name, _ = await self._grow(cell, checkpoint, allow_threads=False)
-            await self._cut(cell, line)
+            name, _ = await self._fork_branch(cell, checkpoint, allow_threads=False)
+            await self._drop_branch(cell, line)
             self._branch = name
 
     async def drop(self, checkpoint: str) -> None:
         """Forget a checkpoint. Raises CellLostError."""
-        async with self._trunk as cell:
+        async with self._shared as cell:
             if checkpoint != self._branch:
-                await self._cut(cell, checkpoint)
+                await self._drop_branch(cell, checkpoint)
 
     async def aclose(self) -> None:
         """End a fork; the session that it came from goes on."""
-        if self._is_fork and not self._trunk.over:
-            async with self._trunk as cell:
-                await self._cut(cell, self._branch)
+        if self._is_fork and not self._shared.over:
+            async with self._shared as cell:
+                await self._drop_branch(cell, self._branch)
 
     async def write_file(self, path: str | PathLike[str], data: bytes | str) -> None:
         """Write a file of the work dir, with its folders; as `WorkDir.write`."""
-        async with self._trunk as cell:
-            await WorkDir(cell, self._line).write(path, data)
+        async with self._shared as cell:
+            await WorkDir(cell, self._own_branch).write(path, data)
 
     async def read_file(
         self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES
     ) -> bytes:
         """Return the bytes of a file of the work dir; as `WorkDir.read`."""
-        async with self._trunk as cell:
-            return await WorkDir(cell, self._line).read(path, max_bytes)
+        async with self._shared as cell:
+            return await WorkDir(cell, self._own_branch).read(path, max_bytes)
 
     async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder of the work dir; as `WorkDir.list`."""
-        async with self._trunk as cell:
-            return await WorkDir(cell, self._line).list(path)
+        async with self._shared as cell:
+            return await WorkDir(cell, self._own_branch).list(path)
 
     async def remove(self, path: str | PathLike[str]) -> None:
         """Remove a file or a folder of the work dir; as `WorkDir.remove`."""
-        async with self._trunk as cell:
-            await WorkDir(cell, self._line).remove(path)
+        async with self._shared as cell:
+            await WorkDir(cell, self._own_branch).remove(path)
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's files into the work dir; as `WorkDir.upload`."""
-        async with self._trunk as cell:
-            return await WorkDir(cell, self._line).upload(source, path)
+        async with self._shared as cell:
+            return await WorkDir(cell, self._own_branch).upload(source, path)
 
     async def download(
         self,
@@ -449,25 +444,25 @@ class Session:
         max_bytes: int = MAX_DOWNLOAD_BYTES,
     ) -> int:
         """Write the work dir's files into a new folder; as `WorkDir.download`."""
-        async with self._trunk as cell:
-            files = WorkDir(cell, self._line)
+        async with self._shared as cell:
+            files = WorkDir(cell, self._own_branch)
             return await files.download(target, path, max_bytes=max_bytes)
 
     async def end_when_idle(self, idle: float, lifetime: float) -> None:
         """End the session after `idle` seconds without a run, or `lifetime` in all."""
-        trunk = self._trunk
-        born = trunk.used
+        shared = self._shared
+        born = shared.used
         while True:
-            until = min(trunk.used + idle, born + lifetime)
+            until = min(shared.used + idle, born + lifetime)
             left = until - time.monotonic()
             if left > 0:
                 await anyio.sleep(left)
                 continue
-            if trunk.turn.value == 0 and until < born + lifetime:
+            if shared.turn.value == 0 and until < born + lifetime:
                 await anyio.sleep(idle)
                 continue
             why = "idle" if until < born + lifetime else "open"
             seconds = idle if why == "idle" else lifetime
-            trunk.over = f"the session was {why} for {seconds:g} seconds and was ended"
-            await trunk.cell.kill()
+            shared.over = f"the session was {why} for {seconds:g} seconds and was ended"
+            await shared.cell.kill()
             return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ from ..config.settings import PackageRules, SandboxConfig
 
 if TYPE_CHECKING:
     import docker
+
+    from ..packages.resolver import Packages
 
 LABEL = "dev.toolcell.image"
 """On every image that `build_image` made: its name."""
@@ -125,7 +127,6 @@ async def _pack(
         archive.add(folder / "Dockerfile", "Dockerfile")
         if not (folder / _REQUIREMENTS).exists():
             return
-        from ..manager import SandboxManager
         from ..packages.layer_store import LayerStore
 
         lines = (folder / _REQUIREMENTS).read_text().splitlines()
@@ -140,10 +141,29 @@ async def _pack(
             if on_step is not None:
                 on_step(0, 1, line)
 
-        async with SandboxManager(config) as manager:
-            place = await manager.install(wanted, on_step=tell)
-            layer = LayerStore().layers / Path(place).name
+        async with _packages(config) as packages:
+            shown_at = await packages.layer(wanted, tell)
+            layer = LayerStore().layers / Path(shown_at).name
             archive.add(layer, "packages", filter=_as_root)
+
+
+@asynccontextmanager
+async def _packages(config: SandboxConfig) -> AsyncIterator[Packages]:
+    """Open a backend for long enough to install packages for its cells."""
+    from ..backends.selection import check_strength, open_backend
+    from ..packages.resolver import Packages
+
+    backend, _ = await open_backend(config)
+    try:
+        check_strength(config, backend.traits)
+        packages = Packages(config, backend)
+        try:
+            yield packages
+        finally:
+            packages.close()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await backend.close()
 
 
 def _public_base(dockerfile: Path) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolcell.core import PackageError
+
+from ..config.settings import SandboxConfig
+from ..results.result import ExecutionResult
 
 OnStep = Callable[[str], None]
 
@@ -61,6 +65,30 @@ class Built(NamedTuple):
     wheel: Path
     needs: tuple[str, ...]
     extras: tuple[str, ...]
+
+
+class BuildSession(Protocol):
+    """The session in which one package is built; a `Session` is one."""
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        """Write a file of the work dir."""
+
+    async def read_file(self, path: str, max_bytes: int) -> bytes:
+        """Return the bytes of a file of the work dir."""
+
+    async def install(
+        self, packages: Sequence[str], *, on_step: OnStep | None = None
+    ) -> None:
+        """Let the steps of the build that follow import packages."""
+
+    async def run(
+        self, code: str, *, fresh: bool, inputs: Mapping[str, Any] | None
+    ) -> ExecutionResult:
+        """Run one step of the build."""
+
+
+OpenBuildSession = Callable[[SandboxConfig], AbstractAsyncContextManager[BuildSession]]
+"""Opens a sandbox with a configuration, and a session in it."""
 
 
 def canonical(requirement: str) -> str:

@@ -23,7 +23,13 @@ from toolcell.core import InvalidInputError, PackageError
 from ..client.backend import Backend
 from ..config.settings import Requirement, SandboxConfig
 from . import target_interpreter
-from .distributions import Built, OnStep, built_file, canonical
+from .distributions import (
+    Built,
+    OnStep,
+    OpenBuildSession,
+    built_file,
+    canonical,
+)
 from .layer_store import TARGET, LayerStore, remove_tree, wants_packages
 from .source_builder import SourceBuilder
 from .target_interpreter import Interpreter
@@ -38,11 +44,19 @@ class Packages:
     Args:
         config: Its `packages` and `package_rules`.
         backend: Makes its cells.
+        open_build_session: Opens a session in which a package is built; None if
+            `package_rules.build` is empty.
     """
 
-    def __init__(self, config: SandboxConfig, backend: Backend) -> None:
+    def __init__(
+        self,
+        config: SandboxConfig,
+        backend: Backend,
+        open_build_session: OpenBuildSession | None = None,
+    ) -> None:
         self._config = config
         self._backend = backend
+        self._open_build_session = open_build_session
         self._rules = config.package_rules
         self._always = _sorted(config.packages)
         self._store = LayerStore(self._rules.folder) if wants_packages(config) else None
@@ -161,8 +175,14 @@ class Packages:
             if not sources:
                 break
             assert self._store is not None
+            assert self._open_build_session is not None
             builder = SourceBuilder(
-                self._config, self._backend.traits, self._store, target, on_step
+                self._config,
+                self._backend.traits,
+                self._store,
+                target,
+                self._open_build_session,
+                on_step,
             )
             for source in sources:
                 made = built[source.name] = await builder.build(source)

@@ -23,7 +23,14 @@ from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableErr
 
 from ..client.types import CellTraits
 from ..config.settings import Limits, Network, SandboxConfig
-from .distributions import Built, OnStep, Source, canonical
+from .distributions import (
+    BuildSession,
+    Built,
+    OnStep,
+    OpenBuildSession,
+    Source,
+    canonical,
+)
 from .layer_store import remove_tree
 from .wheel_metadata import WheelError, read_metadata
 
@@ -31,7 +38,6 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
     from ..results.result import ExecutionResult
-    from ..session import Session
     from .layer_store import LayerStore
     from .target_interpreter import Interpreter
 
@@ -97,6 +103,7 @@ class SourceBuilder:
         traits: Of its cells; those that build are made in the same way.
         store: Where wheels are kept.
         target: The interpreter of the cells.
+        open_session: Opens the session in which a source is built.
         on_step: Called when a build begins and ends.
     """
 
@@ -106,6 +113,7 @@ class SourceBuilder:
         traits: CellTraits,
         store: LayerStore,
         target: Interpreter,
+        open_session: OpenBuildSession,
         on_step: OnStep | None,
     ) -> None:
         rules = config.package_rules
@@ -127,6 +135,7 @@ class SourceBuilder:
         self._max_bytes = min(rules.layer_mb << 20, _MAX_BYTES)
         self._store = store
         self._target = target
+        self._open_session = open_session
         self._tell = on_step or (lambda line: None)
 
     async def build(self, source: Source) -> Built:
@@ -185,12 +194,7 @@ class SourceBuilder:
 
     async def _build(self, source: Source, data: bytes) -> tuple[str, bytes]:
         """Return the name and the bytes of a wheel. Raises as `build`."""
-        from ..manager import SandboxManager
-
-        async with (
-            SandboxManager(self._config) as sandbox,
-            sandbox.session() as session,
-        ):
+        async with self._open_session(self._config) as session:
             await session.write_file("archive", data)
             system = _build_system(await _value(session, source, _UNPACK))
             inputs = {"backend": system.backend, "paths": system.paths}
@@ -209,7 +213,10 @@ class SourceBuilder:
 
 
 async def _value(
-    session: Session, source: Source, code: str, inputs: dict[str, Any] | None = None
+    session: BuildSession,
+    source: Source,
+    code: str,
+    inputs: dict[str, Any] | None = None,
 ) -> Any:
     """Run one step of a build. Raises PackageError if it fails."""
     result = await session.run(code, fresh=True, inputs=inputs or {})

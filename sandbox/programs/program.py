@@ -1,4 +1,4 @@
-"""Checks what a caller wants to run and packs it for a cell."""
+"""Checks a request to run a program and packs it for a cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from pydantic import SecretStr
@@ -30,6 +30,27 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MAX_SECRET_BYTES = 65_536
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One program and its options, as a caller of `run` or `stream` gave them.
+
+    Nothing of it is checked yet; `make_program` does that.
+    """
+
+    code: str
+    language: Language = "python"
+    inputs: Mapping[str, Any] | None = field(default=None, repr=False)
+    limits: Limits | None = None
+    """Narrower limits for this run; None takes the manager's."""
+
+    argv: Sequence[str] = ()
+    stdin: bytes | None = field(default=None, repr=False)
+    secrets: Mapping[str, SecretStr] | None = None
+    calls: HostCalls | None = None
+    streamed: bool = False
+    """True if output is passed on as it comes, and not kept for the result."""
+
+
 def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | None:
     """Return the `refused` result of a program that the code policy stops."""
     reasons = program.refused
@@ -41,52 +62,35 @@ def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | No
 
 
 def make_program(
-    code: str,
-    language: Language,
-    inputs: dict[str, Any],
+    request: RunRequest,
     limits: Limits,
     *,
     restricted: bool,
     final: bool,
     branch: str | None = None,
-    streamed: bool = False,
-    secrets: Mapping[str, SecretStr] | None = None,
-    calls: HostCalls | None = None,
 ) -> Program:
-    """Return a program that a cell can run.
+    """Check a request and return a program that a cell can run.
+
+    Args:
+        request: The program and its options.
+        limits: The limits that hold for the run.
+        restricted: True compiles it for `process` isolation.
+        final: True if its cell runs no other program afterwards.
+        branch: The interpreter that runs it and keeps its state; None is a new one.
 
     Raises:
         InvalidInputError: The code is no text, too large, in an unknown language,
-            an input has no usable name or is not JSON, or a secret cannot be an
-            environment variable.
+            an input has no usable name or is not JSON, a secret cannot be an
+            environment variable, or an option is of another type.
     """
-    if language not in _LANGUAGES:
-        raise InvalidInputError(
-            f"unknown language {language!r}", hint="use 'python', 'bash' or 'node'"
-        )
-    if not streamed and limits.output_bytes > MAX_KEPT_BYTES:
-        raise InvalidInputError(
-            f"output_bytes is {limits.output_bytes}; {MAX_KEPT_BYTES} can be kept",
-            hint="use stream() for more",
-        )
+    _check_options(request, limits)
+    code, language = request.code, request.language
     source = _encode(code, limits)
-    values = _encode_inputs(inputs, language, limits)
-    if secrets:
-        variables = _variables(secrets, inputs if language == "bash" else {})
-        values = json.dumps({**inputs, SECRETS: variables}).encode()
+    values = _pack_values(request, limits)
     refused: tuple[str, ...] = ()
     data = source
     if restricted:
-        if secrets:
-            raise InvalidInputError(
-                "'process' isolation has no environment variables for secrets",
-                hint="use a stronger backend, or pass no secrets",
-            )
-        if language != "python":
-            raise InvalidInputError(
-                "'process' isolation runs Python only",
-                hint="use a stronger backend for other languages",
-            )
+        _check_restricted(request)
         compiled = compile_restricted(code)
         data, refused = compiled.code, compiled.reasons
     return Program(
@@ -99,32 +103,60 @@ def make_program(
         refused=refused,
         final=final,
         branch=branch,
-        streamed=streamed,
-        calls=calls,
+        streamed=request.streamed,
+        calls=request.calls,
     )
 
 
-def with_arguments(
-    program: Program, argv: Sequence[str], stdin: bytes | None
-) -> Program:
-    """Return a program with arguments and a standard input.
+def _check_options(request: RunRequest, limits: Limits) -> None:
+    check_kinds(
+        inputs=(request.inputs, Mapping),
+        secrets=(request.secrets, Mapping),
+        calls=(request.calls, HostCalls),
+        stdin=(request.stdin, bytes),
+    )
+    if request.language not in _LANGUAGES:
+        raise InvalidInputError(
+            f"unknown language {request.language!r}",
+            hint="use 'python', 'bash' or 'node'",
+        )
+    if not request.streamed and limits.output_bytes > MAX_KEPT_BYTES:
+        raise InvalidInputError(
+            f"output_bytes is {limits.output_bytes}; {MAX_KEPT_BYTES} can be kept",
+            hint="use stream() for more",
+        )
 
-    Raises:
-        InvalidInputError: They are of other kinds, or larger than `code_bytes`.
-    """
-    if not argv and stdin is None:
-        return program
-    check_kinds(stdin=(stdin, bytes))
-    values = json.loads(program.inputs or b"{}")
-    if argv:
-        values[ARGV] = _words(argv, program.limits.code_bytes)
-    if stdin is not None:
-        _fits("the standard input", len(stdin), program.limits.code_bytes)
-        values[STDIN] = base64.b64encode(stdin).decode()
-    return replace(program, inputs=json.dumps(values).encode())
+
+def _check_restricted(request: RunRequest) -> None:
+    if request.secrets:
+        raise InvalidInputError(
+            "'process' isolation has no environment variables for secrets",
+            hint="use a stronger backend, or pass no secrets",
+        )
+    if request.language != "python":
+        raise InvalidInputError(
+            "'process' isolation runs Python only",
+            hint="use a stronger backend for other languages",
+        )
 
 
-def _words(argv: Sequence[str], most: int) -> list[str]:
+def _pack_values(request: RunRequest, limits: Limits) -> bytes:
+    """Return inputs, secrets, arguments and standard input as JSON bytes."""
+    inputs = dict(request.inputs or {})
+    packed = _encode_inputs(inputs, request.language, limits)
+    extra: dict[str, Any] = {}
+    if request.secrets:
+        taken = inputs if request.language == "bash" else {}
+        extra[SECRETS] = _variables(request.secrets, taken)
+    if request.argv:
+        extra[ARGV] = _checked_arguments(request.argv, limits.code_bytes)
+    if request.stdin is not None:
+        _fits("the standard input", len(request.stdin), limits.code_bytes)
+        extra[STDIN] = base64.b64encode(request.stdin).decode()
+    return json.dumps({**inputs, **extra}).encode() if extra else packed
+
+
+def _checked_arguments(argv: Sequence[str], max_bytes: int) -> list[str]:
     words = list(argv)
     if isinstance(argv, str) or not all(isinstance(each, str) for each in words):
         raise InvalidInputError(
@@ -141,14 +173,14 @@ def _words(argv: Sequence[str], most: int) -> list[str]:
         raise InvalidInputError(
             "arguments must not hold a NUL character", hint="pass such data as a file"
         )
-    _fits("the arguments", size, most)
+    _fits("the arguments", size, max_bytes)
     return words
 
 
-def _fits(what: str, size: int, most: int) -> None:
-    if size > most:
+def _fits(what: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
         raise InvalidInputError(
-            f"{what}: {size} bytes, the limit is {most}",
+            f"{what}: {size} bytes, the limit is {max_bytes}",
             hint="raise limits.code_bytes, or pass a file",
         )
 

@@ -415,7 +415,7 @@ async def test_a_cell_that_is_lost_is_our_failure_lc_16(
 ) -> None:
     async with sandbox.session() as session:
         await session.run("1", fresh=True)
-        await session._trunk.cell.kill()
+        await session._shared.cell.kill()
 
         with pytest.raises(CellLostError) as caught:
             await session.run("1", fresh=True)

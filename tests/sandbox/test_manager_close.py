@@ -69,7 +69,7 @@ async def test_a_cell_that_reads_nothing_does_not_hold_up_the_close(
         async with SandboxManager(SUBPROCESS.config(pool=0)) as manager:
             session = await opened.enter_async_context(manager.session())
             await session.run("1")
-            process: Any = session._trunk.cell._process
+            process: Any = session._shared.cell._process
             signal.pidfd_send_signal(process._pidfd, signal.SIGSTOP)
             tasks.start_soon(write, session)
             await anyio.wait_all_tasks_blocked()
@@ -174,7 +174,7 @@ async def test_a_listener_that_raises_leaves_an_idle_cell(backend: BackendRow) -
     config = backend.config(network=Network.allow(["example.test:80"]))
     code = "import urllib.request\nurllib.request.urlopen('http://other.test/')"
     async with SandboxManager(config) as manager, manager.session() as session:
-        cell = session._trunk.cell
+        cell = session._shared.cell
         with pytest.raises(KeyError, match="mine"):
             await session.run(code, on_connection=refuse)
         with anyio.fail_after(10):

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.sandbox import Limits, SandboxManager
-from toolcell.sandbox.programs.program import make_program
+from toolcell.sandbox.programs.program import RunRequest, make_program
 
 from ...conftest import BackendRow, why_no_docker
 from ...support.attack_table import attempt, program
@@ -139,9 +139,8 @@ async def test_the_next_run_of_the_same_cell_has_nothing(
     limits = sandbox.config.limits
 
     def packed(code: str, given: dict[str, SecretStr] | None = None) -> Any:
-        return sandbox.program(
-            code, "python", None, None, final=False, branch=branch, secrets=given
-        )
+        request = RunRequest(code=code, secrets=given)
+        return sandbox._programs.make(request, final=False, branch=branch)
 
     async with sandbox._cell(limits, None) as cell:
         values = []
@@ -271,9 +270,8 @@ def test_errors_do_not_repeat_it(canary: str, name: str, value: str, part: str) 
 
 
 def packed_with(given: Any, language: Any = "python", **inputs: Any) -> Any:
-    return make_program(
-        "1", language, inputs, Limits(), restricted=False, final=True, secrets=given
-    )
+    request = RunRequest(code="1", language=language, inputs=inputs, secrets=given)
+    return make_program(request, Limits(), restricted=False, final=True)
 
 
 def assert_silent(error: ToolcellError, canary: str) -> None:
@@ -293,15 +291,8 @@ def test_what_is_no_secret_is_refused(canary: str) -> None:
     with pytest.raises(InvalidInputError, match="both an input and a secret"):
         packed_with({"KEY": SecretStr(canary)}, "bash", KEY="x")
     with pytest.raises(InvalidInputError, match="process"):
-        make_program(
-            "1",
-            "python",
-            {},
-            Limits(),
-            restricted=True,
-            final=True,
-            secrets={"KEY": SecretStr(canary)},
-        )
+        request = RunRequest(code="1", secrets={"KEY": SecretStr(canary)})
+        make_program(request, Limits(), restricted=True, final=True)
 
 
 @pytest.mark.attack(108)

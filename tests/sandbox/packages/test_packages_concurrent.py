@@ -36,7 +36,7 @@ async def test_tasks_that_wait_for_one_layer_let_go_of_it(tmp_path: Path) -> Non
     store = LayerStore(rules.folder)
     async with SandboxManager(SUBPROCESS.config(package_rules=rules)) as manager:
         await manager.install(["kind"])
-        packages = manager._packages
+        packages = manager._programs._packages
         assert packages is not None
         pruned = store.try_lock("key.use")
         assert pruned is not None

@@ -1,0 +1,169 @@
+"""Makes programs from requests, within the limits of one configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from toolcell.core import InvalidInputError, SandboxUnavailableError
+
+from .client.argument_checks import check_kinds
+from .client.backend import Backend
+from .client.types import Program
+from .config.settings import Limits, Network, SandboxConfig
+from .network.look_ups import LookUps
+from .programs.program import RunRequest, make_program, refused
+from .results.result import ExecutionResult
+
+if TYPE_CHECKING:
+    from .network.egress import OnConnection, Resolver, Spawn
+    from .packages.distributions import OnStep, OpenBuildSession
+    from .packages.resolver import Packages
+
+
+def not_open() -> SandboxUnavailableError:
+    """Return the error for a manager that is not entered, or was left."""
+    return SandboxUnavailableError(
+        "the manager is not open", hint="use it in `async with`"
+    )
+
+
+class ProgramFactory:
+    """Checks requests and makes the programs that cells run.
+
+    A manager and its sessions share one, so the same limits, code policy, packages and
+    network rules hold for all of their runs. It keeps the layers of packages that it
+    has handed out from being pruned until it is closed.
+
+    Args:
+        config: The configuration of the manager; no request exceeds it.
+        backend: Makes the cells that the programs are for.
+        spawn: Starts tasks that may live as long as the manager.
+        resolver: Looks up the names that programs may reach; None asks this machine's.
+        open_build_session: Opens a session in which a package is built.
+    """
+
+    def __init__(
+        self,
+        config: SandboxConfig,
+        backend: Backend,
+        *,
+        spawn: Spawn,
+        resolver: Resolver | None,
+        open_build_session: OpenBuildSession,
+    ) -> None:
+        self.config = config
+        self._backend = backend
+        self._spawn = spawn
+        self._resolver = resolver
+        self._look_ups = LookUps()
+        self._open_build_session = open_build_session
+        self._packages: Packages | None = None
+        self._closed = False
+
+    def make(
+        self, request: RunRequest, *, final: bool, branch: str | None = None
+    ) -> Program:
+        """Return a program for a request, with neither packages nor network yet.
+
+        Args:
+            request: What a caller asks to run.
+            final: True if its cell runs no other program afterwards.
+            branch: The interpreter that runs it and keeps its state; None is a new
+                one.
+
+        Raises:
+            InvalidInputError: The request cannot be used.
+            SandboxUnavailableError: The manager is not open.
+        """
+        self._require_open()
+        check_kinds(limits=(request.limits, Limits))
+        own = self.config.limits
+        return make_program(
+            request,
+            own if request.limits is None else own.narrowed_by(request.limits),
+            restricted=self._backend.traits.level == "process",
+            final=final,
+            branch=branch,
+        )
+
+    def refusal(self, program: Program) -> ExecutionResult | None:
+        """Return the result of a program that the code policy refuses, or None."""
+        return refused(program, self.config.code_policy)
+
+    async def install(
+        self, packages: Sequence[str] = (), *, on_step: OnStep | None = None
+    ) -> str:
+        """Install packages, with those of the configuration; see `SandboxManager`.
+
+        Returns:
+            Where cells find them; empty if there are none.
+        """
+        self._require_open()
+        if not packages and not self.config.packages:
+            return ""
+        if self._packages is None:
+            from .packages.resolver import Packages
+
+            self._packages = Packages(
+                self.config, self._backend, self._open_build_session
+            )
+        return await self._packages.layer(packages, on_step)
+
+    async def with_packages(self, program: Program, packages: Sequence[str]) -> Program:
+        """Return a program that finds its packages. Raises as `install`."""
+        if not packages and not self.config.packages:
+            return program
+        return replace(program, packages=await self.install(packages))
+
+    def narrowed_network(self, network: Network | None) -> Network:
+        """Return the configuration's network, or one within it.
+
+        Raises:
+            InvalidInputError: It reaches further, or is no Network.
+        """
+        own = self.config.network
+        if network is None:
+            return own
+        if not isinstance(network, Network):
+            raise InvalidInputError(
+                "network must be a Network", hint="use Network.allow([...])"
+            )
+        return own.narrowed_by(network)
+
+    def with_egress(
+        self,
+        program: Program,
+        network: Network,
+        on_connection: OnConnection | None,
+        agent_id: str | None,
+    ) -> Program:
+        """Return a program that reaches a network through a proxy of its own.
+
+        Args:
+            program: The program; its limits hold for the connections.
+            network: The hosts that it may reach.
+            on_connection: Called with each connection when it has ended or was refused.
+            agent_id: The agent whose share of the name look-ups it uses.
+        """
+        from .network.egress import Egress
+
+        egress = Egress(
+            network,
+            program.limits,
+            resolve=self._resolver or self._look_ups.of_run(agent_id),
+            spawn=self._spawn,
+            on_connection=on_connection,
+        )
+        return replace(program, egress=egress)
+
+    def close(self) -> None:
+        """Make no further programs, and let go of the layers of packages."""
+        self._closed = True
+        if self._packages is not None:
+            self._packages.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise not_open()
