@@ -10,7 +10,7 @@ import typer
 
 from toolcell.core import ConfigError
 
-from .main import stay
+from ..terminal.garbage import resume_collection
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def serve(
     from ..config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
-    stay()
+    resume_collection()
     if http is None:
         anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
     elif agent is not None:

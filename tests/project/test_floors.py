@@ -53,7 +53,10 @@ def module_name(path: Path) -> str:
 def imported(path: Path, text: str, known: Mapping[str, Path]) -> Iterator[str]:
     """Yield what a file imports of its room, for types and inside functions as well."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    if any(map(imports_by_name, ast.walk(tree))):
+        yield from named_modules(tree, package, known)
+    for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
         base = [*package[: len(package) - node.level + 1], node.module or ""]
@@ -61,6 +64,26 @@ def imported(path: Path, text: str, known: Mapping[str, Path]) -> Iterator[str]:
         for alias in node.names:
             full = f"{parent}.{alias.name}"
             yield full if full in known else parent
+
+
+def imports_by_name(node: ast.AST) -> bool:
+    """Return True for `import_module(..., __package__)`."""
+    return (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith("import_module")
+        and any(ast.unparse(each) == "__package__" for each in node.args)
+    )
+
+
+def named_modules(
+    tree: ast.AST, package: tuple[str, ...], known: Mapping[str, Path]
+) -> Iterator[str]:
+    """Yield the modules of a package that a file names in its texts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            full = ".".join((*package, node.value.removeprefix(".")))
+            if full in known:
+                yield full
 
 
 def arrows() -> dict[str, set[str]]:
@@ -144,6 +167,13 @@ def test_an_import_that_goes_up_is_found() -> None:
     assert upward("sandbox.cell.wire.frames", "sandbox.client.cell", known)
     assert upward("sandbox.cell.program.main", "sandbox.cell.supervisor.main", known)
     assert not upward("sandbox.client.cell", "sandbox.cell.wire.frames", known)
+
+
+def test_an_import_by_name_is_found() -> None:
+    found = arrows()
+
+    assert {"host.cli.serve", "host.cli.bench"} <= found["host.cli.commands"]
+    assert "host.runtime.host" in found["host.lazy"]
 
 
 def test_no_test_file_imports_another() -> None:
