@@ -1,7 +1,7 @@
 """What agents can do: tools, their registry, and the executors that call them."""
 
 from .code.executor import CodeExecutor, CodeResult
-from .code.program_calls import MadeCall, inside_program
+from .code.program_calls import ProgramCall, is_nested_call
 from .code.sessions import CodeSession, CodeSessions
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress, ToolContext
@@ -55,7 +55,7 @@ __all__ = [
     "MCPEndpoint",
     "MCPPins",
     "MCPToolset",
-    "MadeCall",
+    "ProgramCall",
     "MemoryIdempotency",
     "MemoryRecords",
     "ObservedRecords",
@@ -80,7 +80,7 @@ __all__ = [
     "check_checkpointer",
     "check_model",
     "check_tool",
-    "inside_program",
+    "is_nested_call",
     "to_anthropic",
     "to_mcp",
     "to_openai",

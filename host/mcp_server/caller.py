@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from toolcell.core import GuardDeniedError, ToolcellError
 from toolcell.guard import ApprovalRequest, Approve, Redactor, Reject
-from toolcell.tools import inside_program
+from toolcell.tools import is_nested_call
 
 from ..runtime.host import Host
 
@@ -96,7 +96,7 @@ class AskClient:
         return may and _offers_forms(self._ctx)
 
     async def __call__(self, request: ApprovalRequest) -> Approve | Reject | None:
-        if inside_program():
+        if is_nested_call():
             return await self._ask_inside(request)
         self.request = request
         if not self.can_ask or self._caller.approver is None:

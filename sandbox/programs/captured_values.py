@@ -27,7 +27,7 @@ _PLAIN: tuple[type, ...] = (
 )
 
 
-class Captured:
+class CapturedValues:
     """What a function and its helpers hold on to.
 
     Args:
@@ -54,9 +54,9 @@ class Captured:
         self._is_importable = is_importable
         self._seen: set[int] = set()
         self._kept: list[Any] = []
-        self._look(self.name, function)
+        self._visit(self.name, function)
 
-    def _look(self, name: str, value: Any) -> None:
+    def _visit(self, name: str, value: Any) -> None:
         if isinstance(value, _PLAIN):
             self.values.append((name, value))
             return
@@ -68,11 +68,11 @@ class Captured:
         if isinstance(value, types.FunctionType):
             self._look_into_function(value)
         elif isinstance(value, functools.partial):
-            self._look(name, value.func)
+            self._visit(name, value.func)
             self._look_at_all(name, [*value.args, *value.keywords.values()])
         elif isinstance(value, types.MethodType):
-            self._look(name, value.__func__)
-            self._look(name, value.__self__)
+            self._visit(name, value.__func__)
+            self._visit(name, value.__self__)
         elif isinstance(value, type):
             self._look_into_class(value)
         elif isinstance(value, ContextVar):
@@ -82,14 +82,14 @@ class Captured:
 
     def _look_at_all(self, name: str, values: Iterable[Any]) -> None:
         for each in values:
-            self._look(name, each)
+            self._visit(name, each)
 
     def _look_into_function(self, function: types.FunctionType) -> None:
         if self._is_importable(function):
             return
         self.modules.add(function.__module__)
         for name, value in _names_of(function).items():
-            self._look(name, value)
+            self._visit(name, value)
 
     def _look_into_class(self, kind: type) -> None:
         if self._is_importable(kind):
@@ -98,7 +98,7 @@ class Captured:
         for name, value in vars(kind).items():
             plain = getattr(value, "__func__", getattr(value, "fget", value))
             if isinstance(plain, types.FunctionType) or not name.startswith("__"):
-                self._look(name, plain)
+                self._visit(name, plain)
 
     def _look_at_context(self, variable: ContextVar[Any]) -> None:
         try:
@@ -107,21 +107,21 @@ class Captured:
             self.context[variable.name] = ()
             return
         self.context[variable.name] = (value,)
-        self._look(variable.name, value)
+        self._visit(variable.name, value)
 
     def _look_into_data(self, name: str, value: Any) -> None:
         if isinstance(value, enum.Enum):
             self._look_into_class(type(value))
         elif isinstance(value, dict):
             for key, each in value.items():
-                self._look(name, key)
-                self._look(key if isinstance(key, str) else name, each)
+                self._visit(name, key)
+                self._visit(key if isinstance(key, str) else name, each)
         elif isinstance(value, list | tuple | set | frozenset):
             self._look_at_all(name, value)
         elif dataclasses.is_dataclass(value) and not self._is_importable(type(value)):
             self._look_into_class(type(value))
             for key, each in vars(value).items():
-                self._look(key, each)
+                self._visit(key, each)
         else:
             raise InvalidInputError(
                 f"{self.name} refers to {name}, which cannot travel "

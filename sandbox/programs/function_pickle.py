@@ -26,7 +26,7 @@ import cloudpickle
 
 from toolcell.core import InvalidInputError
 
-from .captured_values import Captured
+from .captured_values import CapturedValues
 
 _LOCK = threading.Lock()
 
@@ -49,7 +49,7 @@ pickle.loads(base64.b64decode(call_function))(*call_args, **call_kwargs)
 
 
 def pickled_program(
-    function: Callable[..., Any], captured: Captured
+    function: Callable[..., Any], captured: CapturedValues
 ) -> tuple[str, dict[str, Any]]:
     """Return a program that loads and calls a function, and the inputs it needs.
 
@@ -103,7 +103,7 @@ def _by_value(modules: set[str]) -> Iterator[None]:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Writes functions without annotations and without paths of the host."""
 
-    def __init__(self, file: io.BytesIO, captured: Captured) -> None:
+    def __init__(self, file: io.BytesIO, captured: CapturedValues) -> None:
         super().__init__(file, protocol=4)
         self._captured = captured
         self._globals: dict[int, dict[str, Any]] = {}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from toolcell.core import CallFailedError, InvalidInputError
 
 from ..results.result import Described, ExecutionResult
-from .captured_values import Captured, global_names
+from .captured_values import CapturedValues, global_names
 
 _HINT = "pass a function that is written in Python and not async"
 
@@ -57,7 +57,7 @@ def call_program(
     name = getattr(function, "__name__", type(function).__name__)
     if not isinstance(function, kinds) or inspect.iscoroutinefunction(function):
         raise InvalidInputError(f"{name} is not a plain function", hint=_HINT)
-    captured = Captured(function, is_importable)
+    captured = CapturedValues(function, is_importable)
     parts: dict[str, str] = {}
     inputs: dict[str, Any] = {}
     try:
@@ -108,7 +108,7 @@ def _collect(
     text = _source(function)
     for used in sorted(global_names(function.__code__)):
         if used not in parts and used not in inputs:
-            _carry(used, function, parts, inputs)
+            _collect_global(used, function, parts, inputs)
     # Helpers first: defaults and annotations may name them.
     parts.pop(name)
     parts[name] = text
@@ -139,7 +139,7 @@ class _WithoutAnnotations(ast.NodeTransformer):
         return node
 
 
-def _carry(
+def _collect_global(
     name: str,
     function: types.FunctionType,
     parts: dict[str, str],

@@ -20,7 +20,7 @@ from toolcell.guard import ApprovalStore, SQLiteStore
 from toolcell.guard.stores.base import Charge, Reservation
 from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.tools import SQLiteIdempotency, SQLiteRecords
-from toolcell.tools.stores.idempotency import Body
+from toolcell.tools.stores.idempotency import CallBody
 
 from ..conftest import run_apart
 from ..support.concurrent_processes import all_at_once, start
@@ -196,7 +196,7 @@ def uses(make: Make, store: Any) -> None:
     elif isinstance(store, SQLiteRecords):
         store.query()
     elif isinstance(store, SQLiteIdempotency):
-        store.take("key", Body("tool", {}), repeatable=True)
+        store.take("key", CallBody("tool", {}), repeatable=True)
         store.forget("key")
     else:
         store.all()

@@ -72,11 +72,11 @@ FACES = {
         CodeSession CodeSessions ConcurrentExecutor
         FolderResultStore FunctionTool Hook Idempotency Invocation JSONSchemaTool
         LoggingHook MCPChange MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
-        MadeCall MemoryIdempotency MemoryRecords ObservedRecords Proceed
+        ProgramCall MemoryIdempotency MemoryRecords ObservedRecords Proceed
         Progress Records RedactionHook Reload ResultSizeHook RetryPolicy RunContext
         SQLiteIdempotency SQLiteRecords SequentialExecutor Snapshot Tool ToolContext
         ToolExecutionRecord ToolExecutor ToolOptions ToolRegistry check_checkpointer
-        check_model check_tool inside_program to_anthropic to_mcp to_openai tool
+        check_model check_tool is_nested_call to_anthropic to_mcp to_openai tool
     """,
     "host": "Host HostConfig main",
     "images": "",

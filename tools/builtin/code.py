@@ -19,12 +19,12 @@ from toolcell.sandbox import (
 )
 
 from ..code.executor import CodeExecutor, CodeResult
-from ..code.program_calls import inside_program
+from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
 from ..definition.tool import Tool, tool
 from ..execution.attempt import RunContext
-from ..execution.runner import account, most_bytes
+from ..execution.runner import max_run_bytes, record_usage
 
 _EXTRA_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.25
@@ -65,9 +65,9 @@ def code_tools(
     whole = place if isinstance(place, Session) else place.config
     limits = whole.limits
     wall_ms = round(limits.wall_seconds * 1000)
-    most = {
+    max_cost = {
         "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
-        "bytes": most_bytes(limits, whole.network),
+        "bytes": max_run_bytes(limits, whole.network),
     }
     # The cell's deadline is the one that kills; waiting for a cell comes on top.
     seconds = limits.wall_seconds + _EXTRA_SECONDS
@@ -76,7 +76,7 @@ def code_tools(
     about += _CALLS if executor else ""
     about += _STAYS if sessions else ""
 
-    @tool(tags={"code"}, cost=most, timeout=seconds, description=about)
+    @tool(tags={"code"}, cost=max_cost, timeout=seconds, description=about)
     async def run_python(code: str, context: ToolContext) -> dict[str, JsonValue]:
         """Run a Python program in a sandbox.
 
@@ -86,7 +86,7 @@ def code_tools(
         """
         return await desk.run(code, "python", context)
 
-    @tool(tags={"code"}, cost=most, timeout=seconds)
+    @tool(tags={"code"}, cost=max_cost, timeout=seconds)
     async def run_shell(command: str, context: ToolContext) -> dict[str, JsonValue]:
         """Run a bash script in a sandbox.
 
@@ -160,7 +160,7 @@ class _Desk:
     @asynccontextmanager
     async def _session(self, context: ToolContext) -> AsyncIterator[CodeSession | None]:
         # The session is at work while one of its programs calls this.
-        if self._sessions is None or context.session is None or inside_program():
+        if self._sessions is None or context.session is None or is_nested_call():
             yield None
             return
         async with self._sessions.use(context.agent_id, context.session) as kept:
@@ -187,7 +187,7 @@ class _Desk:
                 agent_id=context.agent_id,
                 on_output=progress,
             )
-        account(result)
+        record_usage(result)
         return result
 
 

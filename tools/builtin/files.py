@@ -17,11 +17,11 @@ from pydantic import Field, JsonValue
 from toolcell.core import ToolError, ToolExecutionError
 from toolcell.sandbox import Session
 
-from ..code.program_calls import inside_program
+from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSessions
 from ..definition.context import ToolContext
 from ..definition.tool import Tool, tool
-from ..execution.runner import account
+from ..execution.runner import record_usage
 
 MAX_LINES = 2_000
 """Lines that `read_file` returns. When it is reached the rest is counted only."""
@@ -69,7 +69,7 @@ class _Workspace:
                 "this call is of no session, and files are in one",
                 hint="name a session in the call's RunContext",
             )
-        if inside_program():
+        if is_nested_call():
             raise ToolError(
                 "a program opens the files of its session by itself",
                 hint="use open() in the program",
@@ -82,7 +82,7 @@ class _Workspace:
         asked: dict[str, JsonValue] = {"action": action, "inputs": inputs}
         async with self._session(context) as session:
             result = await session.run(_PROGRAM, inputs=asked, fresh=True)
-        account(result)
+        record_usage(result)
         if result.status != "ok" or not isinstance(result.value, dict):
             raise ToolExecutionError(
                 f"{action} did not end well ({result.status})",
@@ -151,7 +151,9 @@ class _Workspace:
         Args:
             path: A folder, relative to the workspace.
         """
-        return dict(await self._ask(context, "list_files", path=path, most=MAX_ENTRIES))
+        return dict(
+            await self._ask(context, "list_files", path=path, max_entries=MAX_ENTRIES)
+        )
 
     @tool(tags={"files"})
     async def search_files(
@@ -165,6 +167,10 @@ class _Workspace:
         """
         return dict(
             await self._ask(
-                context, "search_files", pattern=pattern, path=path, most=MAX_ENTRIES
+                context,
+                "search_files",
+                pattern=pattern,
+                path=path,
+                max_entries=MAX_ENTRIES,
             )
         )

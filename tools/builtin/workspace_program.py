@@ -87,16 +87,16 @@ def _shown(real: str) -> str:
     return os.path.relpath(real, os.path.realpath("."))
 
 
-def _list_files(path: str, most: int) -> dict[str, Any]:
+def _list_files(path: str, max_entries: int) -> dict[str, Any]:
     files: list[Any] = []
     for real in _files_beneath(path):
-        if len(files) == most:
+        if len(files) == max_entries:
             return {"files": files, "more": True}
         files.append({"path": _shown(real), "bytes": os.lstat(real).st_size})
     return {"files": files, "more": False}
 
 
-def _search_files(pattern: str, path: str, most: int) -> dict[str, Any]:
+def _search_files(pattern: str, path: str, max_entries: int) -> dict[str, Any]:
     try:
         wanted = re.compile(pattern)
     except re.error as error:
@@ -110,7 +110,7 @@ def _search_files(pattern: str, path: str, most: int) -> dict[str, Any]:
         for number, line in enumerate(text.splitlines(), 1):
             if wanted.search(line) is None:
                 continue
-            if len(matches) == most:
+            if len(matches) == max_entries:
                 return {"matches": matches, "more": True}
             matches.append(
                 {"path": _shown(real), "line": number, "text": line[:_LONGEST_LINE]}

@@ -16,10 +16,15 @@ from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager,
 from ..definition.tool import Tool
 from ..execution.attempt import RunContext
 from ..execution.executor import ConcurrentExecutor, ToolExecutor
-from ..execution.runner import account
+from ..execution.runner import record_usage
 from ..export.python_stubs import stub
 from ..registry.registry import ToolRegistry
-from .program_calls import Around, Caller, MadeCall, around
+from .program_calls import (
+    ProgramCall,
+    ProgramCallHandler,
+    ProgramNesting,
+    current_program,
+)
 
 _ASKS_NOBODY = RunContext(approval_seconds=0)
 _ASKS = RunContext()
@@ -32,7 +37,7 @@ class CodeResult(ExecutionResult):
     id: str
     """The `parent_id` of the calls, in records too."""
 
-    calls: tuple[MadeCall, ...] = ()
+    calls: tuple[ProgramCall, ...] = ()
     """What was really called, in the order in which the calls came in. The host
     writes it down; nothing that a program says changes it."""
 
@@ -150,16 +155,16 @@ class CodeExecutor:
             )
         if run is None:
             run = _ASKS_NOBODY if session is None else _ASKS
-        inside = self._inside()
+        nesting = self._nesting()
         made = uuid.uuid4().hex
         outer = ToolCall(id=call_id or made, name="program", agent_id=agent_id)
         tools = self._offered(agent_id)
         names = {name: tool.name for name, tool in tools.items()}
-        caller = Caller(self.executor, names, outer, made, run, inside)
+        caller = ProgramCallHandler(self.executor, names, outer, made, run, nesting)
         calls = HostCalls(
             names=tuple(names),
             handler=caller.answer,
-            max_calls=min(self._max_calls, inside.budget.left),
+            max_calls=min(self._max_calls, nesting.budget.left),
             max_concurrency=self._max_concurrency,
             max_pause_seconds=self.executor.approval_seconds(run),
         )
@@ -168,7 +173,7 @@ class CodeExecutor:
         result = await place.run(
             code, inputs=inputs, limits=limits, calls=calls, on_output=on_output
         )
-        account(result)
+        record_usage(result)
         return CodeResult.model_construct(
             **dict(result),
             id=outer.id,
@@ -202,15 +207,17 @@ class CodeExecutor:
                 )
         return offered
 
-    def _inside(self) -> Around:
-        outer = around.get()
-        inside = Around.first(self._max_calls) if outer is None else outer.deeper()
-        if inside.depth > self._max_depth:
+    def _nesting(self) -> ProgramNesting:
+        outer = current_program.get()
+        nesting = (
+            ProgramNesting.first(self._max_calls) if outer is None else outer.nested()
+        )
+        if nesting.depth > self._max_depth:
             raise ToolExecutionError(
                 f"programs run {self._max_depth} deep inside each other, no deeper",
                 hint="let the program do the work itself",
             )
-        return inside
+        return nesting
 
 
 def _executor(

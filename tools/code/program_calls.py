@@ -23,7 +23,7 @@ from ..execution.attempt import RunContext
 from ..execution.executor import ToolExecutor
 
 
-class MadeCall(BaseModel):
+class ProgramCall(BaseModel):
     """A call that a program made, as it went through the executor."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -37,39 +37,41 @@ class MadeCall(BaseModel):
 
 
 @dataclass(slots=True)
-class Budget:
+class CallBudget:
     """Calls that a program may still make, with all programs inside it."""
 
     left: int
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class ProgramNesting:
     """How deep inside other programs a program runs, and what is left to it."""
 
     depth: int
-    budget: Budget
+    budget: CallBudget
 
     @classmethod
-    def first(cls, calls: int) -> Around:
+    def first(cls, calls: int) -> ProgramNesting:
         """Return the place of a program that is inside no other."""
-        return cls(1, Budget(calls))
+        return cls(1, CallBudget(calls))
 
-    def deeper(self) -> Around:
+    def nested(self) -> ProgramNesting:
         """Return the place of a program inside this one: the budget is the same."""
-        return Around(self.depth + 1, self.budget)
+        return ProgramNesting(self.depth + 1, self.budget)
 
 
-around: ContextVar[Around | None] = ContextVar("around", default=None)
+current_program: ContextVar[ProgramNesting | None] = ContextVar(
+    "current_program", default=None
+)
 """The program whose call we are in."""
 
 
-def inside_program() -> bool:
+def is_nested_call() -> bool:
     """Tell whether we are in a call that a running program made."""
-    return around.get() is not None
+    return current_program.get() is not None
 
 
-class Caller:
+class ProgramCallHandler:
     """Answers the calls of one program.
 
     Agent, parent and ids are the host's; of what a program sends only the arguments
@@ -82,7 +84,7 @@ class Caller:
         prefix: Begins the ids of the calls; of this run alone, so no call is
             another one's replay.
         run: What is known of the agent's run.
-        inside: Where the program runs.
+        nesting: Where the program runs.
     """
 
     def __init__(
@@ -92,31 +94,31 @@ class Caller:
         outer: ToolCall,
         prefix: str,
         run: RunContext,
-        inside: Around,
+        nesting: ProgramNesting,
     ) -> None:
         self._executor = executor
         self._names = names
         self._outer = outer
         self._prefix = prefix
         self._run = run
-        self._inside = inside
-        self._made: list[_Made] = []
+        self._nesting = nesting
+        self._made: list[_PendingCall] = []
 
     async def answer(
         self, name: str, arguments: list[Any], options: dict[str, Any]
     ) -> dict[str, Any]:
         """Make a call for the program; `HostCalls.handler`."""
-        budget = self._inside.budget
+        budget = self._nesting.budget
         if budget.left < 1:
             return _error("too_many", "the runs around this one have made their calls")
         budget.left -= 1
-        made = _Made(self._call(name))
+        made = _PendingCall(self._call(name))
         self._made.append(made)
-        token = around.set(self._inside)
+        token = current_program.set(self._nesting)
         try:
             made.result = await self._outcome(made, arguments, options)
         finally:
-            around.reset(token)
+            current_program.reset(token)
             made.duration_ms = (time.perf_counter() - made.began) * 1000
         error = made.result.error
         if error is None:
@@ -124,7 +126,7 @@ class Caller:
         said = f"{error.message} ({error.hint})" if error.hint else error.message
         return _error(error.kind, said)
 
-    def made(self) -> list[MadeCall]:
+    def made(self) -> list[ProgramCall]:
         """Return the calls in the order in which they came in."""
         return [each.told() for each in self._made]
 
@@ -137,7 +139,7 @@ class Caller:
         )
 
     async def _outcome(
-        self, made: _Made, arguments: list[Any], options: dict[str, Any]
+        self, made: _PendingCall, arguments: list[Any], options: dict[str, Any]
     ) -> ToolResult:
         call = made.call
         view = self._executor.registry.snapshot().for_agent(call.agent_id)
@@ -152,7 +154,7 @@ class Caller:
 
 
 @dataclass(slots=True)
-class _Made:
+class _PendingCall:
     """A call on its way."""
 
     call: ToolCall
@@ -160,7 +162,7 @@ class _Made:
     began: float = field(default_factory=time.perf_counter)
     duration_ms: float = 0.0
 
-    def told(self) -> MadeCall:
+    def told(self) -> ProgramCall:
         result = self.result
         if result is None:
             stopped = ToolExecutionError(
@@ -169,7 +171,7 @@ class _Made:
             )
             call = self.call
             result = ToolResult.failed(call.id, call.name, stopped, status="cancelled")
-        return MadeCall(call=self.call, result=result, duration_ms=self.duration_ms)
+        return ProgramCall(call=self.call, result=result, duration_ms=self.duration_ms)
 
 
 def _named(tool: Tool, arguments: list[Any], options: dict[str, Any]) -> dict[str, Any]:

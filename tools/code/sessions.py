@@ -140,11 +140,11 @@ class CodeSessions:
     def _least_needed(self, agent_id: str | None) -> CodeSession:
         """Return the session that gives way to a new one of an agent."""
         owned = Counter(owner for owner, _ in self._open)
-        mine, most = owned[agent_id], max(owned.values())
-        if most >= (mine + 2 if mine else 1):
+        mine, highest = owned[agent_id], max(owned.values())
+        if highest >= (mine + 2 if mine else 1):
             # Of the greediest: an idle one, or one at work when it has become idle.
             able = [
-                each for each in self._open.values() if owned[each.agent_id] == most
+                each for each in self._open.values() if owned[each.agent_id] == highest
             ]
         else:
             able = [each for each in self._open.values() if not each.users]

@@ -33,7 +33,7 @@ from .signature import resolve_annotations, wants_context
 from .validation import (
     Arguments,
     Problem,
-    Reason,
+    ProblemReason,
     argument_bytes,
     canonical_json,
     cut,
@@ -396,7 +396,9 @@ def _wanted(error: ValidationError) -> Any:
     return error.validator_value
 
 
-def _expected(keyword: str, wanted: Any, error: ValidationError) -> tuple[Reason, str]:
+def _expected(
+    keyword: str, wanted: Any, error: ValidationError
+) -> tuple[ProblemReason, str]:
     if keyword == "type":
         return "type", " or ".join([wanted] if isinstance(wanted, str) else wanted)
     if keyword in ("anyOf", "oneOf"):

@@ -56,7 +56,7 @@ class JSONSchemaTool(Tool):
             handler, open_parameters(handler), local_names(handler)
         )
         self._contexts = [key for key in hints if wants_context(hints[key])]
-        self.check()
+        self.check_definition()
 
     @cached_property
     def _schema(self) -> WrittenSchema:
@@ -70,13 +70,13 @@ class JSONSchemaTool(Tool):
     def takes_context(self) -> bool:
         return bool(self._contexts)
 
-    def check(self) -> None:
+    def check_definition(self) -> None:
         if self.sandboxed:
             raise ConfigError(
                 f"{self.name} cannot run in a cell, only functions can",
                 hint="leave out `sandboxed`, or make a tool of a function",
             )
-        super().check()
+        super().check_definition()
 
     def execute(self, /, **arguments: Any) -> Any:
         return self.handler(arguments)

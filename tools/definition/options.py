@@ -81,7 +81,7 @@ class ToolOptions(TypedDict, total=False):
     Otherwise "2" passes for 2 and unknown keys are dropped."""
 
 
-class Options(BaseModel):
+class CheckedOptions(BaseModel):
     """The options of one tool, checked. Unknown ones are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -107,7 +107,7 @@ _HINTS = {
 }
 
 
-def check_options(owner: str, given: Mapping[str, Any]) -> Options:
+def check_options(owner: str, given: Mapping[str, Any]) -> CheckedOptions:
     """Return options with their defaults.
 
     Args:
@@ -126,7 +126,7 @@ def check_options(owner: str, given: Mapping[str, Any]) -> Options:
     if isinstance(values.get("cost"), Mapping):
         values["cost"] = dict(values["cost"])
     try:
-        return Options(**values)
+        return CheckedOptions(**values)
     except ValidationError as error:
         item = error.errors(include_url=False, include_input=False)[0]
         option = str(item["loc"][0])

@@ -20,10 +20,10 @@ from .context import ToolContext
 from .docstrings import description_of, read_call, read_docstring
 from .function_schema import FunctionSchema
 from .json_schema import WrittenSchema
-from .options import Options, ToolOptions, check_options
+from .options import CheckedOptions, ToolOptions, check_options
 from .result_schema import result_schema
 from .signature import docstring_of, local_names, name_of, plain_function
-from .transfer import check_travels
+from .transfer import check_transferable
 from .validation import Arguments, canonical_json, sha256
 
 P = ParamSpec("P")
@@ -114,7 +114,7 @@ class Tool(ABC):
         return self.execute(*args, **kwargs)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in Options.model_fields and "_is_checked" in self.__dict__:
+        if name in CheckedOptions.model_fields and "_is_checked" in self.__dict__:
             raise AttributeError(f"{self.name} was checked, its {name} stays")
         super().__setattr__(name, value)
 
@@ -176,7 +176,7 @@ class Tool(ABC):
         """Whether the tool wants a `ToolContext`."""
         return bool(self._schema.contexts)
 
-    def check(self) -> None:
+    def check_definition(self) -> None:
         """Check the whole definition; a registry does so with each tool.
 
         Raises:
@@ -185,7 +185,7 @@ class Tool(ABC):
         check_options(self.source, _options_of(self))
         schema = self._schema
         if self.sandboxed:
-            check_travels(self.name, self._body, schema.hints)
+            check_transferable(self.name, self._body, schema.hints)
         for example in self.examples:
             try:
                 self.validate(example)
@@ -426,7 +426,9 @@ def _without_schema(options: ToolOptions) -> dict[str, Any]:
 
 
 def _options_of(definition: Tool | type[Tool]) -> dict[str, Any]:
-    return {option: getattr(definition, option) for option in Options.model_fields}
+    return {
+        option: getattr(definition, option) for option in CheckedOptions.model_fields
+    }
 
 
 def _source_of(function: Callable[..., Any]) -> str:

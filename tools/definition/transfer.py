@@ -18,7 +18,7 @@ _redact = Redactor()
 _PLAIN = (Any, str, int, float, bool, None, type(None), list, dict)
 
 
-def check_travels(
+def check_transferable(
     name: str, function: Callable[..., Any], hints: Mapping[str, Any]
 ) -> None:
     """Refuse a sandboxed tool that could not be called in a cell.
@@ -38,10 +38,10 @@ def check_travels(
                 f"{name} runs in a cell, where {parameter} arrives as plain JSON",
                 hint="annotate it with str, int, float, bool, list or dict",
             )
-    travelling(name, function, {})
+    build_cell_call(name, function, {})
 
 
-def travelling(
+def build_cell_call(
     name: str, function: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> CallProgram:
     """Return the program that calls a tool's function in a cell.

@@ -27,7 +27,7 @@ MAX_EXPECTED_CHARACTERS = 200
 
 _KNOWN_ERRORS = frozenset(get_args(ErrorType))
 _SAFE_KEY = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
-Reason = Literal["missing", "unknown", "type", "value"]
+ProblemReason = Literal["missing", "unknown", "type", "value"]
 """Why a field was refused: it is not there, no such field exists, it holds another
 type of value, or a value of this type that is not allowed."""
 
@@ -39,7 +39,7 @@ class Problem:
     field: str
     """Where, as `items.0.name`; empty for the arguments as a whole."""
 
-    reason: Reason
+    reason: ProblemReason
     expected: str
 
 
@@ -150,7 +150,7 @@ def refusal(tool: str, problems: Iterable[Problem]) -> ToolValidationError:
     )
 
 
-_SENTENCES: dict[Reason, str] = {
+_SENTENCES: dict[ProblemReason, str] = {
     "missing": "missing, expected ",
     "unknown": "no such field, expected ",
     "type": "wrong type, expected ",
@@ -188,7 +188,7 @@ def pydantic_problems(
         arguments: The arguments, to tell keys from the labels of union members.
         names: The fields that exist at the top.
     """
-    found: dict[tuple[str, Reason], list[str]] = {}
+    found: dict[tuple[str, ProblemReason], list[str]] = {}
     for item in error.errors(include_url=False, include_input=False):
         parts = _real_parts(item["loc"], arguments)
         reason = _reason(item["type"])
@@ -221,7 +221,7 @@ def _real_parts(location: tuple[int | str, ...], arguments: Any) -> list[int | s
     return parts
 
 
-def _reason(kind: str) -> Reason:
+def _reason(kind: str) -> ProblemReason:
     if kind.startswith("missing"):
         return "missing"
     if kind == "extra_forbidden" or kind.startswith("unexpected_"):

@@ -25,10 +25,10 @@ from ..definition.context import ArtifactSink, Progress
 from ..definition.tool import Tool
 from ..hooks.hook import Hook
 from ..stores.idempotency import Idempotency
-from ..stores.records import Records, ToolExecutionRecord, Verdict
+from ..stores.records import RecordedVerdict, Records, ToolExecutionRecord
 from .circuit_breaker import CircuitBreaker
 from .retries import RetryPolicy
-from .runner import Runner, Running
+from .runner import CallState, ToolRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,11 @@ class RunContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ExecutorComponents:
     """What calls go through; made once, by the executor."""
 
     guard: ActionGuard | None
-    runner: Runner
+    runner: ToolRunner
     records: Records
     idempotency: Idempotency
     hooks: Sequence[Hook]
@@ -97,7 +97,7 @@ class Attempt:
     """One try at a call, as far as it has come."""
 
     tool: Tool | None = None
-    verdict: Verdict = "not_asked"
+    verdict: RecordedVerdict = "not_asked"
     replayed = False
     edited: Mapping[str, Any] | None = None
     """The arguments that a person put in the place of those that were sent."""
@@ -109,7 +109,7 @@ class Attempt:
         self.started_at = started_at
         self.number = number
         self.began = time.perf_counter()
-        self.running = Running()
+        self.state = CallState()
 
     def record(
         self,
@@ -137,12 +137,12 @@ class Attempt:
             None if error is None else error.kind,
             self._reason(error),
             None if error is None else _story(error, redactor),
-            _shared(tuple(self.running.usage.items())),
-            self.running.backend,
+            _shared(tuple(self.state.usage.items())),
+            self.state.backend,
             self.number,
             not self.retry,
             self.replayed,
-            self.running.still_running,
+            self.state.still_running,
         )
 
     def _reason(self, error: ToolcellError | None) -> str | None:

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 
 from .runner import is_cancelled
 
-Turn = Callable[[], Coroutine[Any, Any, bool]]
+BatchCall = Callable[[], Coroutine[Any, Any, bool]]
 """One call of a batch. It hands its result over, and returns whether all went well;
 it raises when it is cancelled."""
 
@@ -30,7 +30,9 @@ _LONGEST_HOLD_SECONDS = 0.001
 their turn."""
 
 
-async def share_out(turns: Sequence[Turn], names: Sequence[str], tasks: int) -> None:
+async def run_batch(
+    turns: Sequence[BatchCall], names: Sequence[str], tasks: int
+) -> None:
     """Await every turn in its order, so many at once, in tasks of these names."""
     async with anyio.create_task_group() as group:
         _Batch(group, turns, names, tasks).start_next()
@@ -38,7 +40,11 @@ async def share_out(turns: Sequence[Turn], names: Sequence[str], tasks: int) -> 
 
 class _Batch:
     def __init__(
-        self, group: TaskGroup, turns: Sequence[Turn], names: Sequence[str], tasks: int
+        self,
+        group: TaskGroup,
+        turns: Sequence[BatchCall],
+        names: Sequence[str],
+        tasks: int,
     ) -> None:
         self._group = group
         self._left = iter(list(zip(turns, names, strict=True)))
@@ -52,10 +58,12 @@ class _Batch:
             turn, name = following
             self._group.start_soon(self._work, turn, name=name)
 
-    async def _work(self, turn: Turn) -> None:
+    async def _work(self, turn: BatchCall) -> None:
         task = _task()
         began = time.perf_counter()
-        while await self._alone(turn) and task is not None and not task.cancelling():
+        while (
+            await self._run_inline(turn) and task is not None and not task.cancelling()
+        ):
             if time.perf_counter() - began > _LONGEST_HOLD_SECONDS:
                 await anyio.lowlevel.checkpoint()
                 began = time.perf_counter()
@@ -69,7 +77,7 @@ class _Batch:
         self._free += 1
         self.start_next()
 
-    async def _alone(self, turn: Turn) -> bool:
+    async def _run_inline(self, turn: BatchCall) -> bool:
         """Make a call; return whether its task is as good as new."""
         context, work = copy_context(), turn()
         try:
@@ -77,12 +85,12 @@ class _Batch:
         except StopIteration as end:
             return bool(end.value)
         self.start_next()
-        await _rest_of(work, context, waited)
+        await _drive_rest(work, context, waited)
         return False
 
 
 @types.coroutine
-def _rest_of(
+def _drive_rest(
     work: Coroutine[Any, Any, Any], context: Context, waited: Any
 ) -> Generator[Any, Any, None]:
     """Do the rest of work that has begun to wait, in its context."""

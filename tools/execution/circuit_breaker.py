@@ -12,12 +12,12 @@ from toolcell.core import ToolExecutionError
 Circuit = Literal["closed", "open", "half_open"]
 """Closed: calls pass. Open: they are refused. Half-open: one call tries it out."""
 
-Outcome = Literal["ok", "failed", "none"]
+CircuitOutcome = Literal["ok", "failed", "none"]
 """How a call ended; "none" says nothing about the tool."""
 
 
 @dataclass(slots=True)
-class _Tool:
+class _ToolCircuit:
     failures: int = 0
     opened_at: float | None = None
     openings: int = 0
@@ -46,7 +46,7 @@ class CircuitBreaker:
         self._threshold = failure_threshold
         self._recovery = recovery_seconds
         self._clock = clock
-        self._tools: dict[str, _Tool] = {}
+        self._tools: dict[str, _ToolCircuit] = {}
 
     def state(self, tool_name: str) -> Circuit:
         """Return the state of a tool's circuit."""
@@ -61,7 +61,7 @@ class CircuitBreaker:
         Raises:
             ToolExecutionError: The circuit is open, or another call tries it out.
         """
-        tool = self._tools.setdefault(tool_name, _Tool())
+        tool = self._tools.setdefault(tool_name, _ToolCircuit())
         if tool.opened_at is None:
             return CircuitPass(tool, self._threshold, self._clock, probe=False)
         left = self._wait_left(tool)
@@ -74,7 +74,7 @@ class CircuitBreaker:
         tool.probing = True
         return CircuitPass(tool, self._threshold, self._clock, probe=True)
 
-    def _wait_left(self, tool: _Tool) -> float:
+    def _wait_left(self, tool: _ToolCircuit) -> float:
         if tool.opened_at is None:
             return 0.0
         return tool.opened_at + self._recovery - self._clock()
@@ -84,7 +84,12 @@ class CircuitPass:
     """One call that was let through."""
 
     def __init__(
-        self, tool: _Tool, threshold: int, clock: Callable[[], float], *, probe: bool
+        self,
+        tool: _ToolCircuit,
+        threshold: int,
+        clock: Callable[[], float],
+        *,
+        probe: bool,
     ) -> None:
         self._tool = tool
         self._threshold = threshold
@@ -92,7 +97,7 @@ class CircuitPass:
         self._probe = probe
         self._openings = tool.openings
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: CircuitOutcome) -> None:
         """Say how the call ended."""
         tool = self._tool
         if self._probe:

@@ -31,12 +31,12 @@ from ..registry.registry import ToolRegistry
 from ..registry.snapshot import Snapshot
 from ..stores.idempotency import Idempotency, MemoryIdempotency
 from ..stores.records import MemoryRecords, Records
-from .attempt import Parts, RunContext
-from .batch import Turn, share_out
+from .attempt import ExecutorComponents, RunContext
+from .batch import BatchCall, run_batch
 from .circuit_breaker import CircuitBreaker
 from .pipeline import Pipeline
 from .retries import RetryPolicy
-from .runner import Runner, current
+from .runner import ToolRunner, current_call
 from .slots import Slot, Slots
 from .threads import Workers
 
@@ -46,7 +46,7 @@ call, not an error of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class IndexedResult:
     """How one call of a batch ended."""
 
     index: int
@@ -136,9 +136,9 @@ class ToolExecutor(ABC):
         self.records = MemoryRecords() if records is None else records
         self._workers = Workers(max_threads)
         self._raise_on_error = raise_on_error
-        self._parts = Parts(
+        self._components = ExecutorComponents(
             guard=guard,
-            runner=Runner(registry, self._workers, sandbox),
+            runner=ToolRunner(registry, self._workers, sandbox),
             records=self.records,
             idempotency=MemoryIdempotency() if idempotency is None else idempotency,
             hooks=tuple(hooks),
@@ -157,7 +157,7 @@ class ToolExecutor(ABC):
 
     def approval_seconds(self, run: RunContext) -> float:
         """Return how long a call may wait for a person; 0: nobody is asked."""
-        return self._parts.approval_seconds(run)
+        return self._components.approval_seconds(run)
 
     async def call(self, call: Call, *, run: RunContext = _NO_RUN) -> ToolResult:
         """Make one call, in the task and at the cost of the caller.
@@ -200,7 +200,7 @@ class ToolExecutor(ABC):
             agent_id: Who would call; None stands for one without a name.
             tool: Of the registry.
         """
-        guard = self._parts.guard
+        guard = self._components.guard
         if guard is None or agent_id is None:
             return guard is None
         facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
@@ -214,7 +214,7 @@ class ToolExecutor(ABC):
             error: Why it is not made.
         """
         snapshot = self.registry.snapshot()
-        return Pipeline(self._parts, snapshot, call, _NO_RUN).refuse(error)
+        return Pipeline(self._components, snapshot, call, _NO_RUN).refuse(error)
 
     async def execute(
         self, calls: Sequence[Call], *, run: RunContext = _NO_RUN
@@ -232,7 +232,7 @@ class ToolExecutor(ABC):
         results: list[ToolResult | None] = [None] * len(calls)
         errors: dict[int, ToolcellError] = {}
 
-        def take(item: Ended) -> None:
+        def take(item: IndexedResult) -> None:
             results[item.index] = item.result
             if item.error is not None:
                 errors[item.index] = item.error
@@ -261,7 +261,7 @@ class ToolExecutor(ABC):
         return ResultStream(self, calls, run)
 
     @abstractmethod
-    async def _run_all(self, turns: Sequence[Turn], names: Sequence[str]) -> None:
+    async def _run_all(self, turns: Sequence[BatchCall], names: Sequence[str]) -> None:
         """Await every turn, in tasks of the executor's own and of the names beside."""
 
     def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot | None:
@@ -272,7 +272,7 @@ class ToolExecutor(ABC):
         self,
         calls: Sequence[Call],
         run: RunContext,
-        take: Callable[[Ended], None],
+        take: Callable[[IndexedResult], None],
     ) -> None:
         """Make calls and hand over each end, exactly one for each index."""
         snapshot = self.registry.snapshot()
@@ -283,7 +283,7 @@ class ToolExecutor(ABC):
             made = self._pipeline(snapshot, calls[index], index, run, own_task=True)
             result = await made.execute()
             missing.remove(index)
-            take(Ended(index, result, made.error))
+            take(IndexedResult(index, result, made.error))
             return result.ok
 
         turns = [partial(turn, index) for index in range(len(calls))]
@@ -300,7 +300,7 @@ class ToolExecutor(ABC):
                 hint="make the call again; the executor has to run each turn once",
             )
             made = self._pipeline(snapshot, calls[index], index, run)
-            take(Ended(index, made.refuse(error), error))
+            take(IndexedResult(index, made.refuse(error), error))
 
     def _pipeline(
         self,
@@ -324,9 +324,13 @@ class ToolExecutor(ABC):
             )
         if problem is not None:
             stand_in = _stand_in(given, index)
-            return Pipeline(self._parts, snapshot, stand_in, _NO_RUN, problem=problem)
+            return Pipeline(
+                self._components, snapshot, stand_in, _NO_RUN, problem=problem
+            )
         slot = self._slot(snapshot, call)
-        return Pipeline(self._parts, snapshot, call, run, slot=slot, own_task=own_task)
+        return Pipeline(
+            self._components, snapshot, call, run, slot=slot, own_task=own_task
+        )
 
 
 def _name(index: int, call: Call) -> str:
@@ -363,22 +367,22 @@ class ResultStream:
         self._calls = calls
         self._run = run
         self._tasks: TaskGroup | None = None
-        self._received: MemoryObjectReceiveStream[Ended] | None = None
+        self._received: MemoryObjectReceiveStream[IndexedResult] | None = None
 
     async def __aenter__(self) -> ResultStream:
         if self._tasks is not None:
             raise InvalidInputError(
                 "a stream of results is used once", hint="call execute_streaming again"
             )
-        send, self._received = anyio.create_memory_object_stream[Ended](
+        send, self._received = anyio.create_memory_object_stream[IndexedResult](
             len(self._calls)
         )
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._produce, send)
         return self
 
-    async def _produce(self, send: MemoryObjectSendStream[Ended]) -> None:
-        def hand_over(ended: Ended) -> None:
+    async def _produce(self, send: MemoryObjectSendStream[IndexedResult]) -> None:
+        def hand_over(ended: IndexedResult) -> None:
             # Whoever left the stream takes no more.
             with suppress(anyio.BrokenResourceError):
                 send.send_nowait(ended)
@@ -417,8 +421,8 @@ class ResultStream:
 class SequentialExecutor(ToolExecutor):
     """Makes the calls of a batch one after the other, in their order."""
 
-    async def _run_all(self, turns: Sequence[Turn], names: Sequence[str]) -> None:
-        await share_out(turns, names, 1)
+    async def _run_all(self, turns: Sequence[BatchCall], names: Sequence[str]) -> None:
+        await run_batch(turns, names, 1)
 
 
 class ConcurrentExecutor(ToolExecutor):
@@ -454,10 +458,10 @@ class ConcurrentExecutor(ToolExecutor):
         self._slots = Slots(max_concurrency)
         self._group_of = _group_of(groups or {})
 
-    async def _run_all(self, turns: Sequence[Turn], names: Sequence[str]) -> None:
+    async def _run_all(self, turns: Sequence[BatchCall], names: Sequence[str]) -> None:
         # Calls of groups, and calls inside a call, do not only wait for slots.
-        bounded = not self._group_of and current.get() is None
-        await share_out(turns, names, self._limit if bounded else len(turns))
+        bounded = not self._group_of and current_call.get() is None
+        await run_batch(turns, names, self._limit if bounded else len(turns))
 
     def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot:
         group = None

@@ -35,27 +35,27 @@ from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..hooks.hook import Invocation, Proceed
 from ..registry.snapshot import Snapshot
-from ..stores.idempotency import Body
-from .attempt import Attempt, Parts, RunContext
-from .circuit_breaker import Outcome
+from ..stores.idempotency import CallBody
+from .attempt import Attempt, ExecutorComponents, RunContext
+from .circuit_breaker import CircuitOutcome
 from .retries import RetryPolicy
-from .runner import as_json, clocks_stopped, is_cancelled
+from .runner import as_json, is_cancelled, pause_deadlines
 from .sandboxed import TRY_OTHERS
 from .slots import Slot
 from .spans import close_span, start_span
 
 _log = logging.getLogger(__name__)
 _MAX_FACTS = 4_096
-_Ran = tuple[ToolResult, ToolcellError | None]
-_Key = tuple[str, Body]
-_Failure = Literal["error", "denied", "timeout", "cancelled"]
+_RunOutcome = tuple[ToolResult, ToolcellError | None]
+_ClaimKey = tuple[str, CallBody]
+_FailureStatus = Literal["error", "denied", "timeout", "cancelled"]
 
 
 class Pipeline:
     """One call on its way.
 
     Args:
-        parts: What it goes through.
+        components: What it goes through.
         snapshot: The tools that there are, for the whole batch.
         call: What was asked for.
         run: What is known of the agent's run.
@@ -69,7 +69,7 @@ class Pipeline:
 
     def __init__(
         self,
-        parts: Parts,
+        components: ExecutorComponents,
         snapshot: Snapshot,
         call: ToolCall,
         run: RunContext,
@@ -78,24 +78,24 @@ class Pipeline:
         own_task: bool = False,
         problem: ToolcellError | None = None,
     ) -> None:
-        self._parts = parts
+        self._components = components
         self._snapshot = snapshot
         self._call = call
         self._run = run
         self._slot = slot
         self._own_task = own_task
-        self._attempt = Attempt(_now(parts))
+        self._attempt = Attempt(_now(components))
         self._in_doubt = False
-        self._judged: ToolCall | None = None
+        self._validated_call_cache: ToolCall | None = None
         self.error = problem
         """What ended the call, if it failed."""
 
     def execute(self) -> Coroutine[Any, Any, ToolResult]:
         """Return the one result of the call; only cancellation is raised."""
         span = start_span(self._call)
-        return self._traced(span) if span.is_recording() else self._execute()
+        return self._execute_traced(span) if span.is_recording() else self._execute()
 
-    async def _traced(self, span: trace.Span) -> ToolResult:
+    async def _execute_traced(self, span: trace.Span) -> ToolResult:
         with trace.use_span(span, end_on_exit=True):
             result = await self._execute()
             close_span(span, result)
@@ -103,11 +103,11 @@ class Pipeline:
 
     def refuse(self, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made at all."""
-        return self._failed(error)
+        return self._close_failed(error)
 
     def stop(self) -> None:
         """Keep a record of a call that was given up before it began."""
-        self._failed(
+        self._close_failed(
             ToolExecutionError(
                 "the call was cancelled",
                 hint="if its result is still wanted, call it again",
@@ -121,22 +121,22 @@ class Pipeline:
             if self.error is not None:
                 raise self.error
             if slot is None:
-                return await self._found()
+                return await self._look_up_and_validate()
             try:
                 if not slot.enter():
                     await slot.wait()
-                self._attempt.running.held = slot.held
-                return await self._found()
+                self._attempt.state.held = slot.held
+                return await self._look_up_and_validate()
             finally:
                 slot.leave()
         except ToolcellError as error:
-            return self._failed(error)
+            return self._close_failed(error)
         except Exception as error:  # noqa: BLE001 - one call's fault, not the batch's
             _log.exception("the call %r ended by a fault", self._call.id)
             fault = ToolExecutionError(
-                f"the call could not be made ({_kind(error)})", hint=TRY_OTHERS
+                f"the call could not be made ({_type_name(error)})", hint=TRY_OTHERS
             )
-            return self._failed(fault, cause=error)
+            return self._close_failed(fault, cause=error)
         except BaseException as error:
             cancelled = isinstance(error, anyio.get_cancelled_exc_class())
             if cancelled and self._own_task and not is_cancelled(own_task=True):
@@ -145,22 +145,22 @@ class Pipeline:
                     f"{self._call.name} cancelled itself",
                     hint="try again, or use another tool",
                 )
-                return self._failed(made_up, cause=error)
+                return self._close_failed(made_up, cause=error)
             # Nobody takes a result, the record stays.
             stopped = ToolExecutionError(
                 "the call was cancelled",
                 hint="look whether it took effect before you call it again",
             )
-            self._failed(stopped, "cancelled", cause=error)
+            self._close_failed(stopped, "cancelled", cause=error)
             raise
 
-    def _found(self) -> Coroutine[Any, Any, ToolResult]:
+    def _look_up_and_validate(self) -> Coroutine[Any, Any, ToolResult]:
         """Find the tool and check the arguments; the rest is to be awaited."""
         call = self._call
         tool = self._snapshot.for_agent(call.agent_id).get_or_raise(call.name)
         self._tool = self._attempt.tool = tool
         self._validate()
-        return self._once(*self._keys())
+        return self._run_once_per_key(*self._keys())
 
     def _validate(self) -> None:
         try:
@@ -168,56 +168,56 @@ class Pipeline:
         except ToolcellError:
             raise
         except Exception as error:
-            raise self._masked(error) from error
-        self._judged = None
+            raise self._mask_error(error) from error
+        self._validated_call_cache = None
 
     @property
-    def _request(self) -> ToolCall:
+    def _validated_call(self) -> ToolCall:
         """The call as the guard judges it: with what the tool will get."""
-        if self._judged is None:
+        if self._validated_call_cache is None:
             name, arguments = self._tool.name, self._arguments.json
-            self._judged = self._call.validated(name, arguments)
-        return self._judged
+            self._validated_call_cache = self._call.validated(name, arguments)
+        return self._validated_call_cache
 
-    def _masked(self, error: BaseException) -> ToolExecutionError:
+    def _mask_error(self, error: BaseException) -> ToolExecutionError:
         """Return what a model may know of an error that nobody meant for it."""
         masked = ToolExecutionError(
-            f"{self._tool.name} failed ({_kind(error)})", hint=TRY_OTHERS
+            f"{self._tool.name} failed ({_type_name(error)})", hint=TRY_OTHERS
         )
         masked.__cause__ = error
         return masked
 
     # What happens once, however often it is asked for.
 
-    def _keys(self) -> list[_Key]:
+    def _keys(self) -> list[_ClaimKey]:
         """Return what must happen once, each with what is asked for under it."""
         tool, call = self._tool, self._call
-        agent, made = _part(call.agent_id), f"{tool.name}/{tool.version}"
-        keys = [(f"call/{agent}/{call.id}", Body(made, call.arguments))]
+        agent, made = _length_prefixed(call.agent_id), f"{tool.name}/{tool.version}"
+        keys = [(f"call/{agent}/{call.id}", CallBody(made, call.arguments))]
         if tool.idempotent:
             # Defaults are filled in here: sent or left out, they are the same.
-            body = Body(made, self._arguments.json)
-            run = _part(self._run.run_id)
+            body = CallBody(made, self._arguments.json)
+            run = _length_prefixed(self._run.run_id)
             keys.append((f"arguments/{agent}/{run}/{body.text}", body))
         return keys
 
-    async def _once(self, first: _Key, *rest: _Key) -> ToolResult:
+    async def _run_once_per_key(self, first: _ClaimKey, *rest: _ClaimKey) -> ToolResult:
         """Run under the keys; hand out an earlier result if one of them has it."""
         key, body = first
-        idempotency, repeatable = self._parts.idempotency, self._tool.idempotent
+        idempotency, repeatable = self._components.idempotency, self._tool.idempotent
         if not idempotency.take(key, body, repeatable=repeatable):
             earlier = await idempotency.claim(key, body, repeatable=repeatable)
             if earlier is not None:
                 return await self._replay(earlier)
         result: ToolResult | None = None
         try:
-            result = await (self._once(*rest) if rest else self._attempts())
+            result = await (self._run_once_per_key(*rest) if rest else self._attempts())
             return result
         finally:
-            self._end(key, result)
+            self._end_key(key, result)
 
-    def _end(self, key: str, result: ToolResult | None) -> None:
-        idempotency = self._parts.idempotency
+    def _end_key(self, key: str, result: ToolResult | None) -> None:
+        idempotency = self._components.idempotency
         try:
             if result is not None and result.ok:
                 idempotency.finish(key, result)
@@ -234,63 +234,67 @@ class Pipeline:
         attempt = self._attempt
         attempt.replayed = True
         attempt.verdict = "unguarded"
-        if self._parts.guard is not None:
+        if self._components.guard is not None:
             attempt.verdict = "denied"
-            decision = await self._parts.guard.decide(self._request, self._facts())
+            decision = await self._components.guard.decide(
+                self._validated_call, self._facts()
+            )
             if decision.verdict == "deny":
-                return self._failed(decision.to_error(), "denied")
+                return self._close_failed(decision.to_error(), "denied")
             attempt.verdict = "allowed"
         names = {"call_id": self._call.id, "name": self._call.name}
-        return self._closed(earlier.model_copy(update=names))
+        return self._close_attempt(earlier.model_copy(update=names))
 
     # One attempt, or several.
 
     def _attempts(self) -> Coroutine[Any, Any, ToolResult]:
-        retries = self._parts.retries
+        retries = self._components.retries
         if not (retries and self._tool.idempotent and self._tool.name in retries):
             return self._one_attempt(final=True)
-        return self._retried(retries[self._tool.name])
+        return self._run_with_retries(retries[self._tool.name])
 
-    async def _retried(self, policy: RetryPolicy) -> ToolResult:
+    async def _run_with_retries(self, policy: RetryPolicy) -> ToolResult:
         for number in range(1, policy.max_attempts):
             result = await self._one_attempt(final=False)
             if not self._attempt.retry:
                 return result
             failed, self._attempt = (
                 self._attempt,
-                Attempt(_now(self._parts), number + 1),
+                Attempt(_now(self._components), number + 1),
             )
             self._attempt.tool = self._tool
-            self._attempt.running.held = failed.running.held
+            self._attempt.state.held = failed.state.held
             await anyio.sleep(policy.pause(number))
             # The tool may have changed the values that it got.
             self._validate()
         return await self._one_attempt(final=True)
 
     async def _one_attempt(self, *, final: bool) -> ToolResult:
-        attempt, guard = self._attempt, self._parts.guard
-        breaker = self._parts.circuit_breaker
+        attempt, guard = self._attempt, self._components.guard
+        breaker = self._components.circuit_breaker
         circuit = None if breaker is None else breaker.enter(self._tool.name)
-        outcome: Outcome = "none"
+        outcome: CircuitOutcome = "none"
         try:
             if guard is None:
                 attempt.verdict = "unguarded"
-                result, error = await self._ran()
+                result, error = await self._run_with_hooks()
             else:
                 # What it raises is its own.
-                result, error = await self._guarded(guard)
+                result, error = await self._run_admitted(guard)
             outcome = "failed" if error else "ok"
         finally:
             if circuit is not None:
                 circuit.end(outcome)
-        attempt.retry = not final and error is not None and _may_pass(error)
-        return self._closed(result, error)
+        attempt.retry = not final and error is not None and _is_worth_retrying(error)
+        return self._close_attempt(result, error)
 
-    async def _guarded(self, guard: ActionGuard) -> _Ran:
+    async def _run_admitted(self, guard: ActionGuard) -> _RunOutcome:
         attempt = self._attempt
         attempt.verdict = "denied"
-        request = self._request
-        async with guard.admit(request, self._facts(), parked=self._parked) as permit:
+        request = self._validated_call
+        async with guard.admit(
+            request, self._facts(), parked=self._while_waiting
+        ) as permit:
             attempt.verdict = "allowed"
             try:
                 asked, judged = request.arguments, permit.call.arguments
@@ -298,32 +302,32 @@ class Pipeline:
                     # Who approved it changed it.
                     attempt.edited = permit.call.arguments
                     self._arguments = self._tool.validate(permit.call.arguments)
-                    self._judged = permit.call
-                result, error = await self._ran()
+                    self._validated_call_cache = permit.call
+                result, error = await self._run_with_hooks()
             except BaseException as stopped:
                 fault = isinstance(stopped, Exception)
                 status: ToolStatus = "error" if fault else "cancelled"
                 with anyio.CancelScope(shield=True):
-                    await permit.settle(attempt.running.usage, status=status)
+                    await permit.settle(attempt.state.usage, status=status)
                 raise
             await permit.settle(
-                {"bytes": len(result.to_text()), **attempt.running.usage},
+                {"bytes": len(result.to_text()), **attempt.state.usage},
                 status=result.status,
                 error_kind=error.kind if error else None,
                 result=result.content,
             )
-        if self._parts.tell_remaining:
+        if self._components.tell_remaining:
             update = {"remaining": dict(permit.remaining)}
             result = result.model_copy(update=update)
         return result, error
 
-    def _parked(self) -> AbstractAsyncContextManager[None]:
+    def _while_waiting(self) -> AbstractAsyncContextManager[None]:
         """Return what holds while the call waits for a person."""
-        return clocks_stopped(self._parts.approval_seconds(self._run))
+        return pause_deadlines(self._components.approval_seconds(self._run))
 
     def _facts(self) -> CallFacts:
         """Return the same for each call of a tool in a run: the guard goes by it."""
-        tool, run, known = self._tool, self._run, self._parts.facts
+        tool, run, known = self._tool, self._run, self._components.facts
         found = known.get(id(tool))
         if found is not None and found[0] is tool and found[1] is run:
             return found[2]
@@ -339,7 +343,7 @@ class Pipeline:
             version=tool.version,
             tags=frozenset(tool.tags),
             definition_hash=tool.definition_hash,
-            cost=self._parts.runner.most(tool, self._seconds),
+            cost=self._components.runner.max_cost(tool, self._seconds),
             run_id=run.run_id,
             turn=run.turn,
             requires_approval=tool.requires_approval,
@@ -349,49 +353,51 @@ class Pipeline:
     @property
     def _seconds(self) -> float:
         timeout = self._tool.timeout
-        return self._parts.timeout_seconds if timeout is None else timeout
+        return self._components.timeout_seconds if timeout is None else timeout
 
-    async def _ran(self) -> _Ran:
+    async def _run_with_hooks(self) -> _RunOutcome:
         """Run the tool inside its hooks; whatever they raise is a result."""
         try:
-            proceed = self._hooked() if self._parts.hooks else self._run_tool
+            proceed = self._hook_chain() if self._components.hooks else self._run_tool
             content = await proceed()
-            usage = self._attempt.running.usage
+            usage = self._attempt.state.usage
             return ToolResult.returned(self._call, content, usage), None
         except ToolTimeoutError as error:
-            return self._failure(error, "timeout"), error
+            return self._failed_result(error, "timeout"), error
         except ToolcellError as error:
-            return self._failure(error, "error"), error
+            return self._failed_result(error, "error"), error
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its own
-            masked = self._masked(error)
-            return self._failure(masked, "error"), masked
+            masked = self._mask_error(error)
+            return self._failed_result(masked, "error"), masked
 
-    def _failure(self, error: ToolcellError, status: _Failure) -> ToolResult:
+    def _failed_result(
+        self, error: ToolcellError, status: _FailureStatus
+    ) -> ToolResult:
         result = ToolResult.failed(self._call.id, self._call.name, error, status=status)
-        return result.model_copy(update={"usage": self._attempt.running.usage})
+        return result.model_copy(update={"usage": self._attempt.state.usage})
 
-    def _hooked(self) -> Proceed:
+    def _hook_chain(self) -> Proceed:
         proceed: Proceed = self._run_tool
         invocation = Invocation(
-            call=self._request,
+            call=self._validated_call,
             tool=self._tool,
             arguments=self._arguments,
             attempt=self._attempt.number,
         )
-        for hook in reversed(self._parts.hooks):
+        for hook in reversed(self._components.hooks):
             proceed = partial(hook.around, invocation, proceed)
         return proceed
 
     async def _run_tool(self) -> JsonValue:
-        running, seconds = self._attempt.running, self._seconds
+        state, seconds = self._attempt.state, self._seconds
         context = self._context(seconds) if self._tool.takes_context else None
         self._in_doubt = True
         try:
-            value = await self._parts.runner.run(
+            value = await self._components.runner.run(
                 self._tool,
                 self._arguments,
                 context,
-                running,
+                state,
                 seconds,
                 own_task=self._own_task,
             )
@@ -404,7 +410,7 @@ class Pipeline:
 
     def _context(self, seconds: float) -> ToolContext:
         call, run = self._call, self._run
-        clock = self._parts.clock
+        clock = self._components.clock
         context = ToolContext(
             call_id=call.id,
             tool_name=self._tool.name,
@@ -414,7 +420,7 @@ class Pipeline:
             turn=run.turn,
             session=run.session,
             approval_seconds=run.approval_seconds,
-            idempotency_key=f"{_part(call.agent_id)}/{call.id}",
+            idempotency_key=f"{_length_prefixed(call.agent_id)}/{call.id}",
             attempt=self._attempt.number,
             deadline=time.monotonic() + seconds,
             messages=run.messages,
@@ -422,7 +428,7 @@ class Pipeline:
             metadata=run.metadata,
             config=self._snapshot.config_of(self._tool.name),
             on_progress=run.on_progress,
-            on_cost=self._attempt.running.spend,
+            on_cost=self._attempt.state.spend,
             artifacts=run.artifacts,
         )
         if clock is not None:
@@ -431,10 +437,10 @@ class Pipeline:
 
     # The end of an attempt.
 
-    def _failed(
+    def _close_failed(
         self,
         error: ToolcellError,
-        status: _Failure | None = None,
+        status: _FailureStatus | None = None,
         *,
         cause: BaseException | None = None,
     ) -> ToolResult:
@@ -443,17 +449,17 @@ class Pipeline:
             denied = self._attempt.verdict == "denied"
             status = "denied" if denied else "error"
         error.__cause__ = cause or error.__cause__
-        return self._closed(self._failure(error, status), error)
+        return self._close_attempt(self._failed_result(error, status), error)
 
-    def _closed(
+    def _close_attempt(
         self, result: ToolResult, error: ToolcellError | None = None
     ) -> ToolResult:
         """Write the record of an attempt and return its result."""
         self.error = error
-        redactor = self._parts.redactor
+        redactor = self._components.redactor
         try:
             record = self._attempt.record(self._call, result, error, redactor)
-            self._parts.records.add(record)
+            self._components.records.add(record)
         except Exception as fault:  # noqa: BLE001 - one call's fault, not the batch's
             _log.exception("the record of call %r is lost", self._call.id)
             self.error = ToolExecutionError(
@@ -467,15 +473,15 @@ class Pipeline:
         return result
 
 
-def _now(parts: Parts) -> datetime:
-    return datetime.now(UTC) if parts.clock is None else parts.clock()
+def _now(components: ExecutorComponents) -> datetime:
+    return datetime.now(UTC) if components.clock is None else components.clock()
 
 
-def _kind(error: BaseException) -> str:
+def _type_name(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _part(name: str | None) -> str:
+def _length_prefixed(name: str | None) -> str:
     """Return a name that cannot run into what follows it in a key."""
     return f"{len(name or '')}:{name or ''}"
 
@@ -486,6 +492,6 @@ def _is_in_doubt(error: Exception) -> bool:
     return details.get("outcome") == "unknown"
 
 
-def _may_pass(error: ToolcellError) -> bool:
+def _is_worth_retrying(error: ToolcellError) -> bool:
     """Tell whether the next attempt may go better."""
     return error.retryable or isinstance(error, ToolExecutionError | ToolTimeoutError)

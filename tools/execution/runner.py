@@ -37,7 +37,7 @@ from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..registry.registry import ToolRegistry
 from .sandboxed import content_of, run_in_cell
-from .threads import Job, Workers
+from .threads import ThreadJob, Workers
 
 _MEASURED = ("wall_ms", "cpu_ms", "bytes")
 _PLAIN = (str, int, bool, type(None))
@@ -46,24 +46,24 @@ _MAX_INT_BITS = 14_284
 
 
 Work = Coroutine[Any, Any, Any]
-Held = frozenset[int]
+HeldSlots = frozenset[int]
 """The slots that a call and the calls around it hold."""
 
-NOTHING_HELD: Held = frozenset()
+NO_SLOTS: HeldSlots = frozenset()
 
 
-class Running:
+class CallState:
     """What is known of a run while it goes on, also when it is torn down."""
 
-    held: Held = NOTHING_HELD
+    held: HeldSlots = NO_SLOTS
     backend: str | None = None
-    job: Job | None = None
+    job: ThreadJob | None = None
     cpu_ms = 0
     bytes = 0
     said: frozenset[str] = frozenset()
     """Units of which the tool itself has told what it spent."""
 
-    outer: Running | None = None
+    outer: CallState | None = None
     """The run of the tool that made this call."""
 
     scope: anyio.CancelScope | None = None
@@ -78,7 +78,7 @@ class Running:
     def __init__(self) -> None:
         self.usage: dict[str, int | str] = {}
 
-    def take(self, result: ExecutionResult) -> None:
+    def add_cell_usage(self, result: ExecutionResult) -> None:
         """Add what a run in a cell used."""
         self.backend = result.backend
         self.cpu_ms += math.ceil(result.usage.cpu_ms)
@@ -94,12 +94,12 @@ class Running:
             self.usage[unit] = f"{total:f}" if unit == "usd" else int(total)
         self.said |= cost.keys()
 
-    def pause(self, most: float) -> None:
+    def pause(self, max_seconds: float) -> None:
         """Stop the clock of the deadline, for so many seconds of the run in all."""
         self._pauses += 1
         if self._pauses == 1:
             self._pause_began = anyio.current_time()
-            self._pause_left = max(most - self._paused, 0.0)
+            self._pause_left = max(max_seconds - self._paused, 0.0)
             self._gain(self._pause_left)
 
     def resume(self) -> None:
@@ -121,23 +121,23 @@ class Running:
         return self.job is not None and self.job.left_behind
 
 
-current: ContextVar[Running | None] = ContextVar("current", default=None)
+current_call: ContextVar[CallState | None] = ContextVar("current_call", default=None)
 """The run of the tool in whose code we are."""
 
 
 @asynccontextmanager
-async def clocks_stopped(most: float) -> AsyncIterator[None]:
+async def pause_deadlines(max_seconds: float) -> AsyncIterator[None]:
     """Stop the clocks of the tools and programs around a call that waits for a person.
 
     Args:
-        most: Seconds that each run around it may gain in all.
+        max_seconds: Seconds that each run around it may gain in all.
     """
     stopped = []
-    around = current.get()
-    while around is not None:
-        around.pause(most)
-        stopped.append(around)
-        around = around.outer
+    state = current_call.get()
+    while state is not None:
+        state.pause(max_seconds)
+        stopped.append(state)
+        state = state.outer
     try:
         async with clock_stopped():
             yield
@@ -146,23 +146,23 @@ async def clocks_stopped(most: float) -> AsyncIterator[None]:
             each.resume()
 
 
-def account(result: ExecutionResult) -> None:
+def record_usage(result: ExecutionResult) -> None:
     """Say of the call that runs now what its run in a cell used, and where it was.
 
     For tools that run programs in cells themselves.
     """
-    running = current.get()
-    if running is not None:
-        running.take(result)
+    state = current_call.get()
+    if state is not None:
+        state.add_cell_usage(result)
 
 
-def most_bytes(limits: Limits, network: Network) -> int:
+def max_run_bytes(limits: Limits, network: Network) -> int:
     """Return the bytes of output and network that a run in a cell may cost."""
     reach = limits.network_bytes if network.mode == "allow" else 0
     return 2 * limits.output_bytes + reach
 
 
-class Runner:
+class ToolRunner:
     """Runs functions on the event loop, in threads, or in cells."""
 
     def __init__(
@@ -176,14 +176,14 @@ class Runner:
         self._sandbox = sandbox
         self._scope_class: type[anyio.CancelScope] | None = None
 
-    def most(self, tool: Tool, seconds: float) -> dict[str, int | str]:
+    def max_cost(self, tool: Tool, seconds: float) -> dict[str, int | str]:
         """Return the most that a call may use, by unit, as far as it is known."""
         cost: dict[str, int | str] = {"wall_ms": math.ceil(seconds * 1000), "cpu_ms": 0}
         if tool.sandboxed and self._sandbox is not None:
             config = self._sandbox.config
             limits = config.limits
             cost["cpu_ms"] = math.ceil(seconds * 1000 * max(1.0, limits.cpus))
-            cost["bytes"] = most_bytes(limits, config.network)
+            cost["bytes"] = max_run_bytes(limits, config.network)
         return cost | dict(tool.cost) if tool.cost else cost
 
     async def run(
@@ -191,7 +191,7 @@ class Runner:
         tool: Tool,
         arguments: Arguments,
         context: ToolContext | None,
-        running: Running,
+        state: CallState,
         seconds: float,
         *,
         own_task: bool = False,
@@ -202,7 +202,7 @@ class Runner:
             tool: What to run.
             arguments: What it gets.
             context: What it gets besides, if it takes one.
-            running: Is told what becomes known of the run.
+            state: Is told what becomes known of the run.
             seconds: Its deadline.
             own_task: Whether nobody but us cancels the task that we are in.
 
@@ -212,23 +212,25 @@ class Runner:
             Exception: Whatever the tool raises.
         """
         began = time.perf_counter()
-        running.outer = current.get()
-        token = current.set(running)
+        state.outer = current_call.get()
+        token = current_call.set(state)
         if tool.cost:
-            running.usage |= {
-                unit: most for unit, most in tool.cost.items() if unit not in _MEASURED
+            state.usage |= {
+                unit: amount
+                for unit, amount in tool.cost.items()
+                if unit not in _MEASURED
             }
         scope = self._new_scope()
-        run = self._registry.running(tool, scope.cancel)
+        run = self._registry.track_run(tool, scope.cancel)
         try:
             with scope:
                 try:
                     with run:
-                        work = self._work(tool, arguments, context, running, seconds)
+                        work = self._work(tool, arguments, context, state, seconds)
                         # In a cell the kernel holds the deadline; to wait for a
                         # cell is not the tool's time.
                         deadline = None if tool.sandboxed else began + seconds
-                        return await _until(work, scope, deadline, running)
+                        return await _until(work, scope, deadline, state)
                 except anyio.get_cancelled_exc_class():
                     if context is not None:
                         context.cancel()
@@ -245,15 +247,15 @@ class Runner:
                         hint="try other arguments or another tool",
                     ) from error
         finally:
-            current.reset(token)
+            current_call.reset(token)
             wall = math.ceil((time.perf_counter() - began) * 1000)
-            running.usage["wall_ms"] = wall
+            state.usage["wall_ms"] = wall
         if run.retired:
             raise ToolNotFoundError(
                 f"{tool.name} was taken away while it ran",
                 hint="list the tools again, and use one of them",
             )
-        raise _out_of_time(tool.name, seconds, still_running=running.still_running)
+        raise _out_of_time(tool.name, seconds, still_running=state.still_running)
 
     def _new_scope(self) -> anyio.CancelScope:
         if self._scope_class is None:
@@ -267,15 +269,15 @@ class Runner:
         tool: Tool,
         arguments: Arguments,
         context: ToolContext | None,
-        running: Running,
+        state: CallState,
         seconds: float,
     ) -> Work:
         """Return the run of a tool, to be awaited."""
         if tool.sandboxed:
-            return self._in_cell(tool, arguments, running, seconds)
+            return self._in_cell(tool, arguments, state, seconds)
         if tool.blocking:
-            return self._in_thread(tool, arguments, context, running)
-        running.backend = "loop"
+            return self._in_thread(tool, arguments, context, state)
+        state.backend = "loop"
         work = tool.call(arguments, context)
         return work if type(work) is types.CoroutineType else _awaited(work)
 
@@ -284,15 +286,15 @@ class Runner:
         tool: Tool,
         arguments: Arguments,
         context: ToolContext | None,
-        running: Running,
+        state: CallState,
     ) -> Any:
-        running.backend = "thread"
-        running.job = self._workers.job(partial(tool.call, arguments, context))
-        value = await running.job.run()
+        state.backend = "thread"
+        state.job = self._workers.job(partial(tool.call, arguments, context))
+        value = await state.job.run()
         return await value if inspect.isawaitable(value) else value
 
     async def _in_cell(
-        self, tool: Tool, arguments: Arguments, running: Running, seconds: float
+        self, tool: Tool, arguments: Arguments, state: CallState, seconds: float
     ) -> JsonValue:
         if self._sandbox is None:
             raise ConfigError(
@@ -300,7 +302,7 @@ class Runner:
                 hint="pass sandbox=SandboxManager(...)",
             )
         result, wall = await run_in_cell(self._sandbox, tool, arguments, seconds)
-        running.take(result)
+        state.add_cell_usage(result)
         return content_of(tool.name, result, wall)
 
 
@@ -310,7 +312,7 @@ async def _awaited(work: Any) -> Any:
 
 @types.coroutine
 def _until(
-    work: Work, scope: anyio.CancelScope, deadline: float | None, running: Running
+    work: Work, scope: anyio.CancelScope, deadline: float | None, state: CallState
 ) -> Generator[Any, Any, Any]:
     """Do the work; when it waits for the first time, set the scope's deadline.
 
@@ -319,9 +321,9 @@ def _until(
     try:
         waited = work.send(None)
         if deadline is not None:
-            left = deadline + running.gained - time.perf_counter()
+            left = deadline + state.gained - time.perf_counter()
             scope.deadline = anyio.current_time() + left
-            running.scope = scope
+            state.scope = scope
         while True:
             try:
                 sent = yield waited

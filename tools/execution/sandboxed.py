@@ -15,7 +15,7 @@ from toolcell.core import (
 from toolcell.sandbox import Described, ExecutionResult, Limits, SandboxManager
 
 from ..definition.tool import FunctionTool, Tool
-from ..definition.transfer import travelling
+from ..definition.transfer import build_cell_call
 from ..definition.validation import Arguments
 
 _OUT_OF_TIME = ("timeout", "cpu_limit")
@@ -40,7 +40,7 @@ async def run_in_cell(
             f"{tool.name} is no function and cannot run in a cell",
             hint="leave out `sandboxed`, or make a tool of a function",
         )
-    program = travelling(tool.name, tool.function, arguments.json)
+    program = build_cell_call(tool.name, tool.function, arguments.json)
     wall = min(seconds, sandbox.config.limits.wall_seconds)
     limits = Limits(wall_seconds=wall)
     result = await sandbox.run(program.code, inputs=program.inputs, limits=limits)

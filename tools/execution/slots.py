@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from .runner import NOTHING_HELD, Held, current
+from .runner import NO_SLOTS, HeldSlots, current_call
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Slots:
         self._free = limit
         self._busy: set[str] = set()
         self._waiting: deque[_Waiter] = deque()
-        self.own: Held = frozenset({id(self)})
+        self.own: HeldSlots = frozenset({id(self)})
 
     def take(self, group: str | None) -> bool:
         """Take a slot and the group if both are free; `leave` gives them back."""
@@ -81,12 +81,12 @@ class Slot:
         self._slots = slots
         self._group = group
         self._entered = False
-        self.held: Held = NOTHING_HELD
+        self.held: HeldSlots = NO_SLOTS
         """All slots that this call and those around it hold."""
 
     def enter(self) -> bool:
         """Take the slot if it is free, or not needed; if not, `wait` for it."""
-        outer, own = current.get(), self._slots.own
+        outer, own = current_call.get(), self._slots.own
         if outer is None:
             self.held = own
         elif own <= outer.held:

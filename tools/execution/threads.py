@@ -34,12 +34,12 @@ class Workers:
         """How many functions run on although their calls have ended."""
         return self._left_behind
 
-    def job(self, function: Callable[[], Any]) -> Job:
+    def job(self, function: Callable[[], Any]) -> ThreadJob:
         """Return a run of a function; await its `run`."""
-        return Job(self, function)
+        return ThreadJob(self, function)
 
 
-class Job:
+class ThreadJob:
     """One run of a blocking function."""
 
     def __init__(self, workers: Workers, function: Callable[[], Any]) -> None:

@@ -16,9 +16,9 @@ from toolcell.core import ConfigError, ToolExecutionError
 from toolcell.core.text.printable import shown
 
 from .definition import Listing
-from .http import MCPEndpoint, Refusals, open_endpoint
-from .message_limits import Allowance, Lost, watched
-from .results import MAX_ERROR_CHARACTERS, ProgressRelay, unknown_outcome
+from .http import LastErrorStatus, MCPEndpoint, open_endpoint
+from .message_limits import ConnectionLost, MessageBudget, limit_messages
+from .results import MAX_ERROR_CHARACTERS, MCPProgressRelay, unknown_outcome
 from .stdio import MCPCommand, open_command
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Connection:
+class ServerConnection:
     """An open connection; calls share it."""
 
     client: Client
-    allowance: Allowance
+    budget: MessageBudget
     is_stale: bool = False
     """Whether its tools have to be listed again before the next call."""
 
@@ -55,14 +55,14 @@ class Connection:
             for tool in page.tools:
                 if listing.is_full:
                     return listing
-                listing.add(_as_told(tool))
+                listing.add(_listed_fields(tool))
             cursor = page.next_cursor
             if cursor is None:
                 break
         return listing
 
     async def call(
-        self, tool: str, arguments: dict[str, Any], progress: ProgressRelay
+        self, tool: str, arguments: dict[str, Any], progress: MCPProgressRelay
     ) -> CallToolResult:
         """Make one call; a cancelled one is cancelled at the server too.
 
@@ -73,7 +73,7 @@ class Connection:
         from mcp import MCPError
         from mcp import types as mcp
 
-        self.allowance.give()
+        self.budget.grant()
         request = mcp.CallToolRequest(
             params=mcp.CallToolRequestParams(name=tool, arguments=arguments)
         )
@@ -105,7 +105,7 @@ def _adapter() -> TypeAdapter[Any]:
     return TypeAdapter(mcp.CallToolResult | mcp.InputRequiredResult)
 
 
-def _as_told(tool: Tool) -> dict[str, Any]:
+def _listed_fields(tool: Tool) -> dict[str, Any]:
     hints = tool.annotations
     return {
         "name": tool.name,
@@ -138,13 +138,13 @@ def _refused(tool: str, error: Any) -> ToolExecutionError:
 
 @asynccontextmanager
 async def connect(
-    server: MCPCommand | MCPEndpoint, most: int
-) -> AsyncGenerator[Connection, None]:
+    server: MCPCommand | MCPEndpoint, max_bytes: int
+) -> AsyncGenerator[ServerConnection, None]:
     """Open a connection; leaving it ends it, and a program with all it started.
 
     Args:
         server: To whom.
-        most: Bytes of one message.
+        max_bytes: Bytes of one message.
 
     Raises:
         ConfigError: The MCP library is not installed.
@@ -162,14 +162,14 @@ async def connect(
         if isinstance(message, ToolListChangedNotification):
             connection.is_stale = True
 
-    refusals, allowance = Refusals(), Allowance()
+    last_error, budget = LastErrorStatus(), MessageBudget()
     client = Client(
-        watched(_transport(server, most, refusals), allowance),
+        limit_messages(_transport(server, max_bytes, last_error), budget),
         client_info=Implementation(name="toolcell", version="1"),
         message_handler=receive,
         cache=None,
     )
-    connection = Connection(client, allowance)
+    connection = ServerConnection(client, budget)
     try:
         async with client, anyio.create_task_group() as tasks:
             tasks.start_soon(_listen, connection)
@@ -177,7 +177,7 @@ async def connect(
             tasks.cancel_scope.cancel()
     except Exception as error:
         raise ToolExecutionError(
-            _reason(error, refusals.status),
+            _reason(error, last_error.status),
             hint="look whether the server runs, and whether its address "
             "or command is right",
         ) from error
@@ -186,14 +186,14 @@ async def connect(
 
 
 def _transport(
-    server: MCPCommand | MCPEndpoint, most: int, refusals: Refusals
+    server: MCPCommand | MCPEndpoint, max_bytes: int, last_error: LastErrorStatus
 ) -> AbstractAsyncContextManager[TransportStreams]:
     if isinstance(server, MCPCommand):
-        return open_command(server, most)
-    return open_endpoint(server, most, refusals)
+        return open_command(server, max_bytes)
+    return open_endpoint(server, max_bytes, last_error)
 
 
-async def _listen(connection: Connection) -> None:
+async def _listen(connection: ServerConnection) -> None:
     """Ask to be told of changes, where that has to be asked for."""
     from mcp import MCPError
     from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
@@ -215,9 +215,9 @@ async def _listen(connection: Connection) -> None:
 def _reason(error: BaseException, status: int | None) -> str:
     """Return why there is no connection, in words that repeat no secret."""
     while isinstance(error, BaseExceptionGroup):
-        lost = error.subgroup(Lost)
+        lost = error.subgroup(ConnectionLost)
         error = (lost or error).exceptions[0]
-    if isinstance(error, Lost):
+    if isinstance(error, ConnectionLost):
         return f"it {error.reason}"
     if isinstance(error, OSError):
         return f"it cannot be started or reached: {error.strerror or 'no connection'}"

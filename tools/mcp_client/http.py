@@ -49,7 +49,7 @@ class MCPEndpoint:
             )
 
 
-class Refusals:
+class LastErrorStatus:
     """The last HTTP status that was an error, to tell of it."""
 
     status: int | None = None
@@ -61,57 +61,57 @@ class Refusals:
 
 @asynccontextmanager
 async def open_endpoint(
-    server: MCPEndpoint, most: int, refusals: Refusals
+    server: MCPEndpoint, max_bytes: int, last_error: LastErrorStatus
 ) -> AsyncGenerator[TransportStreams, None]:
     """Open a client of the server; its messages come and go over the streams.
 
     Args:
         server: Where it is.
-        most: Bytes of one message. When it is reached its call fails.
-        refusals: Told of error statuses.
+        max_bytes: Bytes of one message. When it is reached its call fails.
+        last_error: Told of error statuses.
     """
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
     async with (
         httpx2.AsyncClient(
-            transport=_bounded(most),
+            transport=_bounded_transport(max_bytes),
             # A packed answer could be any size once unpacked.
             headers={**server.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=IDLE_SECONDS),
-            event_hooks={"response": [refusals.note]},
+            event_hooks={"response": [last_error.note]},
             trust_env=False,
         ) as client,
         streamable_http_client(
-            server.url, http_client=client, max_sse_event_size=most
+            server.url, http_client=client, max_sse_event_size=max_bytes
         ) as streams,
     ):
         yield streams
 
 
-def _bounded(most: int) -> httpx2.AsyncBaseTransport:
-    """Return a transport whose answers are plain and end at `most` bytes.
+def _bounded_transport(max_bytes: int) -> httpx2.AsyncBaseTransport:
+    """Return a transport whose answers are plain and end at `max_bytes` bytes.
 
     Streams of events last as long as the connection; there each event is bounded.
     """
     import httpx2
 
-    class Body(httpx2.AsyncByteStream):
+    class BoundedBody(httpx2.AsyncByteStream):
         def __init__(self, inner: Any) -> None:
             self._inner = inner
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = most
+            left = max_bytes
             async for chunk in self._inner:
                 left -= len(chunk)
                 if left < 0:
-                    raise httpx2.StreamError(f"more than {most:,} bytes")
+                    raise httpx2.StreamError(f"more than {max_bytes:,} bytes")
                 yield chunk
 
         async def aclose(self) -> None:
             await self._inner.aclose()
 
-    class Transport(httpx2.AsyncHTTPTransport):
+    class BoundedTransport(httpx2.AsyncHTTPTransport):
         async def handle_async_request(
             self, request: httpx2.Request
         ) -> httpx2.Response:
@@ -120,7 +120,7 @@ def _bounded(most: int) -> httpx2.AsyncBaseTransport:
             # Otherwise httpx would unpack it.
             response.headers.pop("content-encoding", None)
             if not kind.startswith("text/event-stream"):
-                response.stream = Body(response.stream)
+                response.stream = BoundedBody(response.stream)
             return response
 
-    return Transport(trust_env=False)
+    return BoundedTransport(trust_env=False)

@@ -45,7 +45,7 @@ _HEARD = frozenset(
 )
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """A connection is over.
 
     Args:
@@ -57,22 +57,22 @@ class Lost(Exception):
         self.reason = reason
 
 
-class Allowance:
+class MessageBudget:
     """How much a server may still send."""
 
     def __init__(self) -> None:
         self._left = float(MESSAGES_AT_ONCE)
         self._since = anyio.current_time()
 
-    def give(self) -> None:
+    def grant(self) -> None:
         """Allow one answer more."""
         self._left += 1
 
-    def take(self) -> None:
+    def spend(self) -> None:
         """Count one message.
 
         Raises:
-            Lost: There were too many.
+            ConnectionLost: There were too many.
         """
         now = anyio.current_time()
         if self._left < MESSAGES_AT_ONCE:
@@ -81,16 +81,16 @@ class Allowance:
         self._since = now
         self._left -= 1
         if self._left < 0:
-            raise Lost("sent too many messages that nobody asked for")
+            raise ConnectionLost("sent too many messages that nobody asked for")
 
 
 def parse(line: bytes) -> Incoming:
-    """Return a message, or the error why it is none; `Lost` for one of many values."""
+    """Return a message, or why it is none: `ConnectionLost` if it has many values."""
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 
     if count_values(line, MESSAGE_VALUES) > MESSAGE_VALUES:
-        return Lost(f"sent a message of more than {MESSAGE_VALUES} values")
+        return ConnectionLost(f"sent a message of more than {MESSAGE_VALUES} values")
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line))
     except ValueError as error:
@@ -98,18 +98,18 @@ def parse(line: bytes) -> Incoming:
 
 
 @asynccontextmanager
-async def watched(
-    transport: AbstractAsyncContextManager[TransportStreams], allowance: Allowance
+async def limit_messages(
+    transport: AbstractAsyncContextManager[TransportStreams], budget: MessageBudget
 ) -> AsyncGenerator[TransportStreams, None]:
     """Open a transport whose end, floods and nonsense end what happens inside.
 
     Raises:
-        Lost: In a group, when that is the reason of the end.
+        ConnectionLost: In a group, when that is the reason of the end.
     """
     async with transport as (read, write):
         to_session, incoming = anyio.create_memory_object_stream["Incoming"]()
         async with incoming, anyio.create_task_group() as tasks:
-            tasks.start_soon(_pump, read, to_session, allowance)
+            tasks.start_soon(_pump, read, to_session, budget)
             yield incoming, write
             tasks.cancel_scope.cancel()
 
@@ -117,7 +117,7 @@ async def watched(
 async def _pump(
     read: ReadStream[Incoming],
     to_session: MemoryObjectSendStream[Incoming],
-    allowance: Allowance,
+    budget: MessageBudget,
 ) -> None:
     from mcp.types import JSONRPCNotification
 
@@ -126,13 +126,15 @@ async def _pump(
     with suppress(anyio.BrokenResourceError):
         async with to_session:
             async for each in read:
-                allowance.take()
-                if isinstance(each, Lost):
+                budget.spend()
+                if isinstance(each, ConnectionLost):
                     raise each
                 if isinstance(each, Exception):
                     unreadable += 1
                     if unreadable >= UNREADABLE_MESSAGES:
-                        raise Lost(f"sent {unreadable} messages that are no JSON-RPC")
+                        raise ConnectionLost(
+                            f"sent {unreadable} messages that are no JSON-RPC"
+                        )
                     continue
                 message = each.message
                 if isinstance(message, JSONRPCNotification):
@@ -140,4 +142,4 @@ async def _pump(
                         continue
                 await to_session.send(each)
             if to_session.statistics().open_receive_streams:
-                raise Lost("ended the connection")
+                raise ConnectionLost("ended the connection")

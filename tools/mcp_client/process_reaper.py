@@ -1,8 +1,8 @@
 """Runs a command, and leaves nothing of it behind.
 
-Started as `python -I -S mcp_warden.py OWNER COMMAND ARGUMENT...`, on Linux, with the
-standard library only. What the command starts stays below this process, also what
-makes itself a daemon: orphans are handed to a subreaper. When the command ends, the
+Started as `python -I -S process_reaper.py OWNER COMMAND ARGUMENT...`, on Linux, with
+the standard library only. Every process that the command starts stays below this
+one, daemons included: orphans are handed to a subreaper. When the command ends, the
 owner dies or SIGTERM comes, every process below is killed.
 """
 

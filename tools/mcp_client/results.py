@@ -126,7 +126,7 @@ def _media(media_type: str | None) -> str:
     return media_type if known and media_type else _UNNAMED
 
 
-class ProgressRelay:
+class MCPProgressRelay:
     """Passes on how far a call has come, until the call ends."""
 
     def __init__(self, context: ToolContext) -> None:

@@ -1,7 +1,7 @@
 """Speaks to an MCP server that is a program of its own, over its pipes.
 
-The program gets the environment that is named and no more. It runs below a warden
-(`mcp_warden`) and goes with all that it started, however the connection ends.
+The program gets the environment that is named and no more. It runs below
+`process_reaper`, which kills it and all that it started, however the connection ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ oldest are dropped."""
 
 _WAITING_MESSAGES = 64
 _FLUSH_SECONDS = 0.5
-_WARDEN = Path(__file__).with_name("process_reaper.py")
+_REAPER = Path(__file__).with_name("process_reaper.py")
 _BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _log = logging.getLogger(__name__)
 
@@ -80,13 +80,13 @@ class MCPCommand:
 
 @asynccontextmanager
 async def open_command(
-    server: MCPCommand, most: int
+    server: MCPCommand, max_bytes: int
 ) -> AsyncGenerator[TransportStreams, None]:
     """Start the program; its messages come and go over the streams.
 
     Args:
         server: What to start.
-        most: Bytes of one message. When it is reached the connection ends.
+        max_bytes: Bytes of one message. When it is reached the connection ends.
     """
     process = await anyio.open_process(
         _argv(server),
@@ -103,7 +103,7 @@ async def open_command(
     )
     written = anyio.Event()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_read, process, to_session, most)
+        tasks.start_soon(_read, process, to_session, max_bytes)
         tasks.start_soon(_write, process, from_session, written)
         tasks.start_soon(_keep_errors, process, server.command)
         try:
@@ -122,15 +122,15 @@ def _argv(server: MCPCommand) -> list[str]:
     command = [server.command, *server.args]
     if sys.platform != "linux":
         return command
-    return [sys.executable, "-I", "-S", str(_WARDEN), str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", str(_REAPER), str(os.getpid()), *command]
 
 
 async def _read(
     process: Process,
     to_session: MemoryObjectSendStream[SessionMessage | Exception],
-    most: int,
+    max_bytes: int,
 ) -> None:
-    from .message_limits import Lost, parse
+    from .message_limits import ConnectionLost, parse
 
     line = bytearray()
     try:
@@ -142,8 +142,10 @@ async def _read(
                     if line.strip():
                         await to_session.send(parse(bytes(line)))
                     line[:] = part
-                if len(line) > most:
-                    await to_session.send(Lost(f"sent more than {most:,} bytes"))
+                if len(line) > max_bytes:
+                    await to_session.send(
+                        ConnectionLost(f"sent more than {max_bytes:,} bytes")
+                    )
                     break
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass

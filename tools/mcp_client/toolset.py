@@ -25,11 +25,11 @@ from ..definition.json_schema import build_validator
 from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.options import provider_name
 from ..definition.tool import Tool
-from .connection import Connection, connect
-from .definition import Listing, MCPDefinition, told_description, told_schema
+from .connection import ServerConnection, connect
+from .definition import Listing, MCPDefinition, model_description, model_schema
 from .http import MCPEndpoint
 from .pins import MCPPins
-from .results import ProgressRelay, content_of
+from .results import MCPProgressRelay, content_of
 from .stdio import MCPCommand
 
 CLOSE_SECONDS = 5.0
@@ -51,8 +51,8 @@ class MCPTool(JSONSchemaTool):
         super().__init__(
             self._ask,
             name=name,
-            description=told_description(toolset.name, definition),
-            parameters=told_schema(definition.input_schema),
+            description=model_description(toolset.name, definition),
+            parameters=model_schema(definition.input_schema),
             idempotent=idempotent,
             timeout=toolset.timeout_seconds,
             tags={"mcp", f"mcp:{toolset.name}"},
@@ -136,7 +136,7 @@ class MCPToolset:
         self._startup_seconds = startup_seconds
         self._max_message_bytes = max_message_bytes
         self._lock = anyio.Lock()
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._group: TaskGroup | None = None
         self._tools: dict[str, MCPTool] = {}
         self._unfit: dict[str, str] = {}
@@ -241,11 +241,11 @@ class MCPToolset:
                 f"{tool.name} cannot be used: {reason}",
                 hint=f"`toolcell tools pin {self.name}` shows it and approves it",
             )
-        progress = ProgressRelay(context)
+        progress = MCPProgressRelay(context)
         result = await connection.call(tool.definition.name, arguments, progress)
         return content_of(tool.name, result, tool.output, context)
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> ServerConnection:
         """Return a connection that lives, whose tools were compared."""
         async with self._lock:
             now = self._connection
@@ -260,7 +260,7 @@ class MCPToolset:
                 now = self._connection = await self._group.start(self._hold)
             return now
 
-    async def _refresh(self, connection: Connection) -> None:
+    async def _refresh(self, connection: ServerConnection) -> None:
         connection.is_stale = False
         try:
             with anyio.fail_after(self._startup_seconds):
@@ -272,7 +272,7 @@ class MCPToolset:
             connection.is_stale = True
             raise
 
-    async def _hold(self, *, task_status: TaskStatus[Connection]) -> None:
+    async def _hold(self, *, task_status: TaskStatus[ServerConnection]) -> None:
         """Keep a connection open until it ends, one way or the other."""
         is_open = False
         with anyio.CancelScope() as scope:

@@ -12,11 +12,11 @@ from toolcell.core import ToolNotFoundError
 from ..definition.tool import Tool
 
 
-class Runs:
+class ActiveRuns:
     """The running calls of a registry's tools, on one event loop."""
 
     def __init__(self) -> None:
-        self.running: set[Run] = set()
+        self.running: set[ToolRun] = set()
         self.retired: WeakValueDictionary[int, Tool] = WeakValueDictionary()
         """By id; a tool that is gone leaves its id to others."""
 
@@ -38,7 +38,7 @@ class Runs:
                 await run.ended.wait()
 
 
-class Run:
+class ToolRun:
     """One run of a tool, as a context manager.
 
     Raises:
@@ -47,7 +47,9 @@ class Run:
 
     __slots__ = ("_cancel", "_runs", "ended", "retired", "tool")
 
-    def __init__(self, runs: Runs, tool: Tool, cancel: Callable[[], object]) -> None:
+    def __init__(
+        self, runs: ActiveRuns, tool: Tool, cancel: Callable[[], object]
+    ) -> None:
         self._runs = runs
         self._cancel = cancel
         self.tool = tool

@@ -16,8 +16,8 @@ from typing_extensions import Unpack
 
 from ..definition.options import ToolOptions
 from ..definition.tool import FunctionTool, Tool, as_tool, tool
-from .active_runs import Run, Runs
-from .snapshot import Snapshot, State, Visible, everything
+from .active_runs import ActiveRuns, ToolRun
+from .snapshot import RegistryState, Snapshot, Visible, everything
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,15 +57,15 @@ class ToolRegistry:
         settled = {name: dict(values) for name, values in (config or {}).items()}
         self._lock = threading.Lock()
         self._watchers: dict[object, Callable[[], object]] = {}
-        self._put(State(visible, settled), 0)
-        self._runs = Runs()
+        self._put(RegistryState(visible, settled), 0)
+        self._runs = ActiveRuns()
         self.register_many(tools, versions=True)
 
-    def _put(self, state: State, revision: int) -> None:
+    def _put(self, state: RegistryState, revision: int) -> None:
         self._snapshot = Snapshot(state, revision, everything)
 
     @contextmanager
-    def _changing(self) -> Iterator[State]:
+    def _changing(self) -> Iterator[RegistryState]:
         """Hand out the next state; it takes its place if nothing fails."""
         with self._lock:
             state = self._snapshot.state.copy()
@@ -209,7 +209,7 @@ class ToolRegistry:
         with self._changing() as state:
             state.deprecated[found.name, version] = reason
 
-    def running(self, tool: Tool, cancel: Callable[[], object]) -> Run:
+    def track_run(self, tool: Tool, cancel: Callable[[], object]) -> ToolRun:
         """Return a context manager around one run of a tool, for `retire`.
 
         Args:
@@ -219,7 +219,7 @@ class ToolRegistry:
         Raises:
             ToolNotFoundError: On entering, if the tool was retired meanwhile.
         """
-        return Run(self._runs, tool, cancel)
+        return ToolRun(self._runs, tool, cancel)
 
     async def retire(
         self, name: str, version: str | None = None, *, cancel: bool = False
@@ -264,7 +264,7 @@ class ToolRegistry:
 def _checked(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
     made = [as_tool(each) for each in tools]
     for each in made:
-        each.check()
+        each.check_definition()
     return made
 
 

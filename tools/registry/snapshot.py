@@ -29,7 +29,7 @@ _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RegistryState:
     """What a snapshot shows; never changed once a snapshot has it."""
 
     visible: Visible | None
@@ -43,8 +43,8 @@ class State:
     pins: dict[str, str] = field(default_factory=dict)
     deprecated: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def copy(self) -> State:
-        return State(
+    def copy(self) -> RegistryState:
+        return RegistryState(
             self.visible,
             self.config,
             dict(self.tools),
@@ -103,7 +103,7 @@ class Snapshot:
     """The tools of a registry at one moment, as the host or as one agent sees them."""
 
     def __init__(
-        self, state: State, revision: int, may_see: Callable[[Tool], bool]
+        self, state: RegistryState, revision: int, may_see: Callable[[Tool], bool]
     ) -> None:
         self.state = state
         self._may_see = may_see

@@ -27,11 +27,11 @@ from ..definition.validation import canonical_json
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5
 
-State = Literal["running", "done", "unknown", "gone"]
+KeyState = Literal["running", "done", "unknown", "gone"]
 """What became of a run; `gone`: it is done, and its result is no longer kept."""
 
 
-class Body(NamedTuple):
+class CallBody(NamedTuple):
     """What is asked for under a key; its text is made only when it is needed."""
 
     tool: str
@@ -51,13 +51,13 @@ class Body(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class KeyEntry:
     """What stands under a key."""
 
     same: bool
     """Whether it is the body that is asked for now."""
 
-    state: State
+    state: KeyState
     result: ToolResult | None = None
 
 
@@ -69,13 +69,13 @@ class Idempotency(ABC):
     """
 
     def __init__(self) -> None:
-        self._flights: dict[str, Body] = {}
+        self._flights: dict[str, CallBody] = {}
         """Keys that runs of this event loop hold."""
 
         self._ends: dict[str, anyio.Event] = {}
         """Set when a run that others wait for gives its key up."""
 
-    def take(self, key: str, body: Body, *, repeatable: bool) -> bool:
+    def take(self, key: str, body: CallBody, *, repeatable: bool) -> bool:
         """Claim a key if it is free right now; if not, `claim` knows more.
 
         Args:
@@ -92,7 +92,7 @@ class Idempotency(ABC):
         return True
 
     async def claim(
-        self, key: str, body: Body, *, repeatable: bool
+        self, key: str, body: CallBody, *, repeatable: bool
     ) -> ToolResult | None:
         """Return the result of an earlier run, or None: the key is the caller's.
 
@@ -164,17 +164,17 @@ class Idempotency(ABC):
             ended.set()
 
     @abstractmethod
-    def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
+    def _take(self, key: str, body: CallBody, repeatable: bool) -> KeyEntry | None:
         """Return what stands under the key, or None: it is now running, by us."""
 
     @abstractmethod
-    def _keep(self, key: str, body: Body, result: ToolResult) -> None: ...
+    def _keep(self, key: str, body: CallBody, result: ToolResult) -> None: ...
 
     @abstractmethod
-    def _drop(self, key: str, body: Body) -> None: ...
+    def _drop(self, key: str, body: CallBody) -> None: ...
 
     @abstractmethod
-    def _suspect(self, key: str, body: Body) -> None: ...
+    def _suspect(self, key: str, body: CallBody) -> None: ...
 
 
 def _check(*, same: bool) -> None:
@@ -212,7 +212,7 @@ class _Kept(NamedTuple):
     arguments: dict[str, JsonValue] | str
     """Where there is no room for them a hash of the body."""
 
-    state: State
+    state: KeyState
     expires_at: float
     call_id: str = ""
     name: str = ""
@@ -224,17 +224,17 @@ class _Kept(NamedTuple):
             return None
         return ToolResult(call_id=self.call_id, name=self.name, content=self.content)
 
-    def is_of(self, body: Body) -> bool:
+    def is_of(self, body: CallBody) -> bool:
         """Return whether it is of the same request."""
         if isinstance(self.arguments, str):
             return self.arguments == body.hashed
-        return Body(self.tool, self.arguments).text == body.text
+        return CallBody(self.tool, self.arguments).text == body.text
 
     def small(self) -> _Kept:
         """Return what is left of it where there is no room for all of it."""
         assert not isinstance(self.arguments, str)
-        hashed = Body(self.tool, self.arguments).hashed
-        state: State = "gone" if self.state == "done" else self.state
+        hashed = CallBody(self.tool, self.arguments).hashed
+        state: KeyState = "gone" if self.state == "done" else self.state
         return _Kept("", hashed, state, self.expires_at)
 
 
@@ -271,7 +271,7 @@ class MemoryIdempotency(Idempotency):
         # Those of them that are whole, oldest first.
         self._whole: dict[str, None] = {}
 
-    def take(self, key: str, body: Body, *, repeatable: bool) -> bool:
+    def take(self, key: str, body: CallBody, *, repeatable: bool) -> bool:
         if key in self._ended:
             return super().take(key, body, repeatable=repeatable)
         free = key not in self._flights
@@ -279,23 +279,23 @@ class MemoryIdempotency(Idempotency):
             self._flights[key] = body
         return free
 
-    def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
+    def _take(self, key: str, body: CallBody, repeatable: bool) -> KeyEntry | None:
         self._remove_expired()
         kept = self._standing(key)
         if kept is not None and not (repeatable and kept.state != "done"):
             result = kept.result()
-            return Entry(same=kept.is_of(body), state=kept.state, result=result)
+            return KeyEntry(same=kept.is_of(body), state=kept.state, result=result)
         return None
 
-    def _keep(self, key: str, body: Body, result: ToolResult) -> None:
+    def _keep(self, key: str, body: CallBody, result: ToolResult) -> None:
         ends, content = self._clock() + self._ttl, result.content
         self._put(key, (*body, "done", ends, result.call_id, result.name, content))
 
-    def _drop(self, key: str, body: Body) -> None:
+    def _drop(self, key: str, body: CallBody) -> None:
         # A key that runs stands in no table of ours.
         return
 
-    def _suspect(self, key: str, body: Body) -> None:
+    def _suspect(self, key: str, body: CallBody) -> None:
         self._put(key, (*body, "unknown", self._clock() + self._ttl))
 
     def _standing(self, key: str) -> _Kept | None:

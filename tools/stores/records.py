@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolStatus
 
-Verdict = Literal["allowed", "denied", "unguarded", "not_asked"]
+RecordedVerdict = Literal["allowed", "denied", "unguarded", "not_asked"]
 """What the guard said: it admitted the call, it refused it, there is none, or the
 call ended before it was asked."""
 
@@ -35,7 +35,7 @@ class ToolExecutionRecord(NamedTuple):
     """As the model sent them, or as the person changed them who approved the call;
     what was left out is not in them."""
 
-    verdict: Verdict
+    verdict: RecordedVerdict
     status: ToolStatus
     started_at: datetime
     duration_ms: float

@@ -11,7 +11,7 @@ from pathlib import Path
 from toolcell.core import ToolResult
 from toolcell.core.storage.process_lease import OwnerFile
 
-from .idempotency import Body, Entry, Idempotency
+from .idempotency import CallBody, Idempotency, KeyEntry
 from .sqlite_file import SQLiteFile
 
 _SCHEMA = """
@@ -76,7 +76,7 @@ class SQLiteIdempotency(Idempotency):
         self._file.close()
         self._owner.close()
 
-    def _take(self, key: str, body: Body, repeatable: bool) -> Entry | None:
+    def _take(self, key: str, body: CallBody, repeatable: bool) -> KeyEntry | None:
         now, hashed = self._clock(), body.hashed
         with self._file.transaction() as database:
             database.execute(
@@ -106,20 +106,20 @@ class SQLiteIdempotency(Idempotency):
 
     def _entry(
         self, asked: str, body: str, state: str, owner: str, result: str | None
-    ) -> Entry:
+    ) -> KeyEntry:
         same = body == asked
         if state == "done" and result is not None:
             done = ToolResult.model_validate_json(result)
-            return Entry(same=same, state="done", result=done)
+            return KeyEntry(same=same, state="done", result=done)
         if state == "gone":
-            return Entry(same=same, state="gone")
+            return KeyEntry(same=same, state="gone")
         # A running key of our own that is asked for has no run any more.
         others = owner != self._owner.name
         if state == "running" and others and self._owner.state_of(owner) == "alive":
-            return Entry(same=same, state="running")
-        return Entry(same=same, state="unknown")
+            return KeyEntry(same=same, state="running")
+        return KeyEntry(same=same, state="unknown")
 
-    def _keep(self, key: str, body: Body, result: ToolResult) -> None:
+    def _keep(self, key: str, body: CallBody, result: ToolResult) -> None:
         told = result.model_dump_json(exclude={"usage", "remaining"})
         self._set(key, "done", told)
 
@@ -137,7 +137,7 @@ class SQLiteIdempotency(Idempotency):
                 [_DROPPED_AT_ONCE],
             )
 
-    def _suspect(self, key: str, body: Body) -> None:
+    def _suspect(self, key: str, body: CallBody) -> None:
         self._set(key, "unknown", None)
 
     def _set(self, key: str, state: str, result: str | None) -> None:
@@ -156,7 +156,7 @@ class SQLiteIdempotency(Idempotency):
             if result is not None:
                 self._make_room(database)
 
-    def _drop(self, key: str, body: Body) -> None:
+    def _drop(self, key: str, body: CallBody) -> None:
         with self._file.transaction() as database:
             database.execute(
                 "DELETE FROM idempotency_keys WHERE key = ? AND owner = ?",

@@ -360,7 +360,7 @@ def test_a_default_that_does_not_fit_is_refused_lt_50(default: Any) -> None:
     def f(a: int = default) -> None: ...
 
     with pytest.raises(ConfigError, match="default"):
-        tool(f).check()
+        tool(f).check_definition()
 
 
 # --- names, and annotations that come later -------------------------------------------
@@ -395,13 +395,13 @@ def test_forward_references_are_resolved_late_lt_46() -> None:
     exec("@tool\ndef f(a: 'list[Later]') -> 'Never': ...", scope)
     made = scope["f"]
     with pytest.raises(ConfigError, match="names Later, which is not defined"):
-        made.check()
+        made.check_definition()
 
     class Later(BaseModel):
         x: int
 
     scope["Later"] = Later
-    made.check()
+    made.check_definition()
     assert made.validate({"a": [{"x": 1}]}).values == {"a": [Later(x=1)]}
 
 
@@ -448,7 +448,7 @@ def test_names_of_a_caller_are_not_taken_for_local_ones() -> None:
         return define()
 
     with pytest.raises(ConfigError, match="names Stranger, which is not defined"):
-        with_a_name().check()
+        with_a_name().check_definition()
 
 
 def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
@@ -456,7 +456,7 @@ def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
         other: Missing  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(ConfigError, match="names Missing, which is not defined"):
-        with_parameter(Lacking).check()
+        with_parameter(Lacking).check_definition()
 
 
 @pytest.mark.parametrize(
@@ -473,7 +473,7 @@ def test_an_undefined_name_inside_a_model_is_told_lt_46() -> None:
 )
 def test_what_json_cannot_carry_is_refused_ga_08(annotation: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        with_parameter(annotation).check()
+        with_parameter(annotation).check_definition()
 
 
 def test_a_schema_is_valid_by_the_meta_schema_ga_11() -> None:

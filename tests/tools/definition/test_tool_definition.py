@@ -101,7 +101,7 @@ def test_options_become_fields() -> None:
         requires_approval=True,
         examples=[{"a": 1}],
     )
-    made.check()
+    made.check_definition()
 
     assert (made.name, made.description, made.version) == ("plus", "Adds.", "2.1.0")
     assert (made.idempotent, made.timeout, made.strict) == (True, 1.0, True)
@@ -375,7 +375,7 @@ def test_generators_and_other_things_are_refused() -> None:
         yield count
 
     with pytest.raises(ConfigError, match="generator"):
-        tool(numbers).check()
+        tool(numbers).check_definition()
     with pytest.raises(ConfigError, match="int is not a function"):
         tool(3)  # type: ignore[call-overload]
 

@@ -119,8 +119,8 @@ def test_a_subclass_may_name_each_object() -> None:
 
 def test_examples_have_to_be_valid_ga_23_a_12() -> None:
     with pytest.raises(ConfigError, match=r"example of add is not valid: .*a: missing"):
-        tool(add, examples=[{"b": 1}]).check()
-    tool(add, examples=[{"a": 1}]).check()
+        tool(add, examples=[{"b": 1}]).check_definition()
+    tool(add, examples=[{"a": 1}]).check_definition()
 
 
 # --- schemas written by hand -----------------------------------------------------
@@ -172,7 +172,7 @@ def test_a_function_that_cannot_travel_is_refused_at_registration() -> None:
     def when(day: bytes) -> str:
         return str(day)
 
-    tool(shout, sandboxed=True).check()
+    tool(shout, sandboxed=True).check_definition()
     for function, reason in ((leak, "looks like a secret"), (when, "plain JSON")):
         with pytest.raises(ConfigError, match=reason):
             ToolRegistry([tool(function, sandboxed=True)])

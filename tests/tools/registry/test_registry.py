@@ -195,7 +195,7 @@ def test_a_snapshot_never_changes() -> None:
 def test_writers_in_threads_lose_nothing() -> None:
     registry = ToolRegistry()
     first = named("first")
-    first.check()
+    first.check_definition()
     parts = [[alike(first, f"t{part}_{n}") for n in range(80)] for part in range(4)]
     start = threading.Barrier(4)
 
@@ -316,7 +316,7 @@ def steps(action: Callable[[], object]) -> int:
 def crowd(size: int) -> ToolRegistry:
     """Return a registry of many tools that share one schema."""
     first = named("tool_0")
-    first.check()
+    first.check_definition()
     tools = [alike(first, f"tool_{number}") for number in range(size)]
     return ToolRegistry(tools, visible=lambda agent_id, subject: agent_id == "a")
 

@@ -135,7 +135,7 @@ class Flight:
 
     async def run(self) -> None:
         with anyio.CancelScope() as scope:
-            with self.registry.running(self.subject, scope.cancel):
+            with self.registry.track_run(self.subject, scope.cancel):
                 self.started.set()
                 await self.finish.wait()
         self.ended = "cancelled" if scope.cancelled_caught else "finished"
@@ -204,16 +204,16 @@ async def test_a_retired_tool_starts_no_more_not_even_from_a_snapshot() -> None:
 
     assert snapshot.get("add") is V1
     with pytest.raises(ToolNotFoundError, match="withdrawn"):
-        with registry.running(V1, print):
+        with registry.track_run(V1, print):
             pass
     registry.register(V1)
-    with registry.running(V1, print):
+    with registry.track_run(V1, print):
         pass
 
 
 async def test_one_version_is_retired_alone() -> None:
     registry = versioned()
-    with registry.running(V1, print):
+    with registry.track_run(V1, print):
         assert await registry.retire("add", "2.0.0") is V2
     assert registry.snapshot().versions("add") == ["1.0.0", "10.0.0"]
 

@@ -18,10 +18,10 @@ from toolcell.core import (
     ToolResult,
 )
 from toolcell.tools import Idempotency, MemoryIdempotency, SQLiteIdempotency
-from toolcell.tools.stores.idempotency import Body
+from toolcell.tools.stores.idempotency import CallBody
 
 pytestmark = pytest.mark.anyio
-PAY_1, PAY_2 = (Body("pay", {"amount": amount}) for amount in (1, 2))
+PAY_1, PAY_2 = (CallBody("pay", {"amount": amount}) for amount in (1, 2))
 DONE = ToolResult(call_id="1", name="pay", content={"paid": "0.10"})
 
 
@@ -193,8 +193,8 @@ HOLDER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
-from toolcell.tools.stores.idempotency import Body
-PAY_1 = Body("pay", {"amount": 1})
+from toolcell.tools.stores.idempotency import CallBody
+PAY_1 = CallBody("pay", {"amount": 1})
 async def main():
     keys = SQLiteIdempotency(sys.argv[1])
     await keys.claim("done", PAY_1, repeatable=False)
@@ -269,15 +269,15 @@ RACER = """
 import sys, anyio
 from toolcell.core import ToolResult
 from toolcell.tools import SQLiteIdempotency
-from toolcell.tools.stores.idempotency import Body
-PAY_1 = Body("pay", {"amount": 1})
+from toolcell.tools.stores.idempotency import CallBody
+PAY_1 = CallBody("pay", {"amount": 1})
 async def main():
     keys = SQLiteIdempotency(sys.argv[1], busy_seconds=30)
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(40):
         key = str(number)
-        if await keys.claim(key, Body("pay", {}), repeatable=False) is None:
+        if await keys.claim(key, CallBody("pay", {}), repeatable=False) is None:
             print(number, flush=True)
             keys.finish(key, ToolResult(call_id="1", name="pay", content=number))
     keys.close()
@@ -397,7 +397,7 @@ async def test_results_take_no_more_room_than_they_may(
 @pytest.mark.finding("A13")
 async def test_arguments_count_as_well_and_doubt_stays() -> None:
     keys = MemoryIdempotency(max_bytes=100_000)
-    body = Body("pay", {"note": "x" * 200_000})
+    body = CallBody("pay", {"note": "x" * 200_000})
     assert await keys.claim("k", body, repeatable=False) is None
     keys.doubt("k")
 
