@@ -11,7 +11,13 @@ from .definition.tool import FunctionTool, Tool, tool
 from .definition.validation import Arguments
 from .execution.attempt import RunContext
 from .execution.circuit_breaker import CircuitBreaker
-from .execution.executor import ConcurrentExecutor, SequentialExecutor, ToolExecutor
+from .execution.executor import (
+    Call,
+    ConcurrentExecutor,
+    ResultStream,
+    SequentialExecutor,
+    ToolExecutor,
+)
 from .execution.retries import RetryPolicy
 from .export.providers import to_anthropic, to_mcp, to_openai
 from .hooks.cache import CacheHook
@@ -25,7 +31,7 @@ from .mcp_client.pins import MCPChange, MCPPins
 from .mcp_client.stdio import MCPCommand
 from .mcp_client.toolset import MCPToolset
 from .registry.registry import Reload, ToolRegistry
-from .registry.snapshot import Snapshot
+from .registry.snapshot import Snapshot, Visible
 from .stores.idempotency import Idempotency, MemoryIdempotency
 from .stores.observed_records import ObservedRecords
 from .stores.records import MemoryRecords, Records, ToolExecutionRecord
@@ -36,6 +42,7 @@ __all__ = [
     "Arguments",
     "ArtifactSink",
     "CacheHook",
+    "Call",
     "CircuitBreaker",
     "CodeExecutor",
     "CodeResult",
@@ -55,16 +62,17 @@ __all__ = [
     "MCPEndpoint",
     "MCPPins",
     "MCPToolset",
-    "ProgramCall",
     "MemoryIdempotency",
     "MemoryRecords",
     "ObservedRecords",
     "Proceed",
+    "ProgramCall",
     "Progress",
     "Records",
     "RedactionHook",
     "Reload",
     "ResultSizeHook",
+    "ResultStream",
     "RetryPolicy",
     "RunContext",
     "SQLiteIdempotency",
@@ -77,6 +85,7 @@ __all__ = [
     "ToolExecutor",
     "ToolOptions",
     "ToolRegistry",
+    "Visible",
     "check_checkpointer",
     "check_model",
     "check_tool",

@@ -68,14 +68,15 @@ FACES = {
         verify_audit watch_policies
     """,
     "tools": """
-        Arguments ArtifactSink CacheHook CircuitBreaker CodeExecutor CodeResult
-        CodeSession CodeSessions ConcurrentExecutor
-        FolderResultStore FunctionTool Hook Idempotency Invocation JSONSchemaTool
-        LoggingHook MCPChange MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
-        ProgramCall MemoryIdempotency MemoryRecords ObservedRecords Proceed
-        Progress Records RedactionHook Reload ResultSizeHook RetryPolicy RunContext
-        SQLiteIdempotency SQLiteRecords SequentialExecutor Snapshot Tool ToolContext
-        ToolExecutionRecord ToolExecutor ToolOptions ToolRegistry check_checkpointer
+        Arguments ArtifactSink CacheHook Call CircuitBreaker CodeExecutor
+        CodeResult CodeSession CodeSessions ConcurrentExecutor FolderResultStore
+        FunctionTool Hook Idempotency Invocation JSONSchemaTool LoggingHook
+        MCPChange MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
+        MemoryIdempotency MemoryRecords ObservedRecords Proceed ProgramCall
+        Progress Records RedactionHook Reload ResultSizeHook ResultStream
+        RetryPolicy RunContext SQLiteIdempotency SQLiteRecords
+        SequentialExecutor Snapshot Tool ToolContext ToolExecutionRecord
+        ToolExecutor ToolOptions ToolRegistry Visible check_checkpointer
         check_model check_tool is_nested_call to_anthropic to_mcp to_openai tool
     """,
     "host": "Host HostConfig main",
