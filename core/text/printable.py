@@ -1,51 +1,66 @@
-"""Text of untrusted origin, made fit for a terminal, for people and for models."""
+"""Text from outside, made safe to show to people, terminals and models.
+
+A terminal obeys escape sequences, a person does not see that letters were reordered,
+and a model reads characters that no font draws. Each such character is written out.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-# What a terminal would obey rather than show: C0 but newline and tab, DEL, C1,
-# and the marks that reorder text.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+# Unicode's Default_Ignorable_Code_Point (DerivedCoreProperties.txt, version 16) where
+# Python calls the character printable: joiners, fillers, variation selectors.
+_IGNORABLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
 )
-
-
-def safe(text: str) -> str:
-    """Return text with what a terminal would obey written as visible escapes."""
-    return _UNSAFE.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-# Control and format characters, halves of surrogate pairs, private and unassigned
-# ones, and separators that break lines: nobody sees them, models and terminals obey.
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_SPACES = "\n\r\t"
+# All but printable ASCII, newline and tab has to be looked at.
+_SUSPECT = re.compile(r"[^ -~\n\t]+")
 _CUT = " [cut]"
 
 
-def shown(text: str, longest: int) -> str:
-    """Return text with what would not be seen written out as `\\u{1b}`.
+def escaped(text: str, max_characters: int | None = None) -> str:
+    """Return text with every hidden character written like `\\u{1b}`.
+
+    Hidden are control characters other than newline and tab, format characters (among
+    them those that reorder text), surrogates, private and unassigned code points,
+    separators of lines and paragraphs, and what Unicode lets a font leave out, such as
+    variation selectors and Hangul fillers. The result can be encoded as UTF-8.
 
     Args:
-        text: What a server wrote.
-        longest: Characters. When it is reached the rest is left out, and ` [cut]`
-            stands in its place.
+        text: Text of any origin.
+        max_characters: Length of the result in characters; default any. When it is
+            reached the rest is left out, and ` [cut]` stands at the end.
     """
-    # What is left out is not looked at either.
-    seen = "".join(map(_seen, text[: longest + 1]))
-    return seen if len(seen) <= longest else seen[: longest - len(_CUT)] + _CUT
+    if max_characters is None:
+        return _SUSPECT.sub(_escape, text)
+    # An escape is longer than its character, so what lies further behind never fits.
+    seen = _SUSPECT.sub(_escape, text[: max_characters + 1])
+    if len(seen) <= max_characters:
+        return seen
+    return seen[: max_characters - len(_CUT)] + _CUT
+
+
+def escaped_line(text: str) -> str:
+    """Return escaped text as one line: newline and tab are written out as well."""
+    return escaped(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether there is a character in it that nobody would see."""
-    return any(_is_hidden(each) and each not in _SPACES for each in text)
+    """Return True if `escaped` would write out a character of this text."""
+    return escaped(text) != text
 
 
-def _seen(character: str) -> str:
-    is_seen = character == "\n" or not _is_hidden(character)
-    return character if is_seen else f"\\u{{{ord(character):x}}}"
+def _escape(match: re.Match[str]) -> str:
+    run = match[0]
+    if run.isprintable() and not _IGNORABLE.search(run):
+        return run
+    return "".join(f"\\u{{{ord(x):x}}}" if _is_hidden(x) else x for x in run)
 
 
 def _is_hidden(character: str) -> bool:
-    return unicodedata.category(character) in _HIDDEN
+    if character.isprintable():
+        return _IGNORABLE.match(character) is not None
+    # Spaces such as U+3000 are unprintable to Python, but people see the gap.
+    return unicodedata.category(character) != "Zs"

@@ -311,7 +311,11 @@ def is_automatic(name: str) -> bool:
 
 
 def _safe(value: JsonValue) -> str:
-    """Return text in which control and direction characters are written out."""
+    """Return text in printable ASCII.
+
+    Letters of other alphabets that look alike could make one path look like another,
+    so what a person approves is stricter than `core.text.printable.escaped`.
+    """
     if not isinstance(value, str):
         return json.dumps(value).replace("\x7f", "\\u007f")
     return value if value.isprintable() and value.isascii() else json.dumps(value)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolcell.core import ConfigError, InvalidInputError
+from toolcell.core.text.printable import escaped_line
 
-from ..terminal.output import print_table
+from ..terminal.output import print_json, print_table
 from ..terminal.signals import run_async
 from .approval_json import request_facts
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
@@ -34,7 +35,7 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """List the requests that wait, the oldest first."""
     waiting, redactor = run_async(_pending, config)
     if as_json:
-        print(json.dumps([request_facts(each, redactor) for each in waiting]))
+        print_json([request_facts(each, redactor) for each in waiting])
         return
     rows = [
         (
@@ -62,7 +63,7 @@ def show(
     """Show what exactly would be approved; what looks like a secret is hidden."""
     found, redactor = run_async(_find, config, request, _name(by) if reveal else None)
     if as_json:
-        print(json.dumps(request_facts(found, redactor, opened=reveal)))
+        print_json(request_facts(found, redactor, opened=reveal))
     else:
         print(found.to_display(redactor, opened=reveal))
 
@@ -125,9 +126,9 @@ def _answer(
     word = type(reply).__name__.lower()
     if as_json:
         told = {"request": request, "answer": word, "approver": reply.approver}
-        print(json.dumps(told))
+        print_json(told)
     else:
-        print(f"{word}: {request}")
+        print(f"{word}: {escaped_line(request)}")
 
 
 async def _send(config: Path, request: str, reply: Approve | Reject) -> None:

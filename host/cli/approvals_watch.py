@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import termios
 from collections.abc import AsyncGenerator
@@ -13,9 +12,10 @@ import anyio
 from pydantic import JsonValue
 
 from toolcell.core import FrozenModel, InvalidInputError, ToolcellError
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped_line
 from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
 
+from ..terminal.output import print_json
 from ..terminal.stdin_lines import stdin_lines
 from .approval_json import request_facts
 
@@ -68,7 +68,7 @@ async def _take_answers(desk: Approvals, by: str) -> None:
     async with aclosing(stdin_lines()) as lines:
         async for line in lines:
             if line.strip():
-                print(json.dumps(await _answered(desk, by, line)), flush=True)
+                print_json(await _answered(desk, by, line))
 
 
 async def watch_terminal(desk: Approvals, by: str) -> None:
@@ -112,7 +112,7 @@ async def _opened(desk: Approvals, request: ApprovalRequest, by: str) -> bool:
     try:
         await desk.reveal(request.id, by=by)
     except InvalidInputError as error:
-        print(f"toolcell: {safe(str(error))}", file=sys.stderr)
+        print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
         return False
     return True
 
@@ -131,7 +131,7 @@ async def _reply(
     try:
         await desk.answer(request.id, reply)
     except InvalidInputError as error:
-        print(f"toolcell: {safe(str(error))}", file=sys.stderr)
+        print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
     else:
         print(f"{type(reply).__name__.lower()}: {request.id}")
 
@@ -151,7 +151,7 @@ async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
 async def _tell_new(desk: Approvals) -> None:
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
-            print(json.dumps(request_facts(request, desk.redactor)), flush=True)
+            print_json(request_facts(request, desk.redactor))
 
 
 async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:

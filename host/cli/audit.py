@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolcell.core import AuditError, ConfigError
+from toolcell.core.text.printable import escaped
 
 from ..terminal.exit_codes import EXIT_WITHOUT_KEY
-from ..terminal.output import print_table, tell
+from ..terminal.output import print_json, print_table, tell
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def verify(
         ]
         facts = {"ok": report.ok, "records": report.records, "problems": problems}
         keyed = secret is not None
-        print(json.dumps({**facts, "keyed": keyed, "head": str(report.head)}))
+        print_json({**facts, "keyed": keyed, "head": str(report.head)})
     else:
-        print(report)
+        print(escaped(str(report)))
         print(f"head {report.head}")
     if secret is None:
         tell(_WITHOUT_KEY, as_json=as_json)
@@ -94,7 +95,7 @@ def tail(
         ) from None
     if as_json:
         for record in records:
-            print(json.dumps(record))
+            print_json(record)
         return
     columns = ("seq", "time", "event", "agent_id", "tool")
     rows = [

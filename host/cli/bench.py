@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..terminal.output import print_table
+from ..terminal.output import print_json, print_table
 from ..terminal.signals import run_async
 from .options import AsJson
 
@@ -46,7 +45,7 @@ def bench(
             {"work": work, "p50_ms": p50, "p95_ms": p95, "ratio": p50 / base}
             for work, p50, p95 in rows
         ]
-        print(json.dumps({"runs": runs, "baseline": _BASELINE, "rows": facts}))
+        print_json({"runs": runs, "baseline": _BASELINE, "rows": facts})
         return
     shown = [
         (work, f"{p50:.3g} ms", f"{p95:.3g} ms", f"{p50 / base:.3g}x")

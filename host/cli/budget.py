@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..terminal.output import print_table
+from ..terminal.output import print_json, print_table
 from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, RunId
 
@@ -29,7 +28,7 @@ def budget(
     """Show what rates and budgets leave each agent now, for the tools that it sees."""
     left = run_async(_left, config, agent, run)
     if as_json:
-        print(json.dumps(left))
+        print_json(left)
         return
     rows = [
         (name, limit, amount)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped
 
-from ..terminal.output import tell
+from ..terminal.output import print_json, tell
 from ..terminal.signals import run_async
 from ..terminal.streams import prints_aside
 from .options import (
@@ -52,11 +52,11 @@ def call(
     with prints_aside():
         result = run_async(_call, config, asked, run, wait, out, as_json)
     if as_json:
-        print(result.model_dump_json())
+        print_json(result.model_dump(mode="json"))
     elif result.ok:
-        print(safe(result.to_text()))
+        print(escaped(result.to_text()))
     else:
-        print(safe(result.to_text()), file=sys.stderr)
+        print(escaped(result.to_text()), file=sys.stderr)
     kind = result.error.kind if result.error else ""
     raise typer.Exit(2 if kind in _BAD_CALL else _EXIT_BY_STATUS[result.status])
 

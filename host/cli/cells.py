@@ -6,7 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from toolcell.core.text.printable import escaped_line
+
 from ..terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
+from ..terminal.output import print_json
 from ..terminal.signals import run_async
 
 
@@ -25,7 +28,7 @@ def doctor(
     named = {} if image is None else {"image": image}
     report = run_async(examine, config_of({"runtime": runtime, **named}))
     if as_json:
-        print(report.model_dump_json())
+        print_json(report.model_dump(mode="json"))
     else:
         _print_report(report)
     raise typer.Exit(0 if report.backend else EXIT_COULD_NOT_RUN)
@@ -34,11 +37,14 @@ def doctor(
 def _print_report(report: Any) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("layer", "holds", "detail", "how to get it")
     for check in report.checks:
         mark = "[green]yes[/]" if check.ok else "[red]no[/]"
-        table.add_row(check.name, mark, check.detail, check.fix)
+        facts = (check.name, check.detail, check.fix)
+        name, detail, fix = (Text(escaped_line(each)) for each in facts)
+        table.add_row(name, mark, detail, fix)
     console = Console()
     console.print(table)
     if report.backend:
@@ -58,12 +64,12 @@ def clean(
 
     cleaned = run_async(sweep)
     if as_json:
-        print(cleaned.model_dump_json())
+        print_json(cleaned.model_dump(mode="json"))
     else:
         for name in cleaned.removed:
-            print(f"removed {name}")
+            print(f"removed {escaped_line(name)}")
         for name in cleaned.left:
-            print(f"not removed {name}")
+            print(f"not removed {escaped_line(name)}")
         print(f"{len(cleaned.removed)} leftovers removed", end="")
         print(f", {len(cleaned.left)} not" if cleaned.left else "")
     raise typer.Exit(EXIT_LEFT_SOMETHING if cleaned.left else 0)

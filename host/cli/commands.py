@@ -20,6 +20,7 @@ from toolcell.core import (
     ToolNotFoundError,
     ToolValidationError,
 )
+from toolcell.core.text.printable import escaped
 
 from ..terminal.exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_COULD_NOT_RUN
 from ..terminal.output import tell_error
@@ -85,7 +86,7 @@ def _run(*, as_json: bool) -> None:
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
     except typer.TyperException as error:
         # Without `--json` typer shows them itself.
-        usage = ErrorInfo(kind="usage", message=error.format_message())
+        usage = ErrorInfo(kind="usage", message=escaped(error.format_message()))
         tell_error(usage, as_json=True)
         raise SystemExit(EXIT_BAD_INPUT) from None
 

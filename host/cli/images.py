@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped_line
 
+from ..terminal.output import print_json
 from ..terminal.progress import progress
 
 images = typer.Typer(help="Container images for cells.", no_args_is_help=True)
@@ -38,7 +38,10 @@ def build(
         built = build_image(
             name, base=base, arguments=arguments, tag=tag, on_step=on_step
         )
-    print(json.dumps({"tag": built}) if as_json else f"built {built}")
+    if as_json:
+        print_json({"tag": built})
+    else:
+        print(f"built {escaped_line(built)}")
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -61,7 +64,10 @@ def pull(
 
     with progress(f"pulling {image}", quiet=as_json) as on_step:
         pinned = pull_image(image, on_step=on_step)
-    print(json.dumps({"image": pinned}) if as_json else pinned)
+    if as_json:
+        print_json({"image": pinned})
+    else:
+        print(escaped_line(pinned))
 
 
 @images.command(name="list")
@@ -71,15 +77,15 @@ def list_(as_json: _Json = False) -> None:
 
     found = list_images()
     if as_json:
-        print(json.dumps([each.model_dump() for each in found]))
+        print_json([each.model_dump() for each in found])
         return
     for each in found:
         name = ", ".join(each.names) or "(superseded)"
         note = f", built as {each.built_as}" if each.built_as else ""
         sizes = f"{each.size_bytes >> 20:>6} MiB, {each.own_bytes >> 20:>5} MiB its own"
-        print(f"{sizes}  {safe(name)}{safe(note)}")
+        print(f"{sizes}  {escaped_line(name)}{escaped_line(note)}")
         for pinned in each.pinned:
-            print(f"{'':>29}{safe(pinned)}")
+            print(f"{'':>29}{escaped_line(pinned)}")
     # Layers that images share are counted with none of them here.
     print(f"{len(found)} images, {sum(e.own_bytes for e in found) >> 20} MiB unshared")
 
@@ -96,8 +102,8 @@ def prune(
 
     removed = prune_images(everything=everything)
     if as_json:
-        print(json.dumps({"removed": removed}))
+        print_json({"removed": removed})
         return
     for name in removed:
-        print(f"removed {safe(name)}")
+        print(f"removed {escaped_line(name)}")
     print(f"{len(removed)} images removed")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,9 @@ from typing import Annotated
 import typer
 
 from toolcell.core import ConfigError
+from toolcell.core.text.printable import escaped_line
 
+from ..terminal.output import print_json
 from .options import DEFAULT_CONFIG, AsJson
 
 STARTER = """\
@@ -86,8 +87,9 @@ def init(
             hint="name a file in a folder that this user may write",
         ) from None
     if as_json:
-        print(json.dumps({"path": str(path)}))
+        print_json({"path": str(path)})
     else:
         where = "" if path == DEFAULT_CONFIG else f" --config {shlex.quote(str(path))}"
-        print(f"wrote {path}; try:")
-        print(f"toolcell call calculate --agent assistant --args '{_SUM}'{where}")
+        print(f"wrote {escaped_line(str(path))}; try:")
+        call = f"toolcell call calculate --agent assistant --args '{_SUM}'{where}"
+        print(escaped_line(call))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from toolcell.core.text.printable import escaped_line
+
+from ..terminal.output import print_json
 
 if TYPE_CHECKING:
     from toolcell.sandbox import PackageLayer
@@ -29,7 +32,7 @@ def list_(folder: _Folder = None, as_json: _Json = False) -> None:
 
     found = list_packages(folder)
     if as_json:
-        print(json.dumps([each.model_dump() for each in found]))
+        print_json([each.model_dump() for each in found])
         return
     _show(found)
     print(f"{len(found)} sets, {_megabytes(found)} MiB")
@@ -48,7 +51,7 @@ def prune(
 
     removed = prune_packages(days, folder)
     if as_json:
-        print(json.dumps([each.model_dump() for each in removed]))
+        print_json([each.model_dump() for each in removed])
         return
     _show(removed)
     print(f"{len(removed)} sets removed, {_megabytes(removed)} MiB")
@@ -57,9 +60,10 @@ def prune(
 def _show(layers: Iterable[PackageLayer]) -> None:
     for layer in layers:
         used = datetime.fromtimestamp(layer.last_used, UTC).strftime("%Y-%m-%d")
-        names = " ".join(layer.packages)
+        names = escaped_line(" ".join(layer.packages))
         size = _megabytes([layer])
-        print(f"{used}  {size:>5} MiB  {layer.python} {layer.platform}  {names}")
+        cell = escaped_line(f"{layer.python} {layer.platform}")
+        print(f"{used}  {size:>5} MiB  {cell}  {names}")
 
 
 def _megabytes(layers: Iterable[PackageLayer]) -> int:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped_line
 
+from ..terminal.output import print_json
 from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
@@ -52,12 +53,12 @@ def pin(
         pins = pins.approve(name, offered.definitions)
         reports.append(_report(offered, changes))
         if not as_json:
-            print("\n".join(map(safe, _told(offered, changes))))
+            print("\n".join(map(escaped_line, _told(offered, changes))))
     approved = differs and (yes or _asked(as_json=as_json))
     if approved:
         pins.save(settings.tools.mcp_pins)
     if as_json:
-        print(json.dumps({"approved": approved, "servers": reports}))
+        print_json({"approved": approved, "servers": reports})
     raise typer.Exit(_EXIT_REFUSED if differs and not approved else 0)
 
 

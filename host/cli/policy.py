@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from contextlib import AsyncExitStack
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..terminal.output import print_table
+from ..terminal.output import print_json, print_table
 from ..terminal.signals import run_async
 from .call import read_call
 from .options import (
@@ -66,7 +65,7 @@ def check(
             _look_up(settings, policies, guard)
     agents = [each.agent_id for each in policies]
     if as_json:
-        print(json.dumps({"ok": True, "policy_version": version, "agents": agents}))
+        print_json({"ok": True, "policy_version": version, "agents": agents})
     else:
         print(f"ok: {len(agents)} policies, version {version}")
 
@@ -94,7 +93,7 @@ def explain(
     asked = read_call(name, agent, arguments)
     decision = run_async(_explain, config, asked, run)
     if as_json:
-        print(json.dumps(decision.to_json()))
+        print_json(decision.to_json())
     else:
         facts = decision.to_json()
         tried = facts.pop("tried", [])

@@ -36,7 +36,7 @@ def repl(
     """Run Python in a cell line by line; variables and files stay. `:help` helps."""
     from anyio.from_thread import start_blocking_portal
 
-    from toolcell.core.text.printable import safe
+    from toolcell.core.text.printable import escaped_line
     from toolcell.sandbox import SandboxManager
 
     from .cell_options import config_of
@@ -63,5 +63,5 @@ def repl(
         kept_history(history or default_history()),
     ):
         for line in manager.notices:
-            print(f"toolcell: {safe(line)}", file=sys.stderr)
+            print(f"toolcell: {escaped_line(line)}", file=sys.stderr)
         Repl(manager, portal, out).run()

@@ -17,7 +17,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped_line
 from toolcell.sandbox import Artifact, ExecutionResult, SandboxManager, Session
 
 from ..terminal.output import show_value
@@ -193,7 +193,7 @@ class Repl:
     def _files(self, folder: str) -> None:
         for each in self._wait(partial(self._session.list_files, folder)):
             kind = "" if each.kind == "file" else f" ({each.kind})"
-            print(safe(f"{each.size:>12}  {each.path}{kind}"))
+            print(escaped_line(f"{each.size:>12}  {each.path}{kind}"))
 
     def _fork(self, argument: str) -> None:
         _none(argument)
@@ -245,4 +245,4 @@ def _none(argument: str) -> None:
 
 
 def _complain(text: str) -> None:
-    print(f"toolcell: {safe(text)}", file=sys.stderr)
+    print(f"toolcell: {escaped_line(text)}", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped
 from toolcell.sandbox import (
     ExecutionResult,
     SandboxConfig,
@@ -20,7 +19,7 @@ from toolcell.sandbox import (
     save_artifact,
 )
 
-from ..terminal.output import show_value, tell
+from ..terminal.output import print_json, show_value, tell
 from ..terminal.progress import progress
 from ..terminal.signals import run_async
 from .cell_options import config_of
@@ -59,7 +58,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     for line in (*unsaved, *notices):
         tell(line, as_json=options.as_json)
     if options.as_json:
-        print(json.dumps(result.to_json()))
+        print_json(result.to_json())
     else:
         for reason in result.reasons:
             tell(f"refused: {reason}", as_json=False)
@@ -166,7 +165,7 @@ class LiveView:
             target.buffer.flush()
             return
         whole, self._partial[stream] = _split_utf8(self._partial[stream] + data)
-        target.write(safe(whole.decode("utf-8", "replace")))
+        target.write(escaped(whole.decode("utf-8", "replace")))
         target.flush()
 
     def end(self) -> None:

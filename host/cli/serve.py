@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from toolcell.core import ConfigError
 
 from ..terminal.garbage import resume_collection
+from ..terminal.output import print_json
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -78,7 +78,10 @@ async def _serve_http(
     from ..runtime.policy_reload import open_watched
 
     def tell(url: str) -> None:
-        print(json.dumps({"url": url}) if as_json else f"serving {url}", flush=True)
+        if as_json:
+            print_json({"url": url})
+        else:
+            print(f"serving {url}", flush=True)
 
     async with open_watched(settings, path) as host:
         await serve_http(host, address, tell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolcell.core import InvalidInputError
+from toolcell.core.text.printable import escaped_line
 
-from ..terminal.output import print_table
+from ..terminal.output import print_json, print_table
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def create(
     with open_tokens(settings) as store:
         token, text = store.create(agent, days=days, asks_person=asks_person)
     if as_json:
-        print(json.dumps({**token.to_json(), "token": text}))
+        print_json({**token.to_json(), "token": text})
         return
     print(text)
     print(
-        f"token {token.id} of {agent}, good until {_date(token.expires_at)};"
-        " it is not shown again",
+        f"token {token.id} of {escaped_line(agent)}, "
+        f"good until {_date(token.expires_at)}; it is not shown again",
         file=sys.stderr,
     )
 
@@ -64,7 +64,7 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     with open_tokens(_read(config)) as store:
         found = store.all()
     if as_json:
-        print(json.dumps([each.to_json() for each in found]))
+        print_json([each.to_json() for each in found])
         return
     rows = [
         (
@@ -90,7 +90,10 @@ def revoke(
 
     with open_tokens(_read(config)) as store:
         store.revoke(token)
-    print(json.dumps({"revoked": token}) if as_json else f"revoked {token}")
+    if as_json:
+        print_json({"revoked": token})
+    else:
+        print(f"revoked {escaped_line(token)}")
 
 
 def _read(path: Path) -> HostConfig:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..terminal.output import print_table
+from toolcell.core.text.printable import escaped
+
+from ..terminal.output import print_json, print_table
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, ToolName
 from .pin import pin
 
@@ -41,7 +43,7 @@ def list_(
     """List tools: name, version, tags, first line of the description."""
     found = list(_snapshot(config, agent))
     if as_json:
-        print(json.dumps([_facts(tool) for tool in found]))
+        print_json([_facts(tool) for tool in found])
         return
     rows = [
         (tool.name, tool.version, ",".join(sorted(tool.tags)), _first_line(tool))
@@ -60,7 +62,7 @@ def show(
     """Show all about one tool."""
     facts = _facts(_snapshot(config, agent).get_or_raise(name))
     if as_json:
-        print(json.dumps(facts))
+        print_json(facts)
     else:
         print_table(("", ""), facts.items())
 
@@ -81,7 +83,11 @@ def schema(
         Shape.ANTHROPIC: to_anthropic,
         Shape.MCP: to_mcp,
     }
-    print(json.dumps(exporters[shape](tool), indent=None if as_json else 2))
+    shaped = exporters[shape](tool)
+    if as_json:
+        print_json(shaped)
+    else:
+        print(escaped(json.dumps(shaped, indent=2)))
 
 
 def _snapshot(path: Path, agent: str | None) -> Snapshot:

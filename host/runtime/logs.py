@@ -12,7 +12,7 @@ from typing import Any
 from opentelemetry import trace
 
 from toolcell.core import ConfigError
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped_line
 from toolcell.guard import Redactor
 
 from ..config.host_config import LoggingConfig
@@ -103,7 +103,7 @@ class TextFormatter(logging.Formatter):
         text = " ".join([record.getMessage(), *words])
         if record.exc_info:
             text += " | " + self.formatException(record.exc_info)
-        shown = safe(self._redactor.text(text)).replace("\n", "\\n")
+        shown = escaped_line(self._redactor.text(text))
         return f"{_time(record)} {record.levelname} {record.name}: {shown}"
 
 

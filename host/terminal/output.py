@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from toolcell.core import ErrorInfo
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped, escaped_line
 
 if TYPE_CHECKING:
     from toolcell.sandbox import ExecutionResult
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; on anything but a terminal its rows as lines with tabs."""
-    shown = [[safe(str(value)) for value in row] for row in rows]
+    shown = [[escaped_line(str(value)) for value in row] for row in rows]
     if not sys.stdout.isatty():
         for row in shown:
             print("\t".join(row))
@@ -31,21 +31,29 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     Console().print(table)
 
 
+def print_json(value: object) -> None:
+    """Print a JSON value on one line, all of it printable ASCII."""
+    # `json` escapes all but ASCII, and of ASCII all but DEL.
+    print(json.dumps(value).replace("\x7f", "\\u007f"), flush=True)
+
+
 def show_value(result: ExecutionResult) -> None:
     """Print the value of the last expression, if it has one, as Python shows it."""
     from toolcell.sandbox import Described
 
     value = result.value
     if isinstance(value, Described):
-        print(safe(value.repr))
+        print(escaped(value.repr))
     elif value is not None:
-        print(safe(repr(value)))
+        print(escaped(repr(value)))
 
 
 def tell(text: str, *, as_json: bool) -> None:
     """Say something beside the result, as one line on standard error."""
-    line = json.dumps({"notice": text}) if as_json else f"toolcell: {safe(text)}"
-    print(line, file=sys.stderr, flush=True)
+    line = escaped_line(f"toolcell: {text}")
+    print(
+        json.dumps({"notice": text}) if as_json else line, file=sys.stderr, flush=True
+    )
 
 
 def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
@@ -54,4 +62,4 @@ def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
         print(json.dumps({"error": error.model_dump()}), file=sys.stderr)
         return
     text = f"{error.message} ({error.hint})" if error.hint else error.message
-    print(f"toolcell: {safe(text)}", file=sys.stderr)
+    print(f"toolcell: {escaped(text)}", file=sys.stderr)

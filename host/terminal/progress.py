@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from toolcell.core.text.printable import safe
+from toolcell.core.text.printable import escaped_line
 
 from .output import tell
 
@@ -32,12 +32,19 @@ def progress(what: str, *, quiet: bool) -> Iterator[OnStep]:
     console = Console(file=sys.stderr, quiet=quiet)
     is_terminal = console.is_terminal
     with Progress(console=console, disable=not is_terminal, transient=True) as bar:
-        task = bar.add_task(safe(what), total=None)
+        task = bar.add_task(_markup(what), total=None)
 
         def on_step(done: int, total: int | None, text: str) -> None:
             if is_terminal:
-                bar.update(task, total=total, completed=done, description=safe(text))
+                bar.update(task, total=total, completed=done, description=_markup(text))
             elif not quiet:
                 tell(text, as_json=False)
 
         yield on_step
+
+
+def _markup(text: str) -> str:
+    """Return markup that rich shows as this text, and reads nothing into."""
+    from rich.markup import escape
+
+    return escape(escaped_line(text))

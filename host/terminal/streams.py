@@ -60,7 +60,8 @@ def _telling(stream: TextIO, descriptor: int) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        # Half of a surrogate pair, and a letter that the locale lacks, must not raise.
+        errors="backslashreplace",
         line_buffering=bool(stream.line_buffering or at_once),
     )
 

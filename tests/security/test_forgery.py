@@ -333,7 +333,7 @@ def test_a_terminal_sees_no_escapes(tmp_path: Path) -> None:
 
     assert done.wait() == 1
     text = seen.decode()
-    assert "end" in text and "ValueError" in text and "\\x1b[2J" in text
+    assert "end" in text and "ValueError" in text and "\\u{1b}[2J" in text
     assert set(text) & set("\x1b\x07\x08\x7f\x9b\u202e\u2066") == set()
     assert "\r" not in text.replace("\r\n", "")
 

@@ -13,7 +13,7 @@ import anyio
 from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import ConfigError, ToolExecutionError
-from toolcell.core.text.printable import shown
+from toolcell.core.text.printable import escaped
 
 from .definition import Listing
 from .http import LastErrorStatus, MCPEndpoint, open_endpoint
@@ -126,7 +126,7 @@ def _refused(tool: str, error: Any) -> ToolExecutionError:
         mcp.PARSE_ERROR,
         mcp.REQUEST_TIMEOUT,
     )
-    said = shown(error.error.message, MAX_ERROR_CHARACTERS)
+    said = escaped(error.error.message, MAX_ERROR_CHARACTERS)
     if error.error.code in in_doubt:
         return unknown_outcome(f"{tool} gave no answer ({said})")
     return ToolExecutionError(

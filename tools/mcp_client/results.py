@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolExecutionError
-from toolcell.core.text.printable import shown
+from toolcell.core.text.printable import escaped
 
 from ..definition.context import ToolContext
 from ..definition.json_schema import problems_of
@@ -56,7 +56,7 @@ def content_of(
     """
     if result.is_error:
         texts = [each.text for each in result.content if each.type == "text"]
-        said = shown("\n".join(texts), MAX_ERROR_CHARACTERS) or "it does not say why"
+        said = escaped("\n".join(texts), MAX_ERROR_CHARACTERS) or "it does not say why"
         raise ToolExecutionError(
             f"{tool} failed: {said}",
             hint="change the arguments as it says, or use another tool",
@@ -147,7 +147,7 @@ class MCPProgressRelay:
         if self._is_over or not math.isfinite(progress):
             return
         known = total if total is not None and math.isfinite(total) else None
-        said = None if message is None else shown(message, MAX_PROGRESS_CHARACTERS)
+        said = None if message is None else escaped(message, MAX_PROGRESS_CHARACTERS)
         try:
             self._context.report_progress(progress, known, said)
         except InvalidInputError:

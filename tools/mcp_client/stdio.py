@@ -22,7 +22,7 @@ from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from toolcell.core import ConfigError
-from toolcell.core.text.printable import shown
+from toolcell.core.text.printable import escaped
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
@@ -176,7 +176,7 @@ async def _keep_errors(process: Process, command: str) -> None:
     finally:
         await _drain(_pipe(process.stderr))
     if kept.strip():
-        text = shown(kept.decode("utf-8", "replace").strip(), STDERR_CHARACTERS)
+        text = escaped(kept.decode("utf-8", "replace").strip(), STDERR_CHARACTERS)
         _log.info("standard error of the MCP server %s: %s", command, text)
 
 

@@ -24,6 +24,7 @@ def shown(
     with progress("building x", quiet=quiet) as on_step:
         on_step(1, 2, "Step 1/2 \x1b[2J")
         on_step(2, 2, "[bold]done[/bold]")
+        on_step(2, 2, "[link=https://example.com]x[/link]")
     return stream.getvalue()
 
 
@@ -32,12 +33,18 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert "━" in text and "100%" in text
     assert "\x1b[2J" not in text
+    # No link, which a terminal would follow: the words as they came.
+    assert "\x1b]8" not in text and "[link=" in text
 
 
 def test_a_pipe_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(io.StringIO(), monkeypatch).splitlines()
 
-    assert lines == ["toolcell: Step 1/2 \\x1b[2J", "toolcell: [bold]done[/bold]"]
+    assert lines == [
+        "toolcell: Step 1/2 \\u{1b}[2J",
+        "toolcell: [bold]done[/bold]",
+        "toolcell: [link=https://example.com]x[/link]",
+    ]
 
 
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])

@@ -164,7 +164,7 @@ def test_output_cannot_act_on_the_terminal(terminal: Terminal) -> None:
     say(terminal, "")
     shown = say(terminal, "C()")
 
-    assert "\\x1b[2J" in shown
+    assert "\\u{1b}[2J" in shown
 
 
 def test_lines_may_come_from_a_pipe() -> None:
