@@ -10,6 +10,7 @@ from .admin.images import (
     prune_images,
     pull_image,
 )
+from .batch import BatchResults, Job, JobResult
 from .client.host_calls import HostCalls, clock_stopped
 from .client.workdir import FileInfo, save_artifact
 from .config.settings import (
@@ -42,6 +43,7 @@ from .session import Session
 __all__ = [
     "Artifact",
     "ArtifactMade",
+    "BatchResults",
     "CallProgram",
     "Check",
     "Cleaned",
@@ -57,6 +59,8 @@ __all__ = [
     "HostCalls",
     "ImageInfo",
     "Isolation",
+    "Job",
+    "JobResult",
     "Limits",
     "Mount",
     "Network",

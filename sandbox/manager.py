@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -14,6 +22,7 @@ from toolcell.core import InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
+from .batch import Batch, BatchResults, OnProgress, Programs
 from .client.backend import Backend
 from .client.cell import Cell
 from .client.event_stream import Pieces, stream_run
@@ -370,6 +379,58 @@ class SandboxManager(Detachable):
             await session.end_when_idle(
                 self.config.session_idle_seconds, self.config.session_lifetime_seconds
             )
+
+    def map(
+        self,
+        programs: Programs,
+        *,
+        concurrency: int | None = None,
+        limits: Limits | None = None,
+        ordered: bool = True,
+        on_progress: OnProgress | None = None,
+        agent_id: str | None = None,
+    ) -> BatchResults:
+        """Run many programs, each as `run` does; iterate over one result for each.
+
+        Args:
+            programs: An iterable or async iterable of texts, `(text, inputs)` or `Job`;
+                it is read at the pace at which results are taken.
+            concurrency: Programs at once, at most `max_concurrency`; None: one a CPU.
+            limits: As in `run`, for each program; a `Job` may narrow them.
+            ordered: Whether results keep the order of the programs.
+            on_progress: Called with how many programs have ended and how many run.
+            agent_id: As in `run`.
+
+        Raises:
+            InvalidInputError: An argument cannot be used.
+        """
+        batch = Batch(
+            programs,
+            run=partial(self.run, agent_id=agent_id),
+            start=self._start,
+            most=self.config.max_concurrency,
+            concurrency=concurrency,
+            limits=limits,
+            ordered=ordered,
+            on_progress=on_progress,
+        )
+        return BatchResults(batch)
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> anyio.CancelScope:
+        """Start work that ends with the manager; return what cancels it."""
+        _ = self._open_backend
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            try:
+                with scope:
+                    await work()
+            finally:
+                self._watches.discard(scope)
+
+        self._watches.add(scope)
+        self._tasks.start_soon(run)
+        return scope
 
     def pool_stats(self) -> PoolStats:
         """Return how many cells are ready, how fast they are made, who waits.

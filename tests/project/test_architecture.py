@@ -50,10 +50,10 @@ FACES = {
         is_public_address put_together
     """,
     "sandbox": """
-        Artifact ArtifactMade CallProgram Check Cleaned CodePolicy Connected Connection
-        Described Event ExceptionInfo
-        ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation Limits Mount
-        Network PackageLayer PackageRules PoolStats Report SandboxConfig
+        Artifact ArtifactMade BatchResults CallProgram Check Cleaned CodePolicy
+        Connected Connection Described Event ExceptionInfo
+        ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation Job JobResult
+        Limits Mount Network PackageLayer PackageRules PoolStats Report SandboxConfig
         SandboxManager Session Status
         Stderr Stdout Truncated Usage build_image call_program clean clock_stopped
         examine image_names list_images list_packages prune_images
