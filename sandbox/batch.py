@@ -79,7 +79,8 @@ Programs = (
     | Iterable[str | tuple[str, Mapping[str, Any]] | Job]
 )
 Run = Callable[..., Awaitable[ExecutionResult]]
-Start = Callable[[Callable[[], Awaitable[None]]], anyio.CancelScope]
+Work = Callable[[], Awaitable[None]]
+Start = Callable[[Work], anyio.CancelScope]
 OnProgress = Callable[[int, int], None]
 
 _OPTIONS = [each.name for each in fields(Job) if each.name not in ("id", "limits")]
@@ -311,7 +312,7 @@ def _checked(programs: object, concurrency: int | None) -> int:
             hint="pass a list, an iterator or an async iterator of texts or Jobs",
         )
     if concurrency is None:
-        return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
     if not isinstance(concurrency, int) or concurrency < 1:
         raise InvalidInputError(
             f"concurrency must be a whole number from 1, not {concurrency!r}",

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +15,7 @@ from toolcell.core import InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
-from .batch import Batch, BatchResults, OnProgress, Programs
+from .batch import Batch, BatchResults, OnProgress, Programs, Work
 from .client.backend import Backend
 from .client.cell import Cell
 from .client.event_stream import Pieces, stream_run
@@ -362,23 +355,13 @@ class SandboxManager(Detachable):
             session = Session(
                 programs, cell, agent_id, packages=tuple(packages), network=rules
             )
-            watch = anyio.CancelScope()
-            self._watches.add(watch)
-            self._tasks.start_soon(self._close_when_idle, session, watch)
+            idle = self.config.session_idle_seconds
+            lifetime = self.config.session_lifetime_seconds
+            watch = self._start(partial(session.end_when_idle, idle, lifetime))
             try:
                 yield session
             finally:
-                self._watches.discard(watch)
                 watch.cancel()
-
-    async def _close_when_idle(
-        self, session: Session, watch: anyio.CancelScope
-    ) -> None:
-        """End a session that is not used, or open for too long."""
-        with watch:
-            await session.end_when_idle(
-                self.config.session_idle_seconds, self.config.session_lifetime_seconds
-            )
 
     def map(
         self,
@@ -416,7 +399,7 @@ class SandboxManager(Detachable):
         )
         return BatchResults(batch)
 
-    def _start(self, work: Callable[[], Awaitable[None]]) -> anyio.CancelScope:
+    def _start(self, work: Work) -> anyio.CancelScope:
         """Start work that ends with the manager; return what cancels it."""
         _ = self._open_backend
         scope = anyio.CancelScope()
