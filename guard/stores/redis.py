@@ -16,6 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core.text.install_hint import install_hint
 
 from ..values.clock import Clock, microseconds
 from .base import Reservation, ReservationOutcome
@@ -26,7 +27,7 @@ _THREADS = 8
 
 
 class RedisStore:
-    """Counters that any number of machines share; needs `toolcell[redis]`.
+    """Counters that any number of machines share; needs the extra `redis`.
 
     Args:
         url: As `redis://host:6379/0`.
@@ -53,7 +54,7 @@ class RedisStore:
             from redis.retry import Retry
         except ImportError as error:
             raise ConfigError(
-                "the redis package is missing", hint="pip install 'toolcell[redis]'"
+                "the redis package is missing", hint=install_hint("redis")
             ) from error
         if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", prefix):
             raise ConfigError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolcell.core import ConfigError
+from toolcell.core.text.install_hint import install_hint
 
 from ..terminal.garbage import resume_collection
 from ..terminal.output import print_json
@@ -34,7 +35,7 @@ def serve(
         import mcp  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "serving needs the extra 'mcp'", hint="pip install 'toolcell[mcp]'"
+            "serving needs the extra 'mcp'", hint=install_hint("mcp")
         ) from None
     import anyio
 

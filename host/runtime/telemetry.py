@@ -13,6 +13,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core.text.install_hint import install_hint
 
 from ..config.host_config import HostConfig
 from .assembly import Parts
@@ -150,7 +151,7 @@ def _export(stack: AsyncExitStack) -> None:
     except ImportError:
         raise ConfigError(
             "telemetry.exporter needs the OpenTelemetry SDK",
-            hint="pip install 'toolcell[telemetry]'",
+            hint=install_hint("telemetry"),
         ) from None
     spans = TracerProvider()
     spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

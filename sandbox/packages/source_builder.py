@@ -20,6 +20,7 @@ import anyio.to_thread
 from pydantic import BaseModel, Field
 
 from toolcell.core import InvalidInputError, PackageError, SandboxUnavailableError
+from toolcell.core.text.install_hint import install_hint
 
 from ..client.types import CellTraits
 from ..config.settings import Limits, Network, SandboxConfig
@@ -274,7 +275,7 @@ def _requirement(source: Source, text: str) -> Requirement:
     except ImportError:
         raise SandboxUnavailableError(
             "building needs `packaging`, which is not installed",
-            hint="pip install 'toolcell[packages]'",
+            hint=install_hint("packages"),
         ) from None
     try:
         if len(text) > _MAX_LINE:

@@ -20,6 +20,7 @@ import anyio.abc
 from anyio.streams.text import TextReceiveStream
 
 from toolcell.core import PackageError, SandboxUnavailableError
+from toolcell.core.text.install_hint import install_hint
 
 from .distributions import Built, OnStep, Source
 from .layer_store import too_large
@@ -276,6 +277,6 @@ def find_uv() -> str:
     if found is None:
         raise SandboxUnavailableError(
             "packages need uv, which is not installed",
-            hint="pip install 'toolcell[packages]'",
+            hint=install_hint("packages"),
         )
     return found

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from toolcell.core import CellLostError, ErrorInfo, StoreUnavailableError, ToolcellError
+from toolcell.core.text.install_hint import install_hint
 
 from ..support.paths import ROOT
 
@@ -84,3 +87,33 @@ def test_a_hint_of_the_class_is_told_once_and_gives_way_to_a_better_one(
     assert str(error) == f"gone ({kind.default_hint})"
     assert ErrorInfo.of(error).hint == kind.default_hint
     assert str(better) == "gone (wait)"
+
+
+INDEX_INSTALL = re.compile(
+    r"(pip|uv|pipx)\s+(tool\s+)?install\b[^\n`]*\btoolcell\b(?!:)"
+)
+
+
+def test_no_text_installs_from_an_index_that_has_no_toolcell() -> None:
+    texts = [*sources(), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in texts
+        for match in INDEX_INSTALL.finditer(path.read_text())
+    ]
+
+    assert not found
+    assert INDEX_INSTALL.search("pip install 'toolcell[mcp]'")
+    assert INDEX_INSTALL.search("uv tool install toolcell")
+    assert not INDEX_INSTALL.search(install_hint("mcp"))
+
+
+def test_each_extra_that_a_hint_names_is_one_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {
+        extra
+        for path in sources()
+        for extra in re.findall(r'install_hint\("(\w+)"\)', path.read_text())
+    }
+
+    assert named and named <= project["optional-dependencies"].keys()

@@ -13,6 +13,7 @@ import anyio
 from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import ConfigError, ToolExecutionError
+from toolcell.core.text.install_hint import install_hint
 from toolcell.core.text.printable import escaped
 
 from .definition import Listing
@@ -155,7 +156,7 @@ async def connect(
         from mcp.types import Implementation, ToolListChangedNotification
     except ImportError:
         raise ConfigError(
-            "the library of MCP is not installed", hint="pip install 'toolcell[mcp]'"
+            "the library of MCP is not installed", hint=install_hint("mcp")
         ) from None
 
     async def receive(message: Any) -> None:

@@ -304,7 +304,7 @@ async def test_without_uv_it_is_said_how_to_get_it(
     with pytest.raises(SandboxUnavailableError, match="uv") as caught:
         uv.find_uv()
 
-    assert "toolcell[packages]" in (caught.value.hint or "")
+    assert "pip install '.[packages]'" in (caught.value.hint or "")
 
 
 async def test_packages_need_a_file_system_of_ones_own(
