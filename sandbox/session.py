@@ -363,7 +363,7 @@ class Session:
 
     async def _drop_branch(self, cell: Cell, branch: str) -> None:
         if branch in self._shared.branches:
-            await cell.tell({"type": "drop", "branch": branch})
+            await cell.send_frame({"type": "drop", "branch": branch})
             self._shared.branches.remove(branch)
 
     async def checkpoint(self) -> str:

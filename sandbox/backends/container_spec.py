@@ -17,7 +17,7 @@ from .cell_bundle import ENVIRONMENT, command
 from .surroundings import CELL_UID, WORKDIR
 
 OWNER_LABEL = "dev.toolcell.owner"
-PLACE_LABEL = "dev.toolcell.place"
+MACHINE_LABEL = "dev.toolcell.place"
 CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
 """What the supervisor needs to become, and to kill, the program's user. SETPCAP
 lets it empty the bounding set, so that the program has no capability anywhere."""
@@ -84,7 +84,7 @@ def labels() -> dict[str, str]:
     """Return the labels that say whose a container is."""
     return {
         OWNER_LABEL: process_identity.this_process(),
-        PLACE_LABEL: process_identity.place(),
+        MACHINE_LABEL: process_identity.machine_id(),
     }
 
 

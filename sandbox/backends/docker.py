@@ -67,13 +67,13 @@ class DockerBackend:
         self._code = b""
         self._image_env: list[str] = []
         self._covers: dict[str, str] = {}
-        self._held = limit_probe.Held()
+        self._enforced = limit_probe.EnforcedLimits()
         self._maps_users = False
         self._hosts = HostsFile()
 
     @property
     def traits(self) -> CellTraits:
-        held = self._held
+        held = self._enforced
         enforced: dict[str, Enforcer] = {
             "wall_seconds": "watchdog",
             "cpu_seconds": "watchdog",
@@ -128,7 +128,7 @@ class DockerBackend:
                     daemon=True,
                 ).start()
             set_up = f"{info.get('ID', '')} {runtimes[self._runtime]}"
-            self._held = await self._probe(set_up)
+            self._enforced = await self._probe(set_up)
         except BaseException:
             await self.close()
             raise
@@ -171,11 +171,11 @@ class DockerBackend:
         self._image = image["Id"]
         self._image_env = settings.get("Env") or []
 
-    async def _probe(self, set_up: str) -> limit_probe.Held:
-        held = limit_probe.recall(set_up)
+    async def _probe(self, set_up: str) -> limit_probe.EnforcedLimits:
+        held = limit_probe.load_cached(set_up)
         if held is None:
             held = await limit_probe.probe(self.create_cell)
-            limit_probe.remember(set_up, held)
+            limit_probe.save_cached(set_up, held)
         return held
 
     async def _ask(self, question: Callable[[], T]) -> T:
@@ -192,7 +192,7 @@ class DockerBackend:
         try:
             with anyio.move_on_after(seconds):
                 return await docker_engine.in_thread(
-                    lambda: self._knock_first(function), give_up
+                    lambda: self._call_if_reachable(function), give_up
                 )
         except SandboxUnavailableError:
             raise
@@ -200,10 +200,10 @@ class DockerBackend:
             raise docker_engine.explain(error, self._config) from error
         raise docker_engine.silent(seconds, self._config)
 
-    def _knock_first(self, function: Callable[[], T]) -> T:
+    def _call_if_reachable(self, function: Callable[[], T]) -> T:
         """Call an engine that has been connected to before; it may have gone."""
         try:
-            docker_engine.knock(self._where())
+            docker_engine.probe_socket(self._where())
         except OSError as error:
             raise docker_engine.nobody_answers(error, self._config) from error
         return function()
@@ -255,7 +255,7 @@ class DockerBackend:
 
     def _settings(self, limits: Limits) -> dict[str, Any]:
         rlimits = {"open_files": limits.open_files}
-        if not self._held.pids:
+        if not self._enforced.pids:
             rlimits["processes"] = limits.pids
         return {
             "uid": CELL_UID,
@@ -264,7 +264,7 @@ class DockerBackend:
             "aliases": aliases.FOLDER,
             "node": "node",
             "rlimits": rlimits,
-            "address_space": 0 if self._held.memory else limits.memory_mb << 20,
+            "address_space": 0 if self._enforced.memory else limits.memory_mb << 20,
             "affinity": 0,
             "require": list(_REQUIRED),
         }
@@ -285,10 +285,10 @@ class DockerBackend:
         except SandboxUnavailableError as error:
             _log.error("the cell %s is lost: %s", container_id[:12], error.message)
 
-    async def told_of_memory(self, container_id: str, since: float) -> bool:
+    async def reported_oom(self, container_id: str, since: float) -> bool:
         """Tell whether the engine says that memory ran out in a container."""
         # A backend that is closed ended its cells itself.
-        if not self._held.memory or self._client is None:
+        if not self._enforced.memory or self._client is None:
             return False
         api: Any = self._client.api
         now = time.time()
@@ -385,7 +385,7 @@ class ContainerProcess:
         self._container_id = container_id
 
     async def killed_for_memory(self, known: int, since: float) -> bool:
-        return await self._backend.told_of_memory(self._container_id, since)
+        return await self._backend.reported_oom(self._container_id, since)
 
     async def kill(self) -> None:
         with anyio.CancelScope(shield=True):

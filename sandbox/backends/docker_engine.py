@@ -92,7 +92,7 @@ def connect(
         docker.errors.DockerException: Nothing answers there.
         OSError: The same, of a Unix socket.
     """
-    knock(address(docker_host))
+    probe_socket(address(docker_host))
     # Not for who has no engine: they take a third as long as all else that is imported.
     import docker
     import docker.utils
@@ -116,16 +116,16 @@ def address(docker_host: str | None) -> str:
     return docker_host or os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
 
 
-def knock(where: str) -> None:
+def probe_socket(where: str) -> None:
     """Raise OSError if the engine's Unix socket is dead.
 
     The SDK forgets to close a socket that could not connect.
     """
     if where.startswith(UNIX):
-        with socket.socket(socket.AF_UNIX) as door:
+        with socket.socket(socket.AF_UNIX) as sock:
             # A stopped engine may have no room for one more who waits.
-            door.settimeout(QUICK_SECONDS)
-            door.connect(where.removeprefix(UNIX))
+            sock.settimeout(QUICK_SECONDS)
+            sock.connect(where.removeprefix(UNIX))
 
 
 def orphans(client: docker.DockerClient) -> list[str]:
@@ -135,7 +135,7 @@ def orphans(client: docker.DockerClient) -> list[str]:
         all=True, filters={"label": container_spec.OWNER_LABEL}
     ):
         marks = entry["Labels"]
-        here = marks.get(container_spec.PLACE_LABEL) == process_identity.place()
+        here = marks.get(container_spec.MACHINE_LABEL) == process_identity.machine_id()
         if here and not process_identity.lives(marks[container_spec.OWNER_LABEL]):
             found.append(entry["Id"])
     return found

@@ -35,7 +35,7 @@ _KILL_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Launcher:
+class LauncherProcess:
     """The host's end of one launcher process."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Launcher:
         self._killed = False
 
     @classmethod
-    def spawn(cls, python: str) -> Launcher:
+    def spawn(cls, python: str) -> LauncherProcess:
         """Start a launcher process.
 
         Raises:
@@ -199,9 +199,9 @@ class Launcher:
         answer, _ = await self._answer(_CHECK_SECONDS)
         return int(answer.get("oom_kills", 0))
 
-    def _request(self, wish: dict[str, Any], fds: Sequence[int]) -> None:
+    def _request(self, request: dict[str, Any], fds: Sequence[int]) -> None:
         self._next_id += 1
-        message = json.dumps({"id": self._next_id, **wish}).encode()
+        message = json.dumps({"id": self._next_id, **request}).encode()
         if self._silent_since is None:
             self._silent_since = anyio.current_time()
         try:
@@ -244,7 +244,7 @@ class Launcher:
                 data, fds, _, _ = socket.recv_fds(self._control, 65_536, 1)
                 break
             except BlockingIOError:
-                await self._wait_for_word()
+                await self._wait_readable()
             except ConnectionResetError:
                 data, fds = b"", []
                 break
@@ -254,7 +254,7 @@ class Launcher:
         answer: dict[str, Any] = json.loads(data)
         return answer, fds
 
-    async def _wait_for_word(self) -> None:
+    async def _wait_readable(self) -> None:
         try:
             await anyio.wait_readable(self._control)
         except anyio.ClosedResourceError:
@@ -307,9 +307,9 @@ class NamespaceProcess:
 
     async def kill(self) -> None:
         _kill(self._pidfd)
-        with anyio.move_on_after(_KILL_SECONDS) as patience:
+        with anyio.move_on_after(_KILL_SECONDS) as timeout:
             await anyio.wait_readable(self._pidfd)
-        if patience.cancelled_caught:
+        if timeout.cancelled_caught:
             _log.error("a cell is lost: it was killed, and the kernel does not end it")
         os.close(self._pidfd)
 

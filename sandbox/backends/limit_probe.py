@@ -39,7 +39,7 @@ os._exit(1 if started == 32 else 0)
 _EXCEED_MEMORY = b"import os; x = b'1' * (192 << 20); os._exit(1)"
 
 
-class Held(BaseModel):
+class EnforcedLimits(BaseModel):
     """Which limits the runtime enforces by itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -48,7 +48,7 @@ class Held(BaseModel):
     pids: bool = True
 
 
-async def probe(create_cell: Callable[[Limits], Awaitable[Cell]]) -> Held:
+async def probe(create_cell: Callable[[Limits], Awaitable[Cell]]) -> EnforcedLimits:
     """Try to exceed both limits in a cell; see what stops us."""
     from ..client.types import Program
 
@@ -60,7 +60,7 @@ async def probe(create_cell: Callable[[Limits], Awaitable[Cell]]) -> Held:
         async with await create_cell(_LIMITS) as cell:
             result = cell.result(await cell.run(program, None), program)
         held.append(result.exit_code != 1)
-    return Held(pids=held[0], memory=held[1])
+    return EnforcedLimits(pids=held[0], memory=held[1])
 
 
 def _cache_file(set_up: str) -> Path:
@@ -69,15 +69,15 @@ def _cache_file(set_up: str) -> Path:
     return Path(base, "toolcell", f"runtime-{name}.json")
 
 
-def recall(set_up: str) -> Held | None:
+def load_cached(set_up: str) -> EnforcedLimits | None:
     """Return what an earlier probe of this engine and runtime found, if any."""
     try:
-        return Held.model_validate_json(_cache_file(set_up).read_bytes())
+        return EnforcedLimits.model_validate_json(_cache_file(set_up).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def remember(set_up: str, held: Held) -> None:
+def save_cached(set_up: str, held: EnforcedLimits) -> None:
     """Keep what a probe found; a cache that cannot be written costs only time."""
     file = _cache_file(set_up)
     with contextlib.suppress(OSError):

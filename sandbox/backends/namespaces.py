@@ -28,7 +28,7 @@ from ..config import mount_rules
 from ..config.settings import Enforcer, Limits, SandboxConfig
 from ..machine import host_cgroups
 from ..packages import layer_store as layers
-from .launcher import Launcher, NamespaceProcess, interpreter
+from .launcher import LauncherProcess, NamespaceProcess, interpreter
 from .surroundings import CELL_UID, WORKDIR, cell_environment
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
@@ -74,7 +74,7 @@ class SubprocessBackend:
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
-        self._launcher: Launcher | None = None
+        self._launcher: LauncherProcess | None = None
         self._lock = anyio.Lock()
         self._cgroups: dict[str, str] = {}
         self._why_no_cgroups = ""
@@ -126,13 +126,13 @@ class SubprocessBackend:
             await self.close()
             raise
 
-    async def _start_launcher(self) -> Launcher:
+    async def _start_launcher(self) -> LauncherProcess:
         python = self._config.python or interpreter()
         show = shown_paths(python)
         binds = mount_rules.follow(mount.bind for mount in self._config.mounts)
         mount_rules.keep_clear_of(binds, show)
         binds += [*layers.store_binds(self._config), *node_binds(self._config.node)]
-        launcher = Launcher.spawn(python)
+        launcher = LauncherProcess.spawn(python)
         try:
             await launcher.set_up(
                 {
@@ -154,7 +154,7 @@ class SubprocessBackend:
             launcher = await self._living_launcher()
             await launcher.check()
 
-    async def _living_launcher(self) -> Launcher:
+    async def _living_launcher(self) -> LauncherProcess:
         """Return the launcher; one that was killed took only its own cells with it."""
         if self._launcher is None:
             raise SandboxUnavailableError(

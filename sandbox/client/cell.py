@@ -201,7 +201,7 @@ class Cell:
             while not await self.step(report, on_output, None, program.egress):
                 pass
             return
-        async with CallServer(program.calls, self.tell, backstop) as server:
+        async with CallServer(program.calls, self.send_frame, backstop) as server:
             while not await self.step(report, on_output, server, program.egress):
                 pass
 
@@ -230,7 +230,7 @@ class Cell:
         self._busy = self._midway = True
         self._egress = program.egress
         if program.egress is not None:
-            program.egress.begin(self.tell)
+            program.egress.begin(self.send_frame)
         # In one piece, so that the supervisor knows at once that it is wanted.
         await self._channel.send(self._hello() + self._request(program))
         if not self._ready:
@@ -325,7 +325,7 @@ class Cell:
         self._midway = False
         return frame.header, frame.payload
 
-    async def tell(
+    async def send_frame(
         self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> None:
         """Send a frame that has no answer. Raises CellLostError."""

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.abc
@@ -18,6 +18,9 @@ from toolcell.core import CellLostError, InvalidInputError
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json
+
+if TYPE_CHECKING:
+    from ..network.types import SendFrame
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of one answer. When it is reached the program gets an error instead."""
@@ -62,14 +65,6 @@ class HostCalls:
             )
 
 
-class Tell(Protocol):
-    """Sends a frame to the cell."""
-
-    def __call__(
-        self, header: dict[str, Any], payload: bytes = b""
-    ) -> Awaitable[None]: ...
-
-
 _answering: ContextVar[CallServer | None] = ContextVar("answering", default=None)
 """Serves the call that we are in."""
 
@@ -78,10 +73,10 @@ class CallServer:
     """Serves the calls of one run; leaving it cancels those that are still at work."""
 
     def __init__(
-        self, calls: HostCalls, tell: Tell, backstop: anyio.CancelScope
+        self, calls: HostCalls, send_frame: SendFrame, backstop: anyio.CancelScope
     ) -> None:
         self._calls = calls
-        self._tell = tell
+        self._send_frame = send_frame
         self._backstop = backstop
         self._outer = _answering.get()
         self._pauses = 0
@@ -136,7 +131,7 @@ class CallServer:
         async with self._sending:
             self._open -= 1
             try:
-                await self._tell({"type": "answer"}, encoded)
+                await self._send_frame({"type": "answer"}, encoded)
             except CellLostError:
                 return
 
@@ -165,7 +160,7 @@ class CallServer:
             # No turn is waited for: a call that was cancelled would not get one, and
             # the clock would stand still.
             with contextlib.suppress(CellLostError):
-                await self._tell({"type": "extend", "seconds": seconds})
+                await self._send_frame({"type": "extend", "seconds": seconds})
 
     async def _outcome(self, text: bytes) -> dict[str, Any]:
         # Judged by size before it is read: the work of reading is the program's choice.

@@ -53,7 +53,7 @@ _FORGED = "the program wrote to the result channel; its value was dropped"
 
 
 @dataclass(slots=True)
-class _Stream:
+class _OutputStream:
     data: bytearray = field(default_factory=bytearray)
     tail: bytes = b""
     dropped: int = 0
@@ -78,8 +78,8 @@ class RunReport:
     """
 
     cap: int
-    stdout: _Stream = field(default_factory=_Stream)
-    stderr: _Stream = field(default_factory=_Stream)
+    stdout: _OutputStream = field(default_factory=_OutputStream)
+    stderr: _OutputStream = field(default_factory=_OutputStream)
     began: float = 0.0
     """When the program was handed over, by `time.monotonic`."""
 

@@ -14,7 +14,7 @@ from toolcell.core import ConfigError, FrozenModel, InvalidInputError
 from . import host_rules as network
 from . import mount_rules as mounts
 
-Backend = Literal["auto", "docker", "subprocess"]
+BackendName = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
 Enforcer = Literal["cgroup", "watchdog", "rlimit", "affinity"]
 LEVELS: tuple[IsolationLevel, ...] = ("process", "namespaces", "container", "kernel")
@@ -304,7 +304,7 @@ class CodePolicy(_Model):
 class SandboxConfig(_Model):
     """How and where a `SandboxManager` runs programs."""
 
-    backend: Backend = "auto"
+    backend: BackendName = "auto"
     """`auto` takes Docker where its engine answers, else the subprocess backend if
     `minimum_isolation` allows that and neither `runtime` nor `image` is named."""
 

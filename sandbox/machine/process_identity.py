@@ -30,7 +30,7 @@ def pid_namespace() -> int:
 
 
 @functools.cache
-def place() -> str:
+def machine_id() -> str:
     """Return the name of this machine's boot and PID namespace."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -27,7 +27,8 @@ from ..config.settings import Limits, Network
 from ..results.result import Connection
 from . import proxy
 from . import stream as egress_stream
-from .stream import CellStream, Tell
+from .stream import CellStream
+from .types import SendFrame
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a name and port. Raises OSError if there are none."""
@@ -60,7 +61,7 @@ class _Attempt:
     bytes_out: int = 0
     asked: bool = False
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    farewell: anyio.CancelScope = field(
+    cleanup_scope: anyio.CancelScope = field(
         default_factory=lambda: anyio.CancelScope(shield=True)
     )
     over: anyio.Event = field(default_factory=anyio.Event)
@@ -114,7 +115,7 @@ class Egress:
         self._resolve = resolve
         self._spawn = spawn
         self._on_connection = on_connection
-        self._tell: Tell | None = None
+        self._send_frame: SendFrame | None = None
         self._opened = 0
         self._attempts: dict[int, _Attempt] = {}
         self._records: dict[int, Connection] = {}
@@ -147,9 +148,9 @@ class Egress:
             found.append("the run has used up its network_bytes")
         return tuple(found)
 
-    def begin(self, tell: Tell) -> None:
+    def begin(self, send_frame: SendFrame) -> None:
         """Be ready to answer the cell."""
-        self._tell = tell
+        self._send_frame = send_frame
 
     def serve(self, header: dict[str, Any], payload: bytes) -> None:
         """Take in a frame; never waits.
@@ -164,8 +165,8 @@ class Egress:
             self._opened += 1
             if self._opened > self._max_connections or number in self._attempts:
                 raise FrameError("a connection that may not be")
-            assert self._tell is not None
-            attempt = _Attempt(CellStream(number, self._tell))
+            assert self._send_frame is not None
+            attempt = _Attempt(CellStream(number, self._send_frame))
             self._attempts[number] = attempt
             self._spawn(self._serve, attempt)
         elif kind not in ("net_data", "net_credit", "net_end", "net_close"):
@@ -195,7 +196,7 @@ class Egress:
         self._over = True
         for attempt in self._attempts.values():
             attempt.stop()
-            attempt.farewell.cancel()
+            attempt.cleanup_scope.cancel()
 
     async def close(self) -> None:
         """End every connection; the cell ends its side by itself.
@@ -220,7 +221,7 @@ class Egress:
         except Exception as error:  # noqa: BLE001 - a fault ends one connection, closed
             attempt.judge("failed", f"{type(error).__name__} in the proxy")
         finally:
-            with attempt.farewell:
+            with attempt.cleanup_scope:
                 await self._end(attempt)
             del self._attempts[attempt.stream.number]
             attempt.over.set()
@@ -245,30 +246,30 @@ class Egress:
     async def _carry(self, attempt: _Attempt) -> None:
         stream = attempt.stream
         try:
-            wish = await proxy.read_wish(stream)
+            proxy_request = await proxy.read_proxy_request(stream)
         except proxy.RefusedError as error:
             attempt.asked = True
             attempt.judge("refused", error)
             await stream.send(error.answer)
             return
-        if wish is None:
+        if proxy_request is None:
             return
         attempt.asked = True
-        attempt.host, attempt.port = wish.host, wish.port
+        attempt.host, attempt.port = proxy_request.host, proxy_request.port
         try:
             remote = await self._reach(attempt)
         except proxy.RefusedError as error:
             attempt.judge("refused", error)
-            await stream.send(wish.refusal(attempt.reason))
+            await stream.send(proxy_request.error_reply(attempt.reason))
             return
         except OSError as error:
             attempt.judge("failed", str(error) or "nobody answered in time")
-            await stream.send(wish.refusal(attempt.reason, failed=True))
+            await stream.send(proxy_request.error_reply(attempt.reason, failed=True))
             return
         with closing(remote):
             attempt.judge("allowed")
-            await stream.send(wish.granted)
-            await self._relay(attempt, wish, remote)
+            await stream.send(proxy_request.success_reply)
+            await self._relay(attempt, proxy_request, remote)
 
     async def _reach(self, attempt: _Attempt) -> socket.socket:
         """Return a connection to where an attempt may go.
@@ -311,14 +312,20 @@ class Egress:
         return [str(ip_address(each.partition("%")[0])) for each in found]
 
     async def _relay(
-        self, attempt: _Attempt, wish: proxy.Wish, remote: socket.socket
+        self,
+        attempt: _Attempt,
+        proxy_request: proxy.ProxyRequest,
+        remote: socket.socket,
     ) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._download, attempt, remote)
-            await self._upload(attempt, wish, remote)
+            await self._upload(attempt, proxy_request, remote)
 
     async def _upload(
-        self, attempt: _Attempt, wish: proxy.Wish, remote: socket.socket
+        self,
+        attempt: _Attempt,
+        proxy_request: proxy.ProxyRequest,
+        remote: socket.socket,
     ) -> None:
         async def send(data: bytes) -> None:
             if self._pay(len(data)):
@@ -327,14 +334,16 @@ class Egress:
 
         stream = attempt.stream
         try:
-            said = wish.request or await proxy.read_first_words(stream, wish)
-            if isinstance(said, proxy.HTTPRequest):
-                await said.make(stream, send)
+            preamble = proxy_request.http or await proxy.read_tunnel_preamble(
+                stream, proxy_request
+            )
+            if isinstance(preamble, proxy.HTTPRequest):
+                await preamble.make(stream, send)
                 # One request, one connection: the next would not have been judged.
                 while await stream.receive():
                     pass
                 return
-            await proxy.pass_on(said, stream, send)
+            await proxy.forward_opaque(preamble, stream, send)
             remote.shutdown(socket.SHUT_WR)
         except proxy.RefusedError as error:
             attempt.judge("refused", error)

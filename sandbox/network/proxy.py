@@ -9,12 +9,12 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from typing import Protocol
 
 import h11
 
 from ..config.host_rules import read_authority, read_host, write_authority
 from .client_hello import HANDSHAKE, RECORDS, read_client_hello
+from .types import ByteStream
 
 _MAX_HEAD_BYTES = 65_536
 _MAX_LINE_BYTES = 16_384
@@ -45,14 +45,6 @@ _SOCKS = 5
 _NO_METHOD, _NOT_ALLOWED, _NO_HOST, _NO_COMMAND, _NO_ADDRESS = 0xFF, 2, 4, 7, 8
 
 
-class Source(Protocol):
-    """The program's side of a connection."""
-
-    async def receive(self) -> bytes: ...
-
-    async def send(self, data: bytes) -> None: ...
-
-
 class RefusedError(Exception):
     """What a program says is not granted.
 
@@ -67,17 +59,17 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ProxyRequest:
     """Where a program wants to go."""
 
     host: str
     port: int
     socks: bool = False
-    request: HTTPRequest | None = None
+    http: HTTPRequest | None = None
     """The request, if the proxy is to make it; else a tunnel is wanted."""
 
     rest: bytes = b""
-    """What came behind the wish."""
+    """Bytes that followed the request."""
 
     @property
     def authority(self) -> str:
@@ -85,13 +77,13 @@ class Wish:
         return write_authority(self.host, self.port)
 
     @property
-    def granted(self) -> bytes:
+    def success_reply(self) -> bytes:
         """What the program hears when its tunnel stands."""
         if self.socks:
             return _socks_answer(0)
-        return b"" if self.request else b"HTTP/1.1 200 Connection established\r\n\r\n"
+        return b"" if self.http else b"HTTP/1.1 200 Connection established\r\n\r\n"
 
-    def refusal(self, reason: str, *, failed: bool = False) -> bytes:
+    def error_reply(self, reason: str, *, failed: bool = False) -> bytes:
         """Return what the program hears when it gets nothing."""
         if self.socks:
             return _socks_answer(_NO_HOST if failed else _NOT_ALLOWED)
@@ -99,7 +91,7 @@ class Wish:
         return _http_answer(status, reason)
 
 
-async def read_wish(source: Source) -> Wish | None:
+async def read_proxy_request(source: ByteStream) -> ProxyRequest | None:
     """Read what a program asks for; None if it says nothing.
 
     Raises:
@@ -116,7 +108,7 @@ async def read_wish(source: Source) -> Wish | None:
 class _Buffer:
     """Exact numbers of bytes out of a stream."""
 
-    def __init__(self, source: Source, data: bytes) -> None:
+    def __init__(self, source: ByteStream, data: bytes) -> None:
         self._source = source
         self.rest = data
 
@@ -133,7 +125,7 @@ class _Buffer:
         await self._source.send(data)
 
 
-async def _read_socks(buffer: _Buffer) -> Wish:
+async def _read_socks(buffer: _Buffer) -> ProxyRequest:
     methods = await buffer.take((await buffer.take(2))[1])
     if 0 not in methods:
         raise RefusedError("SOCKS with a password", bytes((_SOCKS, _NO_METHOD)))
@@ -154,7 +146,7 @@ async def _read_socks(buffer: _Buffer) -> Wish:
         host, port = read_authority(write_authority(read_host(host), port))
     except ValueError as error:
         raise RefusedError(str(error), _socks_answer(_NOT_ALLOWED)) from None
-    return Wish(host=host, port=port, socks=True, rest=buffer.rest)
+    return ProxyRequest(host=host, port=port, socks=True, rest=buffer.rest)
 
 
 def _socks_answer(code: int) -> bytes:
@@ -170,14 +162,14 @@ def _http_answer(status: str, reason: str) -> bytes:
     return head.encode() + body
 
 
-async def _read_http(source: Source, first: bytes) -> Wish:
+async def _read_http(source: ByteStream, first: bytes) -> ProxyRequest:
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
     try:
         request = await _read_head(connection, source, first)
         if request.method == b"CONNECT":
             host, port = read_authority(request.target.decode("ascii"))
             _check_host(request, host, port, default_port=port)
-            return Wish(host=host, port=port, rest=_behind(connection))
+            return ProxyRequest(host=host, port=port, rest=_behind(connection))
         found = _ABSOLUTE.fullmatch(request.target.decode("ascii"))
         if found is None:
             raise ValueError("this is a proxy; ask it for http://... or CONNECT")
@@ -186,12 +178,12 @@ async def _read_http(source: Source, first: bytes) -> Wish:
     except (h11.ProtocolError, ValueError) as error:
         reason = str(error)
         raise RefusedError(reason, _http_answer("400 Bad Request", reason)) from None
-    wish = HTTPRequest(connection, request, _path(found[2]), host, port)
-    return Wish(host=host, port=port, request=wish)
+    http = HTTPRequest(connection, request, _path(found[2]), host, port)
+    return ProxyRequest(host=host, port=port, http=http)
 
 
 async def _read_head(
-    connection: h11.Connection, source: Source, first: bytes
+    connection: h11.Connection, source: ByteStream, first: bytes
 ) -> h11.Request:
     connection.receive_data(first)
     while (event := connection.next_event()) is h11.NEED_DATA:
@@ -218,10 +210,10 @@ def _check_host(
     """
     for name, value in request.headers:
         if name == b"host":
-            said = read_authority(value.decode("latin-1"), default_port)
-            if said != (host, port):
+            named = read_authority(value.decode("latin-1"), default_port)
+            if named != (host, port):
                 raise ValueError(
-                    f"the Host header says {write_authority(*said)}, "
+                    f"the Host header says {write_authority(*named)}, "
                     f"the request goes to {write_authority(host, port)}"
                 )
 
@@ -257,7 +249,7 @@ class HTTPRequest:
         )
 
     async def make(
-        self, source: Source, send: Callable[[bytes], Awaitable[None]]
+        self, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
     ) -> None:
         """Send the request and its body; one connection has one.
 
@@ -303,10 +295,12 @@ def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, by
     ]
 
 
-async def read_first_words(source: Source, wish: Wish) -> bytes | HTTPRequest:
+async def read_tunnel_preamble(
+    source: ByteStream, proxy_request: ProxyRequest
+) -> bytes | HTTPRequest:
     """Read what a program says first in a tunnel, as far as it names a host.
 
-    TLS and HTTP do; their word has to be that of the wish.
+    TLS and HTTP do; it has to be the host of the proxy request.
 
     Returns:
         The bytes, to be passed on as they are; or a request, to be made.
@@ -314,12 +308,12 @@ async def read_first_words(source: Source, wish: Wish) -> bytes | HTTPRequest:
     Raises:
         RefusedError: It speaks to another host than it asked for.
     """
-    data = more = wish.rest or await source.receive()
-    while (http := _is_http(data, wish.host, ended=not more)) is None:
+    data = more = proxy_request.rest or await source.receive()
+    while (is_http := _is_http(data, proxy_request.host, ended=not more)) is None:
         more = await source.receive()
         data += more
-    if http:
-        return await _inner_request(source, data.lstrip(b"\r\n"), wish)
+    if is_http:
+        return await _inner_request(source, data.lstrip(b"\r\n"), proxy_request)
     return data
 
 
@@ -362,8 +356,8 @@ def _is_http(data: bytes, host: str, *, ended: bool) -> bool | None:
     return False
 
 
-async def pass_on(
-    data: bytes, source: Source, send: Callable[[bytes], Awaitable[None]]
+async def forward_opaque(
+    data: bytes, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
 ) -> None:
     """Send what is no HTTP as it is; `data` is its beginning.
 
@@ -383,7 +377,9 @@ async def pass_on(
         data = await source.receive()
 
 
-async def _inner_request(source: Source, data: bytes, wish: Wish) -> HTTPRequest:
+async def _inner_request(
+    source: ByteStream, data: bytes, proxy_request: ProxyRequest
+) -> HTTPRequest:
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
     try:
         request = await _read_head(connection, source, data)
@@ -392,11 +388,16 @@ async def _inner_request(source: Source, data: bytes, wish: Wish) -> HTTPRequest
         target = request.target.decode("ascii")
         if found := _ABSOLUTE.fullmatch(target):
             target = _path(found[2])
-            if read_authority(found[1], _HTTP_PORT) != (wish.host, wish.port):
+            if read_authority(found[1], _HTTP_PORT) != (
+                proxy_request.host,
+                proxy_request.port,
+            ):
                 raise ValueError(f"the request is for {found[1][:100]!r}")
         elif not target.startswith("/") and (request.method, target) != _OPTIONS:
             raise ValueError("the target is neither a path nor http://...")
-        _check_host(request, wish.host, wish.port)
-        return HTTPRequest(connection, request, target, wish.host, wish.port)
+        _check_host(request, proxy_request.host, proxy_request.port)
+        return HTTPRequest(
+            connection, request, target, proxy_request.host, proxy_request.port
+        )
     except (h11.ProtocolError, ValueError) as error:
         raise RefusedError(str(error)) from None

@@ -6,18 +6,13 @@ import errno
 import os
 import socket
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 
 from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..cell.wire.frames import FrameError
-
-
-class Tell(Protocol):
-    """Sends a frame to the cell."""
-
-    async def __call__(self, header: dict[str, Any], payload: bytes = b"") -> None: ...
+from .types import SendFrame
 
 
 class CellStream:
@@ -25,12 +20,12 @@ class CellStream:
 
     Args:
         number: Its name on the channel.
-        tell: Sends a frame to the cell.
+        send_frame: Sends a frame to the cell.
     """
 
-    def __init__(self, number: int, tell: Tell) -> None:
+    def __init__(self, number: int, send_frame: SendFrame) -> None:
         self.number = number
-        self._tell = tell
+        self._send_frame = send_frame
         self._inbox: deque[bytes] = deque()
         self._kept = 0
         self._taken = 0
@@ -72,7 +67,7 @@ class CellStream:
             self._kept -= self._taken
             more, self._taken = self._taken, 0
             header = {"type": "net_credit", "id": self.number, "bytes": more}
-            await self._tell(header)
+            await self._send_frame(header)
         while not self._inbox:
             self._check()
             if self._last_came:
@@ -105,16 +100,16 @@ class CellStream:
             size = await self.room()
             piece, data = data[:size], data[size:]
             self._credit -= len(piece)
-            await self._tell({"type": "net_data", "id": self.number}, piece)
+            await self._send_frame({"type": "net_data", "id": self.number}, piece)
 
     async def end(self) -> None:
         """Say that no more comes. Raises CellLostError."""
-        await self._tell({"type": "net_end", "id": self.number})
+        await self._send_frame({"type": "net_end", "id": self.number})
 
     async def close(self) -> None:
         """End both ways, once what was sent has been read. Raises CellLostError."""
         if not self._broken:
-            await self._tell({"type": "net_close", "id": self.number})
+            await self._send_frame({"type": "net_close", "id": self.number})
 
     def _check(self) -> None:
         if self._broken:

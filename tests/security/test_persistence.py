@@ -17,7 +17,7 @@ import pytest
 
 from toolcell.core import SandboxError
 from toolcell.sandbox import SandboxManager, clean
-from toolcell.sandbox.backends.container_spec import OWNER_LABEL, PLACE_LABEL
+from toolcell.sandbox.backends.container_spec import MACHINE_LABEL, OWNER_LABEL
 from toolcell.sandbox.machine import process_identity
 
 from ..conftest import IMAGE, BackendRow, missing, why_no_docker
@@ -203,11 +203,11 @@ async def test_the_sweep_takes_only_what_is_ours_and_dead() -> None:
     client = docker.from_env()
     api: Any = client.api
     dead = f"{2**22 + 1}-1"
-    place, alive = process_identity.place(), process_identity.this_process()
+    machine, alive = process_identity.machine_id(), process_identity.this_process()
     labels = {
-        "dead": {OWNER_LABEL: dead, PLACE_LABEL: place},
-        "alive": {OWNER_LABEL: alive, PLACE_LABEL: place},
-        "elsewhere": {OWNER_LABEL: dead, PLACE_LABEL: "another-boot.1"},
+        "dead": {OWNER_LABEL: dead, MACHINE_LABEL: machine},
+        "alive": {OWNER_LABEL: alive, MACHINE_LABEL: machine},
+        "elsewhere": {OWNER_LABEL: dead, MACHINE_LABEL: "another-boot.1"},
         "foreign": {"com.example": "x"},
     }
     made = {

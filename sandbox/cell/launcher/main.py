@@ -30,7 +30,7 @@ from ..kernel.shares import Shares
 from ..program import main as runner
 from ..program import values
 from ..supervisor import main as supervisor
-from ..wire.channel import Channel
+from ..wire.channel import SupervisorChannel
 from ..wire.frames import encode
 from . import root_filesystem
 from .cgroups import CellGroup, GroupMaker
@@ -324,7 +324,7 @@ class Launcher:
             if why:
                 os.write(1, encode({"type": "failed", "why": why}))
                 os._exit(70)
-            supervisor.serve(process, Channel(0, 1))
+            supervisor.serve(process, SupervisorChannel(0, 1))
         finally:
             os._exit(70)
 

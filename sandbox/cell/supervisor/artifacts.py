@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Tuple
 
-    from ..wire.channel import Channel
+    from ..wire.channel import SupervisorChannel
 
     State = Tuple[int, int, int, int]
 
@@ -74,7 +74,7 @@ class Seen:
         return news
 
 
-def send(folder: str, uid: int | None, channel: Channel, seen: Seen) -> None:
+def send(folder: str, uid: int | None, channel: SupervisorChannel, seen: Seen) -> None:
     """Send the files that are new, and the names of those that were left out.
 
     Args:
@@ -152,7 +152,7 @@ def _open(folder: str, name: str, uid: int | None, room: int) -> tuple[int | Non
     return fd, found.st_size
 
 
-def _carry(fd: int, name: str, size: int, channel: Channel) -> bool:
+def _carry(fd: int, name: str, size: int, channel: SupervisorChannel) -> bool:
     """Send a file piece by piece; False if it has changed and its end is missing."""
     header = {"type": "artifact", "name": name, "size": size}
     for offset in range(0, max(size, 1), _PIECE_BYTES):

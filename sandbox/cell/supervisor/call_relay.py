@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..wire.channel import Channel
+    from ..wire.channel import SupervisorChannel
     from .write_queue import WriteQueue
 
 
@@ -40,7 +40,7 @@ class CallRelay:
         self,
         fd: int,
         write_queue: WriteQueue,
-        channel: Channel,
+        channel: SupervisorChannel,
         request: dict[str, Any],
     ) -> None:
         self._fd = fd

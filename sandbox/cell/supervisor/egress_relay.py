@@ -19,7 +19,7 @@ from ..wire.frames import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..wire.channel import Channel
+    from ..wire.channel import SupervisorChannel
     from ..wire.frames import Frame
 
 
@@ -31,7 +31,7 @@ _ADDRESS = "127.0.0.1"
 _EVENTS_AT_ONCE = 8
 
 
-class _Stream:
+class _Connection:
     """One connection of a program.
 
     Args:
@@ -89,10 +89,10 @@ class EgressRelay:
         channel: Leads to the host.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: SupervisorChannel) -> None:
         self._channel = channel
-        self._streams: dict[int, _Stream] = {}
-        self._by_fd: dict[int, _Stream] = {}
+        self._streams: dict[int, _Connection] = {}
+        self._by_fd: dict[int, _Connection] = {}
         self._opened = 0
         self._left = 0
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
@@ -159,7 +159,7 @@ class EgressRelay:
         sock.setblocking(False)
         sock.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
         self._opened += 1
-        stream = self._streams[self._opened] = _Stream(self._opened, sock)
+        stream = self._streams[self._opened] = _Connection(self._opened, sock)
         self._by_fd[fd] = stream
         self._channel.send(encode({"type": "net_open", "id": stream.number}))
         self._settle(stream)
@@ -173,7 +173,7 @@ class EgressRelay:
             self._epoll.unregister(self._listener.fileno())
         self._listens = wanted
 
-    def _take_in(self, stream: _Stream) -> None:
+    def _take_in(self, stream: _Connection) -> None:
         """Pass on what a program sent. Raises OSError if it is gone."""
         room = PIECE_BYTES if stream.host_closed else min(stream.credit, PIECE_BYTES)
         if stream.last_sent or not room:
@@ -212,7 +212,7 @@ class EgressRelay:
         else:
             self._settle(stream)
 
-    def _settle(self, stream: _Stream) -> None:
+    def _settle(self, stream: _Connection) -> None:
         """Ask the host for more, wait for the right events, or end the stream."""
         if stream.last_came and stream.last_sent and not stream.unsent:
             self._drop(stream)
@@ -233,13 +233,13 @@ class EgressRelay:
             self._epoll.modify(fd, wanted)
         stream.mask = wanted
 
-    def _break(self, stream: _Stream) -> None:
+    def _break(self, stream: _Connection) -> None:
         """The program left in the middle."""
         if not stream.host_closed:
             self._channel.send(encode({"type": "net_close", "id": stream.number}))
         self._drop(stream)
 
-    def _drop(self, stream: _Stream) -> None:
+    def _drop(self, stream: _Connection) -> None:
         del self._streams[stream.number]
         del self._by_fd[stream.sock.fileno()]
         # Closing takes it out of the epoll, too.

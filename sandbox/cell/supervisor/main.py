@@ -28,7 +28,7 @@ import time
 from ..kernel import confine, signals
 from ..program import main as runner
 from ..wire import aliases
-from ..wire.channel import Channel, HostGone
+from ..wire.channel import HostGone, SupervisorChannel
 from ..wire.contract import ARTIFACTS, WARM_UP
 from ..wire.frames import (
     PROTOCOL_VERSION,
@@ -71,10 +71,10 @@ def _closed_pipe_with(text: bytes) -> int:
 def main(read_fd: int, write_fd: int) -> NoReturn:
     """Serve one cell until the host closes the channel."""
     signals.inherit_nothing()
-    serve(Supervisor(), Channel(read_fd, write_fd))
+    serve(Supervisor(), SupervisorChannel(read_fd, write_fd))
 
 
-def serve(supervisor: Supervisor, channel: Channel) -> NoReturn:
+def serve(supervisor: Supervisor, channel: SupervisorChannel) -> NoReturn:
     """Serve one cell, prepared or not, until the host closes the channel."""
     try:
         supervisor.serve(channel)
@@ -120,7 +120,7 @@ class Supervisor:
         ready: Whether `runner.get_ready` was called in a process before this one.
     """
 
-    _channel: Channel
+    _channel: SupervisorChannel
 
     def __init__(
         self, cgroup: dict[str, int] | None = None, *, ready: bool = False
@@ -157,7 +157,7 @@ class Supervisor:
         gc.freeze()
         self._fork()
 
-    def serve(self, channel: Channel) -> None:
+    def serve(self, channel: SupervisorChannel) -> None:
         """Greet the host and run what it asks for, until it closes the channel."""
         self._channel = channel
         hello = channel.receive().header
@@ -297,7 +297,7 @@ class Supervisor:
         child = Child(
             0, os.dup(null), *(_closed_pipe_with(text) for text in _DUMMY_OUTPUT)
         )
-        channel = Channel(quiet_r, null)
+        channel = SupervisorChannel(quiet_r, null)
         run = Run(channel, child, frame.header, self._accounting, self._wake_r)
         run.hand_over(frame)
         os.write(self._wake_w, b"!")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import resource
     from typing import Any
 
-    from ..wire.channel import Channel
+    from ..wire.channel import SupervisorChannel
     from ..wire.frames import Frame
     from .accounting import ResourceAccounting
     from .egress_relay import EgressRelay
@@ -108,7 +108,7 @@ class Run:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: SupervisorChannel,
         child: Child,
         request: dict[str, Any],
         accounting: ResourceAccounting,

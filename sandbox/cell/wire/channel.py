@@ -18,7 +18,7 @@ class HostGone(Exception):
     """The channel is closed: nobody waits for this cell any more."""
 
 
-class Channel:
+class SupervisorChannel:
     """Blocking frames over two descriptors."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:

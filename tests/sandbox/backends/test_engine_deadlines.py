@@ -39,7 +39,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def known_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no cells to see what holds."""
-    monkeypatch.setattr(limit_probe, "recall", lambda _: limit_probe.Held())
+    monkeypatch.setattr(
+        limit_probe, "load_cached", lambda _: limit_probe.EnforcedLimits()
+    )
 
 
 @contextmanager

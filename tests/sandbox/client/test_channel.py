@@ -61,13 +61,13 @@ async def test_a_stream_sends_no_more_than_is_asked_for() -> None:
     sent: list[int] = []
     asked: list[dict[str, Any]] = []
 
-    async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
+    async def send_frame(header: dict[str, Any], payload: bytes = b"") -> None:
         if header["type"] == "net_data":
             sent.append(len(payload))
         else:
             asked.append(header)
 
-    stream = CellStream(1, tell)
+    stream = CellStream(1, send_frame)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stream.send, bytes(2 * WINDOW_BYTES))
         for _ in range(9):
@@ -88,15 +88,15 @@ async def test_a_stream_sends_no_more_than_is_asked_for() -> None:
 async def test_a_stream_takes_no_more_than_it_asked_for() -> None:
     asked: list[int] = []
 
-    async def tell(header: dict[str, Any], payload: bytes = b"") -> None:
+    async def send_frame(header: dict[str, Any], payload: bytes = b"") -> None:
         asked.append(header["bytes"])
 
-    stream = CellStream(1, tell)
+    stream = CellStream(1, send_frame)
     for _ in range(4):
         stream.take("net_data", {}, bytes(WINDOW_BYTES // 4))
     with pytest.raises(FrameError):
         stream.take("net_data", {}, b"x")
-    stream = CellStream(1, tell)
+    stream = CellStream(1, send_frame)
     for _ in range(8):
         stream.take("net_data", {}, bytes(WINDOW_BYTES // 4))
         assert len(await stream.receive()) == WINDOW_BYTES // 4

@@ -405,7 +405,9 @@ async def test_a_session_outlives_a_stream_that_is_full_both_ways(
             with anyio.move_on_after(1) as scope:
                 # What nobody has asked for is dropped, once it is read.
                 while True:
-                    await session._shared.cell.tell({"type": "net_end"}, bytes(1 << 20))
+                    await session._shared.cell.send_frame(
+                        {"type": "net_end"}, bytes(1 << 20)
+                    )
         after = await session.run("x + 1", limits=small)
 
     assert scope.cancelled_caught

@@ -395,14 +395,14 @@ async def test_a_swap_after_the_check_is_seen_by_the_launcher(
     source.mkdir(parents=True)
     (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
     config = SUBPROCESS.config(mounts=[{"source": str(source), "target": "/data"}])
-    spawn = launcher.Launcher.spawn
+    spawn = launcher.LauncherProcess.spawn
 
     def swap_first(python: str) -> Any:
         (tmp_path / swapped).rename(tmp_path / "gone")
         (tmp_path / swapped).symlink_to("../" * swapped.count("/") + "elsewhere")
         return spawn(python)
 
-    monkeypatch.setattr(launcher.Launcher, "spawn", swap_first)
+    monkeypatch.setattr(launcher.LauncherProcess, "spawn", swap_first)
     with pytest.raises(SandboxUnavailableError, match="become a link"):
         async with SandboxManager(config):
             pass

@@ -11,11 +11,11 @@ import pytest
 from toolcell.sandbox.network.client_hello import MAX_HELLO_BYTES, read_client_hello
 from toolcell.sandbox.network.proxy import (
     HTTPRequest,
+    ProxyRequest,
     RefusedError,
-    Wish,
-    pass_on,
-    read_first_words,
-    read_wish,
+    forward_opaque,
+    read_proxy_request,
+    read_tunnel_preamble,
 )
 
 pytestmark = pytest.mark.anyio
@@ -39,24 +39,26 @@ def in_bytes(text: bytes) -> Script:
     return Script(text[i : i + 1] for i in range(len(text)))
 
 
-async def wish_of(text: bytes) -> Wish:
-    whole = await read_wish(Script([text]))
-    piecemeal = await read_wish(in_bytes(text))
+async def proxy_request_of(text: bytes) -> ProxyRequest:
+    whole = await read_proxy_request(Script([text]))
+    piecemeal = await read_proxy_request(in_bytes(text))
     assert whole is not None
     assert piecemeal is not None
     assert (whole.host, whole.port) == (piecemeal.host, piecemeal.port)
     return whole
 
 
-async def made(said: bytes | HTTPRequest | None, rest: Iterable[bytes] = ()) -> bytes:
+async def made(
+    preamble: bytes | HTTPRequest | None, rest: Iterable[bytes] = ()
+) -> bytes:
     """Return what a request looks like to its server."""
     sent: list[bytes] = []
 
     async def send(data: bytes) -> None:
         sent.append(data)
 
-    assert isinstance(said, HTTPRequest)
-    await said.make(Script(rest), send)
+    assert isinstance(preamble, HTTPRequest)
+    await preamble.make(Script(rest), send)
     return b"".join(sent)
 
 
@@ -72,14 +74,18 @@ def client_hello(name: str | None) -> bytes:
 
 
 async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
-    wish = await wish_of(
+    proxy_request = await proxy_request_of(
         b"GET HTTP://Example.org:80/a?b HTTP/1.1\r\nHost: example.org\r\nX-A: 1\r\n"
         b"Proxy-Authorization: secret\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n"
         b"Upgrade: h2c\r\nTE: trailers\r\n\r\n"
     )
 
-    assert (wish.host, wish.port, wish.granted) == ("example.org", 80, b"")
-    assert await made(wish.request) == (
+    assert (proxy_request.host, proxy_request.port, proxy_request.success_reply) == (
+        "example.org",
+        80,
+        b"",
+    )
+    assert await made(proxy_request.http) == (
         b"GET /a?b HTTP/1.1\r\nHost: example.org\r\nX-A: 1\r\nConnection: close\r\n\r\n"
     )
 
@@ -88,37 +94,39 @@ async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
 async def test_a_body_ends_where_its_head_says() -> None:
     """What follows is a second request, that nobody has judged."""
     head = b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3\r\n\r\n"
-    wish = await wish_of(
+    proxy_request = await proxy_request_of(
         head + b"abcGET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n"
     )
-    both = await wish_of(
+    both = await proxy_request_of(
         b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 30\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\nGET /b HTTP/1.1\r\n\r\n"
     )
-    chunked = await made(both.request)
+    chunked = await made(both.http)
 
-    assert (await made(wish.request)).endswith(b"\r\n\r\nabc")
+    assert (await made(proxy_request.http)).endswith(b"\r\n\r\nabc")
     assert b"ontent-" not in chunked
     assert chunked.endswith(b"\r\n\r\n2\r\nhi\r\n0\r\n\r\n")
 
 
 async def test_a_body_may_come_in_any_pieces() -> None:
     head = b"PUT http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\n\r\n"
-    wish = await wish_of(head)
+    proxy_request = await proxy_request_of(head)
 
-    assert (await made(wish.request, [b"a", b"bc", b"d"])).endswith(b"abcd")
-    short = await wish_of(head)
+    assert (await made(proxy_request.http, [b"a", b"bc", b"d"])).endswith(b"abcd")
+    short = await proxy_request_of(head)
     with pytest.raises(RefusedError):
-        await made(short.request, [b"a"])
+        await made(short.http, [b"a"])
 
 
 async def test_connect_and_what_follows_it() -> None:
-    wish = await wish_of(b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\nrest")
-    old = await wish_of(b"CONNECT [::1]:443 HTTP/1.0\r\n\r\n")
+    proxy_request = await proxy_request_of(
+        b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\nrest"
+    )
+    old = await proxy_request_of(b"CONNECT [::1]:443 HTTP/1.0\r\n\r\n")
 
-    assert (wish.authority, wish.rest) == ("a.test:443", b"rest")
-    assert wish.granted.startswith(b"HTTP/1.1 200 ")
-    assert wish.refusal("why").startswith(b"HTTP/1.1 403 ")
+    assert (proxy_request.authority, proxy_request.rest) == ("a.test:443", b"rest")
+    assert proxy_request.success_reply.startswith(b"HTTP/1.1 200 ")
+    assert proxy_request.error_reply("why").startswith(b"HTTP/1.1 403 ")
     assert (old.host, old.port) == ("::1", 443)
 
 
@@ -134,13 +142,20 @@ async def test_connect_and_what_follows_it() -> None:
 async def test_socks(kind: int, address: bytes, host: str) -> None:
     text = bytes((5, 1, 0, 5, 1, 0, kind)) + address + struct.pack(">H", 443) + b"rest"
     script = Script([text])
-    wish = await read_wish(script)
+    proxy_request = await read_proxy_request(script)
 
-    assert wish is not None
-    assert (wish.host, wish.port, wish.rest) == (host, 443, b"rest")
+    assert proxy_request is not None
+    assert (proxy_request.host, proxy_request.port, proxy_request.rest) == (
+        host,
+        443,
+        b"rest",
+    )
     assert script.heard == b"\x05\x00"
-    assert wish.granted[:2] == b"\x05\x00"
-    assert (wish.refusal("no")[1], wish.refusal("no", failed=True)[1]) == (2, 4)
+    assert proxy_request.success_reply[:2] == b"\x05\x00"
+    assert (
+        proxy_request.error_reply("no")[1],
+        proxy_request.error_reply("no", failed=True)[1],
+    ) == (2, 4)
 
 
 @pytest.mark.parametrize(
@@ -184,26 +199,26 @@ async def test_socks(kind: int, address: bytes, host: str) -> None:
     ids=lambda text: repr(text[:40]),
 )
 @pytest.mark.attack(68)
-async def test_what_is_no_plain_wish_is_refused(text: bytes) -> None:
+async def test_what_is_no_plain_request_is_refused(text: bytes) -> None:
     with pytest.raises(RefusedError):
-        await read_wish(Script([text]))
+        await read_proxy_request(Script([text]))
     if len(text) < 1000:
         with pytest.raises(RefusedError):
-            await read_wish(in_bytes(text))
+            await read_proxy_request(in_bytes(text))
 
 
-async def test_who_says_nothing_wishes_nothing() -> None:
-    assert await read_wish(Script([])) is None
+async def test_a_program_that_says_nothing_asks_for_nothing() -> None:
+    assert await read_proxy_request(Script([])) is None
 
 
-HOST = Wish(host="a.test", port=443)
+HOST = ProxyRequest(host="a.test", port=443)
 
 
 @pytest.mark.parametrize("name", ["a.test", "A.Test", None])
 async def test_tls_passes_unchanged(name: str | None) -> None:
     hello = client_hello(name)
     for script in (Script([hello]), in_bytes(hello)):
-        assert await read_first_words(script, HOST) == hello
+        assert await read_tunnel_preamble(script, HOST) == hello
 
 
 def in_records(message: bytes, size: int) -> bytes:
@@ -221,11 +236,13 @@ async def test_tls_that_calls_for_another_host_is_refused() -> None:
 
     for text in (hello, twice):
         with pytest.raises(RefusedError, match=r"b\.test"):
-            await read_first_words(Script([text]), HOST)
+            await read_tunnel_preamble(Script([text]), HOST)
         with pytest.raises(RefusedError, match=r"b\.test"):
-            await read_first_words(in_bytes(text), HOST)
+            await read_tunnel_preamble(in_bytes(text), HOST)
     with pytest.raises(RefusedError):
-        await read_first_words(Script([hello]), Wish(host="192.0.2.1", port=443))
+        await read_tunnel_preamble(
+            Script([hello]), ProxyRequest(host="192.0.2.1", port=443)
+        )
 
 
 def with_extension(hello: bytes, kind: int, body: bytes) -> bytes:
@@ -249,7 +266,7 @@ async def test_tls_that_hides_or_doubles_its_host_is_refused() -> None:
     both = struct.pack(">HBH6sBH6s", 18, 0, 6, b"a.test", 0, 6, b"b.test")
     bare = client_hello(None)
 
-    assert await read_first_words(Script([with_extension(hello, 99, b"")]), HOST)
+    assert await read_tunnel_preamble(Script([with_extension(hello, 99, b"")]), HOST)
     for bad in (
         with_extension(hello, 0xFE0D, b"\0" * 20),
         with_extension(hello, 0, name),
@@ -259,7 +276,7 @@ async def test_tls_that_hides_or_doubles_its_host_is_refused() -> None:
         with_extension(bare, 0, struct.pack(">HBH4s", 7, 0, 4, b"\xffabc")),
     ):
         with pytest.raises(RefusedError, match="TLS"):
-            await read_first_words(Script([bad]), HOST)
+            await read_tunnel_preamble(Script([bad]), HOST)
 
 
 @pytest.mark.parametrize(
@@ -288,8 +305,10 @@ def test_a_hello_has_an_end() -> None:
 async def test_http_in_a_tunnel_is_made_anew() -> None:
     text = b"\r\nGET /x HTTP/1.1\r\nHost: a.test:443\r\n\r\n"
     for script in (Script([text]), in_bytes(text)):
-        said = await read_first_words(script, HOST)
-        assert (await made(said)).startswith(b"GET /x HTTP/1.1\r\nHost: a.test:443\r\n")
+        preamble = await read_tunnel_preamble(script, HOST)
+        assert (await made(preamble)).startswith(
+            b"GET /x HTTP/1.1\r\nHost: a.test:443\r\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -326,9 +345,9 @@ async def test_http_in_a_tunnel_is_made_anew() -> None:
 async def test_http_in_a_tunnel_to_another_host_is_refused(text: bytes) -> None:
     for cut in range(len(text)):
         with pytest.raises(RefusedError):
-            await read_first_words(Script([text[:cut], text[cut:]]), HOST)
+            await read_tunnel_preamble(Script([text[:cut], text[cut:]]), HOST)
     with pytest.raises(RefusedError):
-        await read_first_words(in_bytes(text), HOST)
+        await read_tunnel_preamble(in_bytes(text), HOST)
 
 
 @pytest.mark.parametrize(
@@ -347,14 +366,14 @@ async def test_a_target_in_a_tunnel_is_a_path_or_the_tunnels_own_host(
 
     for script in (Script([text]), in_bytes(text)):
         with pytest.raises(RefusedError):
-            await read_first_words(script, HOST)
+            await read_tunnel_preamble(script, HOST)
 
 
 async def test_a_tunnel_may_ask_its_own_host_for_anything() -> None:
     for line in ("GET http://a.test:443/x", "GET /x?y=http://b.test", "OPTIONS *"):
         text = f"{line} HTTP/1.1\r\nHost: a.test:443\r\n\r\n".encode()
-        said = await read_first_words(Script([text]), HOST)
-        assert b"\r\nHost: a.test:443\r\n" in await made(said)
+        preamble = await read_tunnel_preamble(Script([text]), HOST)
+        assert b"\r\nHost: a.test:443\r\n" in await made(preamble)
 
 
 BEFORE_A_HELLO = [
@@ -379,7 +398,7 @@ async def test_nothing_comes_before_a_hello(before: bytes, behind: bytes) -> Non
     text = before + behind
     for script in (Script([text]), in_bytes(text), Script([before, behind])):
         with pytest.raises(RefusedError):
-            await read_first_words(script, HOST)
+            await read_tunnel_preamble(script, HOST)
 
 
 @pytest.mark.finding("A21")
@@ -387,12 +406,12 @@ async def test_a_hello_in_pieces_is_read_to_its_end() -> None:
     whole, other = client_hello("a.test")[5:], client_hello("b.test")[5:]
     for size in (1, 7, 100):
         pieces = in_records(whole, size)
-        assert await read_first_words(in_bytes(pieces), HOST) == pieces
+        assert await read_tunnel_preamble(in_bytes(pieces), HOST) == pieces
         with pytest.raises(RefusedError, match="it calls for"):
-            await read_first_words(in_bytes(in_records(other, size)), HOST)
+            await read_tunnel_preamble(in_bytes(in_records(other, size)), HOST)
         with pytest.raises(RefusedError):
             alert = b"\x15\x03\x01\x00\x02\x01\x00"
-            await read_first_words(Script([pieces[: size + 5] + alert]), HOST)
+            await read_tunnel_preamble(Script([pieces[: size + 5] + alert]), HOST)
 
 
 @pytest.mark.parametrize(
@@ -405,7 +424,7 @@ async def test_a_first_line_in_a_tunnel_has_an_end(text: bytes) -> None:
 
     for parts in ([text, rest], [text + rest], [*pieces, rest]):
         with pytest.raises(RefusedError, match="too long"):
-            await read_first_words(Script(parts), HOST)
+            await read_tunnel_preamble(Script(parts), HOST)
 
 
 async def passed(parts: Iterable[bytes], *, refused: bool = False) -> bytes:
@@ -416,13 +435,13 @@ async def passed(parts: Iterable[bytes], *, refused: bool = False) -> bytes:
         nonlocal sent
         sent += data
 
-    said = await read_first_words(script, HOST)
-    assert isinstance(said, bytes)
+    preamble = await read_tunnel_preamble(script, HOST)
+    assert isinstance(preamble, bytes)
     if refused:
         with pytest.raises(RefusedError):
-            await pass_on(said, script, send)
+            await forward_opaque(preamble, script, send)
     else:
-        await pass_on(said, script, send)
+        await forward_opaque(preamble, script, send)
     return sent
 
 
@@ -476,10 +495,10 @@ async def test_other_protocols_pass_without_waiting_for_more(text: bytes) -> Non
                 raise AssertionError("it waits for what will not come")
             return await super().receive()
 
-    assert await read_first_words(Open([text]), HOST) == text
-    assert await read_first_words(Script([]), HOST) == b""
-    wish = Wish(host="a.test", port=443, rest=text)
-    assert await read_first_words(Open([]), wish) == text
+    assert await read_tunnel_preamble(Open([text]), HOST) == text
+    assert await read_tunnel_preamble(Script([]), HOST) == b""
+    proxy_request = ProxyRequest(host="a.test", port=443, rest=text)
+    assert await read_tunnel_preamble(Open([]), proxy_request) == text
 
 
 async def test_other_protocols_may_speak_of_http() -> None:
