@@ -39,7 +39,7 @@ def in_bytes(text: bytes) -> Script:
     return Script(text[i : i + 1] for i in range(len(text)))
 
 
-async def proxy_request_of(text: bytes) -> ProxyRequest:
+async def request_of(text: bytes) -> ProxyRequest:
     whole = await read_proxy_request(Script([text]))
     piecemeal = await read_proxy_request(in_bytes(text))
     assert whole is not None
@@ -74,18 +74,14 @@ def client_hello(name: str | None) -> bytes:
 
 
 async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
-    proxy_request = await proxy_request_of(
+    request = await request_of(
         b"GET HTTP://Example.org:80/a?b HTTP/1.1\r\nHost: example.org\r\nX-A: 1\r\n"
         b"Proxy-Authorization: secret\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n"
         b"Upgrade: h2c\r\nTE: trailers\r\n\r\n"
     )
 
-    assert (proxy_request.host, proxy_request.port, proxy_request.success_reply) == (
-        "example.org",
-        80,
-        b"",
-    )
-    assert await made(proxy_request.http) == (
+    assert (request.authority, request.success_reply) == ("example.org:80", b"")
+    assert await made(request.http) == (
         b"GET /a?b HTTP/1.1\r\nHost: example.org\r\nX-A: 1\r\nConnection: close\r\n\r\n"
     )
 
@@ -94,39 +90,38 @@ async def test_http_is_made_anew_without_what_was_for_the_proxy() -> None:
 async def test_a_body_ends_where_its_head_says() -> None:
     """What follows is a second request, that nobody has judged."""
     head = b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3\r\n\r\n"
-    proxy_request = await proxy_request_of(
+    request = await request_of(
         head + b"abcGET http://b.test/ HTTP/1.1\r\nHost: b.test\r\n\r\n"
     )
-    both = await proxy_request_of(
+    both = await request_of(
         b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 30\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\nGET /b HTTP/1.1\r\n\r\n"
     )
     chunked = await made(both.http)
 
-    assert (await made(proxy_request.http)).endswith(b"\r\n\r\nabc")
+    assert (await made(request.http)).endswith(b"\r\n\r\nabc")
     assert b"ontent-" not in chunked
     assert chunked.endswith(b"\r\n\r\n2\r\nhi\r\n0\r\n\r\n")
 
 
 async def test_a_body_may_come_in_any_pieces() -> None:
     head = b"PUT http://a.test/ HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\n\r\n"
-    proxy_request = await proxy_request_of(head)
+    request = await request_of(head)
 
-    assert (await made(proxy_request.http, [b"a", b"bc", b"d"])).endswith(b"abcd")
-    short = await proxy_request_of(head)
+    assert (await made(request.http, [b"a", b"bc", b"d"])).endswith(b"abcd")
+    short = await request_of(head)
     with pytest.raises(RefusedError):
         await made(short.http, [b"a"])
 
 
 async def test_connect_and_what_follows_it() -> None:
-    proxy_request = await proxy_request_of(
-        b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\nrest"
-    )
-    old = await proxy_request_of(b"CONNECT [::1]:443 HTTP/1.0\r\n\r\n")
+    head = b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n"
+    request = await request_of(head + b"rest")
+    old = await request_of(b"CONNECT [::1]:443 HTTP/1.0\r\n\r\n")
 
-    assert (proxy_request.authority, proxy_request.rest) == ("a.test:443", b"rest")
-    assert proxy_request.success_reply.startswith(b"HTTP/1.1 200 ")
-    assert proxy_request.error_reply("why").startswith(b"HTTP/1.1 403 ")
+    assert (request.authority, request.rest) == ("a.test:443", b"rest")
+    assert request.success_reply.startswith(b"HTTP/1.1 200 ")
+    assert request.error_reply("why").startswith(b"HTTP/1.1 403 ")
     assert (old.host, old.port) == ("::1", 443)
 
 
@@ -142,20 +137,14 @@ async def test_connect_and_what_follows_it() -> None:
 async def test_socks(kind: int, address: bytes, host: str) -> None:
     text = bytes((5, 1, 0, 5, 1, 0, kind)) + address + struct.pack(">H", 443) + b"rest"
     script = Script([text])
-    proxy_request = await read_proxy_request(script)
+    request = await read_proxy_request(script)
 
-    assert proxy_request is not None
-    assert (proxy_request.host, proxy_request.port, proxy_request.rest) == (
-        host,
-        443,
-        b"rest",
-    )
+    assert request is not None
+    assert (request.host, request.port, request.rest) == (host, 443, b"rest")
     assert script.heard == b"\x05\x00"
-    assert proxy_request.success_reply[:2] == b"\x05\x00"
-    assert (
-        proxy_request.error_reply("no")[1],
-        proxy_request.error_reply("no", failed=True)[1],
-    ) == (2, 4)
+    assert request.success_reply[:2] == b"\x05\x00"
+    assert request.error_reply("no")[1] == 2
+    assert request.error_reply("no", failed=True)[1] == 4
 
 
 @pytest.mark.parametrize(
@@ -497,8 +486,8 @@ async def test_other_protocols_pass_without_waiting_for_more(text: bytes) -> Non
 
     assert await read_tunnel_preamble(Open([text]), HOST) == text
     assert await read_tunnel_preamble(Script([]), HOST) == b""
-    proxy_request = ProxyRequest(host="a.test", port=443, rest=text)
-    assert await read_tunnel_preamble(Open([]), proxy_request) == text
+    request = ProxyRequest(host="a.test", port=443, rest=text)
+    assert await read_tunnel_preamble(Open([]), request) == text
 
 
 async def test_other_protocols_may_speak_of_http() -> None:
