@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from toolcell.core import ConfigError
+
+from .http_bodies import bounded_transport
 
 if TYPE_CHECKING:
     import httpx2
@@ -75,7 +77,7 @@ async def open_endpoint(
 
     async with (
         httpx2.AsyncClient(
-            transport=_bounded_transport(max_bytes),
+            transport=bounded_transport(max_bytes),
             # A packed answer could be any size once unpacked.
             headers={**server.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=IDLE_SECONDS),
@@ -87,40 +89,3 @@ async def open_endpoint(
         ) as streams,
     ):
         yield streams
-
-
-def _bounded_transport(max_bytes: int) -> httpx2.AsyncBaseTransport:
-    """Return a transport whose answers are plain and end at `max_bytes` bytes.
-
-    Streams of events last as long as the connection; there each event is bounded.
-    """
-    import httpx2
-
-    class BoundedBody(httpx2.AsyncByteStream):
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            left = max_bytes
-            async for chunk in self._inner:
-                left -= len(chunk)
-                if left < 0:
-                    raise httpx2.StreamError(f"more than {max_bytes:,} bytes")
-                yield chunk
-
-        async def aclose(self) -> None:
-            await self._inner.aclose()
-
-    class BoundedTransport(httpx2.AsyncHTTPTransport):
-        async def handle_async_request(
-            self, request: httpx2.Request
-        ) -> httpx2.Response:
-            response = await super().handle_async_request(request)
-            kind = response.headers.get("content-type", "").lower()
-            # Otherwise httpx would unpack it.
-            response.headers.pop("content-encoding", None)
-            if not kind.startswith("text/event-stream"):
-                response.stream = BoundedBody(response.stream)
-            return response
-
-    return BoundedTransport(trust_env=False)

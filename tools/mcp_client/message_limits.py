@@ -29,7 +29,7 @@ UNREADABLE_MESSAGES = 100
 """Messages of a connection that are not JSON-RPC. When it is reached it ends."""
 
 MESSAGE_VALUES = 200_000
-"""Values in one message of a program. When it is exceeded the connection ends: to read
+"""Values in one message of a server. When it is exceeded the connection ends: to read
 them, and all that is done with them, would keep the event loop from everybody."""
 
 

@@ -8,7 +8,7 @@ import json
 import threading
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from toolcell.core import ConfigError, ToolExecutionError, ToolResult
 from toolcell.tools import MCPEndpoint, MCPToolset
+from toolcell.tools.mcp_client.http_bodies import read_events
 
 from ...support.mcp.servers import definition
 from ...support.polling import until
@@ -24,7 +25,19 @@ from ...support.sample_tools import call, executor
 pytestmark = pytest.mark.anyio
 
 SECRET = "Bearer hunter2"
-TOOLS = ("echo", "huge", "packed", "event", "cut", "forget", "never", "fault", "away")
+TOOLS = (
+    "echo",
+    "huge",
+    "packed",
+    "event",
+    "many",
+    "stream",
+    "cut",
+    "forget",
+    "never",
+    "fault",
+    "away",
+)
 
 
 class Server(ThreadingHTTPServer):
@@ -125,6 +138,11 @@ class Handler(BaseHTTPRequestHandler):
             case "event":
                 body = b"data: " + b" " * 10_000_000 + fine + b"\n\n"
                 self.reply(body, Content_Type="text/event-stream")
+            case "many":
+                self.reply(fine[:-2] + b',"many":[' + b"[]," * 300_000 + b"0]}}")
+            case "stream":
+                lines = b"data: [" + b"[],\r\ndata: " * 300_000 + b"0]\r\n\r\n"
+                self.reply(lines, Content_Type="text/event-stream")
             case "cut":
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
@@ -203,7 +221,9 @@ async def test_a_server_that_wants_a_login_is_told_of_and_not_followed(
     assert {path for _, path, _ in server.seen} == {"/mcp"}
 
 
-@pytest.mark.parametrize("name", ["huge", "packed", "event", "cut", "fault"])
+@pytest.mark.parametrize(
+    "name", ["huge", "packed", "event", "many", "stream", "cut", "fault"]
+)
 async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(
     server: Server, name: str
 ) -> None:
@@ -218,6 +238,44 @@ async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(
         assert after[-1].ok
 
     assert server.called.count(name) == 1
+
+
+@pytest.mark.attack(132)
+@pytest.mark.parametrize("name", ["many", "stream"])
+async def test_an_answer_of_many_values_is_never_read(
+    server: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mcp.types import jsonrpc_message_adapter
+
+    sizes = []
+    read = jsonrpc_message_adapter.validate_json
+
+    def reads(data: Any, *arguments: Any, **options: Any) -> Any:
+        sizes.append(len(data))
+        return read(data, *arguments, **options)
+
+    monkeypatch.setattr(jsonrpc_message_adapter, "validate_json", reads)
+    async with toolset_of(server, max_message_bytes=16_000_000) as toolset:
+        result = await ask(toolset, name)
+
+    assert result.error is not None
+    assert result.error.details == {"outcome": "unknown"}
+    assert max(sizes, default=0) < 100_000
+
+
+async def test_events_that_arrive_in_pieces_are_whole() -> None:
+    text = b"data: 1\r\n\r\ndata: 2\n\ndata: 3\rdata: 4\r\rdata: 5"
+
+    async def pieces(size: int) -> AsyncIterator[bytes]:
+        for start in range(0, len(text), size):
+            yield text[start : start + size]
+
+    for size in (1, 2, 3, 5, len(text)):
+        events = [each async for each in read_events(pieces(size), 100)]
+        assert b"".join(events) == text
+        assert [each.strip() for each in events] == [
+            b"data: 1", b"data: 2", b"data: 3\rdata: 4", b"data: 5"
+        ]  # fmt: skip
 
 
 async def test_a_server_that_is_gone_is_told_of_and_found_again(
