@@ -89,9 +89,7 @@ def test_a_hint_of_the_class_is_told_once_and_gives_way_to_a_better_one(
     assert str(better) == "gone (wait)"
 
 
-INDEX_INSTALL = re.compile(
-    r"(pip|uv|pipx)\s+(tool\s+)?install\b[^\n`]*\btoolcell\b(?!:)"
-)
+INDEX_INSTALL = re.compile(r"\b(pipx?|uv) (tool )?install\b[^\n`&|;:]*\btoolcell\b")
 
 
 def test_no_text_installs_from_an_index_that_has_no_toolcell() -> None:
