@@ -1,7 +1,7 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
 from .admin.cleanup import Cleaned, clean
-from .admin.doctor import Check, Report, examine
+from .admin.doctor import DoctorCheck, DoctorReport, diagnose
 from .admin.images import (
     ImageInfo,
     build_image,
@@ -11,10 +11,13 @@ from .admin.images import (
     pull_image,
 )
 from .batch import BatchResults, Job, JobResult
-from .client.host_calls import HostCalls, clock_stopped
+from .client.host_calls import HostCalls, pause_deadline
+from .client.types import Language, OnOutput
 from .client.workdir import FileInfo, save_artifact
 from .config.settings import (
     CodePolicy,
+    Enforcer,
+    IsolationLevel,
     Limits,
     Mount,
     Network,
@@ -22,16 +25,17 @@ from .config.settings import (
     SandboxConfig,
 )
 from .manager import SandboxManager
+from .network.types import OnConnection, Resolver
 from .packages.layer_store import PackageLayer, list_packages, prune_packages
 from .programs.function_program import CallProgram, call_program
 from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .results.result import (
     Artifact,
     Connection,
-    Described,
     ExceptionInfo,
     ExecutionResult,
     Isolation,
+    OpaqueValue,
     Status,
     Truncated,
     Usage,
@@ -45,12 +49,13 @@ __all__ = [
     "ArtifactMade",
     "BatchResults",
     "CallProgram",
-    "Check",
     "Cleaned",
     "CodePolicy",
     "Connected",
     "Connection",
-    "Described",
+    "DoctorCheck",
+    "DoctorReport",
+    "Enforcer",
     "Event",
     "ExceptionInfo",
     "ExecutionResult",
@@ -59,15 +64,20 @@ __all__ = [
     "HostCalls",
     "ImageInfo",
     "Isolation",
+    "IsolationLevel",
     "Job",
     "JobResult",
+    "Language",
     "Limits",
     "Mount",
     "Network",
+    "OnConnection",
+    "OnOutput",
+    "OpaqueValue",
     "PackageLayer",
     "PackageRules",
     "PoolStats",
-    "Report",
+    "Resolver",
     "SandboxConfig",
     "SandboxManager",
     "Session",
@@ -79,11 +89,11 @@ __all__ = [
     "build_image",
     "call_program",
     "clean",
-    "clock_stopped",
-    "examine",
+    "diagnose",
     "image_names",
     "list_images",
     "list_packages",
+    "pause_deadline",
     "prune_images",
     "prune_packages",
     "pull_image",

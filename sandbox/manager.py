@@ -33,7 +33,7 @@ from .scheduling.pool import Pool, PoolStats
 from .session import Session
 
 if TYPE_CHECKING:
-    from .network.egress import OnConnection, Resolver
+    from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
 
 _STOP_SECONDS = 2.0

@@ -17,7 +17,8 @@ from .programs.program import RunRequest, make_program, refused
 from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
-    from .network.egress import OnConnection, Resolver, Spawn
+    from .network.egress import Spawn
+    from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep, OpenBuildSession
     from .packages.resolver import Packages
 

@@ -29,7 +29,8 @@ from .results.events import Event, Finished
 from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
-    from .network.egress import Egress, OnConnection
+    from .network.egress import Egress
+    from .network.types import OnConnection
     from .packages.distributions import OnStep
 
 MAX_BRANCHES = 16

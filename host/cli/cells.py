@@ -21,12 +21,12 @@ def doctor(
     runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
 ) -> None:
     """Try every layer of isolation here; say what holds and how to get the rest."""
-    from toolcell.sandbox import examine
+    from toolcell.sandbox import diagnose
 
     from .cell_options import config_of
 
     named = {} if image is None else {"image": image}
-    report = run_async(examine, config_of({"runtime": runtime, **named}))
+    report = run_async(diagnose, config_of({"runtime": runtime, **named}))
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:

@@ -194,7 +194,7 @@ def summary(result: ExecutionResult) -> str:
         parts.append(result.signal)
     elif result.exit_code:
         parts.append(f"exit code {result.exit_code}")
-    if result.claimed:
+    if result.self_reported:
         parts.append("by its own account")
     parts.append(f"{usage.wall_ms:.0f} ms")
     parts.append(f"{usage.peak_memory_bytes / 1048576:.0f} MiB")

@@ -39,10 +39,10 @@ def print_json(value: object) -> None:
 
 def show_value(result: ExecutionResult) -> None:
     """Print the value of the last expression, if it has one, as Python shows it."""
-    from toolcell.sandbox import Described
+    from toolcell.sandbox import OpaqueValue
 
     value = result.value
-    if isinstance(value, Described):
+    if isinstance(value, OpaqueValue):
         print(escaped(value.repr))
     elif value is not None:
         print(escaped(repr(value)))

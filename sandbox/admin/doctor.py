@@ -61,7 +61,7 @@ print(json.dumps(result))
 """
 
 
-class Check(BaseModel):
+class DoctorCheck(BaseModel):
     """One layer or service, and whether it holds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -72,7 +72,7 @@ class Check(BaseModel):
     fix: str = ""
 
 
-class Report(BaseModel):
+class DoctorReport(BaseModel):
     """What `toolcell doctor` found."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -81,10 +81,10 @@ class Report(BaseModel):
     """What `backend="auto"` would use here; None if nothing is strong enough."""
 
     level: str | None
-    checks: tuple[Check, ...]
+    checks: tuple[DoctorCheck, ...]
 
 
-async def examine(config: SandboxConfig | None = None) -> Report:
+async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
     """Try everything and report; starts, and removes, a few cells per backend."""
     config = config or SandboxConfig()
     namespaces = await docker_engine.in_thread(_probe_namespaces)
@@ -96,21 +96,22 @@ async def examine(config: SandboxConfig | None = None) -> Report:
     elif subprocess_works and not config.names_docker:
         backend, level = "subprocess", "namespaces"
     checks = (*namespaces, *subprocess_checks, *docker_checks)
-    return Report(backend=backend, level=level, checks=checks)
+    return DoctorReport(backend=backend, level=level, checks=checks)
 
 
-def _probe_namespaces() -> list[Check]:
+def _probe_namespaces() -> list[DoctorCheck]:
     names = [f"namespace {name}" for name in _NAMESPACES]
     if sys.platform != "linux":
         why = f"there are no namespaces on {sys.platform}"
         return [
-            Check(name=name, ok=False, detail=why, fix=_DOCKER_FIX) for name in names
+            DoctorCheck(name=name, ok=False, detail=why, fix=_DOCKER_FIX)
+            for name in names
         ]
     command = [sys.executable, "-I", "-c", _PROBE, json.dumps(_NAMESPACES)]
     done = subprocess.run(command, capture_output=True, check=False, timeout=30)  # noqa: S603
     found: dict[str, str] = json.loads(done.stdout or b"{}")
     return [
-        Check(
+        DoctorCheck(
             name=f"namespace {name}",
             ok=found.get(name) == "",
             detail=found.get(name, "the probe did not answer"),
@@ -121,8 +122,8 @@ def _probe_namespaces() -> list[Check]:
 
 
 async def _subprocess_cell(
-    config: SandboxConfig, namespaces: list[Check]
-) -> tuple[list[Check], bool]:
+    config: SandboxConfig, namespaces: list[DoctorCheck]
+) -> tuple[list[DoctorCheck], bool]:
     from ..backends.namespaces import SubprocessBackend
 
     backend = SubprocessBackend(config)
@@ -133,21 +134,23 @@ async def _subprocess_cell(
     except SandboxError as error:
         fixes = [check.fix for check in namespaces if not check.ok]
         fix = fixes[0] if fixes else error.hint or ""
-        failed = Check(name="subprocess cell", ok=False, detail=error.message, fix=fix)
+        failed = DoctorCheck(
+            name="subprocess cell", ok=False, detail=error.message, fix=fix
+        )
         return [failed], False
     finally:
         await backend.close()
     why = backend.why_no_cgroups
-    checks = [Check(name="subprocess cell", ok=True, detail=", ".join(layers))]
+    checks = [DoctorCheck(name="subprocess cell", ok=True, detail=", ".join(layers))]
     checks.append(
-        Check(
+        DoctorCheck(
             name="cgroup limits",
             ok=not why,
             detail=f"{why}; rlimits and a watchdog hold instead" if why else "",
             fix=_CGROUP_FIX if why else "",
         )
     )
-    checks.append(Check(name="seccomp filter", ok="seccomp" in layers))
+    checks.append(DoctorCheck(name="seccomp filter", ok="seccomp" in layers))
     checks.append(pool)
     return checks, True
 
@@ -159,7 +162,7 @@ async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
     return result.isolation.layers if result.isolation else ()
 
 
-async def _pool_check(backend: Backend, config: SandboxConfig) -> Check:
+async def _pool_check(backend: Backend, config: SandboxConfig) -> DoctorCheck:
     """Say how long a cell takes to get ready, and what a pool makes of that."""
     seconds = []
     for _ in range(_TIMED_CELLS):
@@ -170,7 +173,7 @@ async def _pool_check(backend: Backend, config: SandboxConfig) -> Check:
     each = statistics.median(seconds)
     size = config.pool or _USUAL_POOL
     would = "keeps" if config.pool else "would keep"
-    return Check(
+    return DoctorCheck(
         name=f"{backend.traits.backend} pool",
         ok=True,
         detail=f"a cell is ready in {each * 1000:.0f} ms; pool={size} {would} {size} "
@@ -178,7 +181,7 @@ async def _pool_check(backend: Backend, config: SandboxConfig) -> Check:
     )
 
 
-async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
+async def _docker_cell(config: SandboxConfig) -> tuple[list[DoctorCheck], str | None]:
     try:
         with anyio.fail_after(docker_engine.QUICK_SECONDS):
             facts = await docker_engine.in_thread(
@@ -187,15 +190,15 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
     except TimeoutError:
         why = f"it has not answered for {docker_engine.QUICK_SECONDS:g} seconds"
         return [
-            Check(name="docker engine", ok=False, detail=why, fix="`docker info`")
+            DoctorCheck(name="docker engine", ok=False, detail=why, fix="`docker info`")
         ], None
     except Exception as error:  # noqa: BLE001 - any reason is worth telling
         why = str(error).splitlines()[0][:200]
         return [
-            Check(name="docker engine", ok=False, detail=why, fix=_DOCKER_FIX)
+            DoctorCheck(name="docker engine", ok=False, detail=why, fix=_DOCKER_FIX)
         ], None
     checks = [
-        Check(name="docker engine", ok=True, detail=facts["version"]),
+        DoctorCheck(name="docker engine", ok=True, detail=facts["version"]),
         _runc_check(facts["runc"]),
         _gvisor_check(facts["runtimes"]),
     ]
@@ -209,7 +212,7 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
         traits = backend.traits
     except ToolcellError as error:
         checks.append(
-            Check(
+            DoctorCheck(
                 name="docker cell", ok=False, detail=error.message, fix=error.hint or ""
             )
         )
@@ -217,8 +220,8 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[Check], str | None]:
     finally:
         await backend.close()
     held = ", ".join(f"{name}: {by}" for name, by in sorted(traits.enforced_by.items()))
-    checks.append(Check(name="docker cell", ok=True, detail=", ".join(layers)))
-    checks.append(Check(name="docker limits", ok=True, detail=held))
+    checks.append(DoctorCheck(name="docker cell", ok=True, detail=", ".join(layers)))
+    checks.append(DoctorCheck(name="docker limits", ok=True, detail=held))
     checks.append(pool)
     return checks, traits.level
 
@@ -244,15 +247,15 @@ def _engine_facts(docker_host: str | None) -> dict[str, Any]:
     }
 
 
-def _runc_check(version: str) -> Check:
+def _runc_check(version: str) -> DoctorCheck:
     """Warn of a runc older than the fixes of CVE-2025-31133, -52565 and -52881."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if numbers is None:
-        return Check(name="runc version", ok=True, detail=version or "unknown")
+        return DoctorCheck(name="runc version", ok=True, detail=version or "unknown")
     found = tuple(int(number) for number in numbers.groups())
     same_line = [fixed for fixed in _FIXED_RUNC if fixed[:2] == found[:2]]
     ok = found >= (same_line[0] if same_line else _FIXED_RUNC[-1])
-    return Check(
+    return DoctorCheck(
         name="runc version",
         ok=ok,
         detail=version,
@@ -263,7 +266,7 @@ def _runc_check(version: str) -> Check:
     )
 
 
-def _gvisor_check(runtimes: list[str]) -> Check:
+def _gvisor_check(runtimes: list[str]) -> DoctorCheck:
     ok = "runsc" in runtimes
     fix = "" if ok else "install gVisor and register `runsc` for 'kernel' isolation"
-    return Check(name="gVisor", ok=ok, detail=", ".join(runtimes), fix=fix)
+    return DoctorCheck(name="gVisor", ok=ok, detail=", ".join(runtimes), fix=fix)

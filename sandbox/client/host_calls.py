@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -18,9 +18,7 @@ from toolcell.core import CellLostError, InvalidInputError
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json
-
-if TYPE_CHECKING:
-    from ..network.types import SendFrame
+from ..network.types import SendFrame
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of one answer. When it is reached the program gets an error instead."""
@@ -54,7 +52,7 @@ class HostCalls:
     """Calls at work at once. When it is reached further ones wait."""
 
     max_pause_seconds: float = 0.0
-    """Seconds of one run in which `clock_stopped` stops its wall clock, in all. When
+    """Seconds of one run in which `pause_deadline` stops its wall clock, in all. When
     it is reached the clock runs again."""
 
     def __post_init__(self) -> None:
@@ -136,10 +134,10 @@ class CallServer:
                 return
 
     @asynccontextmanager
-    async def clock_stopped(self) -> AsyncIterator[None]:
+    async def pause_deadline(self) -> AsyncIterator[None]:
         """Stop the wall clock of the run, and of those around it."""
         outer = self._outer
-        async with outer.clock_stopped() if outer else contextlib.nullcontext():
+        async with outer.pause_deadline() if outer else contextlib.nullcontext():
             self._pauses += 1
             try:
                 if self._pauses == 1:
@@ -164,15 +162,15 @@ class CallServer:
 
     async def _outcome(self, text: bytes) -> dict[str, Any]:
         # Judged by size before it is read: the work of reading is the program's choice.
-        most = min(MAX_CALL_VALUES, self._values_left)
-        values = count_values(text, most)
-        if values > most:
+        max_values = min(MAX_CALL_VALUES, self._values_left)
+        values = count_values(text, max_values)
+        if values > max_values:
             return _error("too_large", "the arguments hold too many values")
         self._values_left -= values
         try:
-            wish = strict_json(text)
-            name = str(wish["name"])
-            arguments, options = list(wish["args"]), dict(wish["kwargs"])
+            call = strict_json(text)
+            name = str(call["name"])
+            arguments, options = list(call["args"]), dict(call["kwargs"])
         except (FrameError, KeyError, TypeError, ValueError):
             return _error("invalid", "this is no call")
         if name not in self._calls.names:
@@ -196,7 +194,7 @@ def _error(code: str, message: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def clock_stopped() -> AsyncIterator[None]:
+async def pause_deadline() -> AsyncIterator[None]:
     """Stop the wall clock of the program whose call is being answered, for a while.
 
     For handlers of `HostCalls` that wait for a person. A program runs on meanwhile, if
@@ -204,5 +202,5 @@ async def clock_stopped() -> AsyncIterator[None]:
     Programs around this one stop too. Elsewhere it does nothing.
     """
     server = _answering.get()
-    async with server.clock_stopped() if server else contextlib.nullcontext():
+    async with server.pause_deadline() if server else contextlib.nullcontext():
         yield

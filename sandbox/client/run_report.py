@@ -29,10 +29,10 @@ from ..results.media_type import mime_of
 from ..results.result import (
     Artifact,
     Connection,
-    Described,
     ExceptionInfo,
     ExecutionResult,
     Isolation,
+    OpaqueValue,
     Status,
     Truncated,
     Usage,
@@ -261,7 +261,7 @@ def build_result(
 ) -> ExecutionResult:
     """Return the result of a run; see docs/security.md for the causes."""
     code, number = _ending(report)
-    status, claimed = _status(report, language, limits, code, number)
+    status, self_reported = _status(report, language, limits, code, number)
     stdout, stderr = report.stdout.raw(), report.stderr.raw()
     held = {
         name: enforcer
@@ -280,7 +280,7 @@ def build_result(
         exception=_exception(report),
         exit_code=code,
         signal=_signal_name(number),
-        claimed=claimed,
+        self_reported=self_reported,
         reasons=(),
         warnings=_warnings(report),
         state=report.state,
@@ -394,7 +394,7 @@ def _value(report: RunReport) -> Any:
     if "json" in value:
         return value["json"]
     return _made(
-        Described,
+        OpaqueValue,
         type=str(value.get("type", "unknown"))[:200],
         repr=str(value.get("repr", ""))[:1024],
     )

@@ -117,8 +117,8 @@ class WorkDir:
         offset = 0
         while True:
             part = whole[offset : offset + _CHUNK_BYTES]
-            wish = {"op": "write", "path": name, "offset": offset, **mode}
-            await self._ask(wish, part)
+            request = {"op": "write", "path": name, "offset": offset, **mode}
+            await self._ask(request, part)
             offset += len(part)
             if offset >= len(whole):
                 return
@@ -148,8 +148,8 @@ class WorkDir:
         """Yield what a file holds, its first so many bytes first."""
         offset, size = 0, first
         while True:
-            wish = {"op": "read", "path": name, "offset": offset, "size": size}
-            answer, data = await self._ask(wish)
+            request = {"op": "read", "path": name, "offset": offset, "size": size}
+            answer, data = await self._ask(request)
             piece = Piece(
                 data=data,
                 total=answer["total"],
@@ -158,8 +158,8 @@ class WorkDir:
             )
             offset += len(data)
             if max(piece.total, offset) > max_bytes:
-                told = f"{name} has {piece.total} bytes, the limit is {max_bytes}"
-                raise file_error(told, "too_large")
+                message = f"{name} has {piece.total} bytes, the limit is {max_bytes}"
+                raise file_error(message, "too_large")
             yield piece
             if not data or offset >= piece.total:
                 return
@@ -257,12 +257,12 @@ class WorkDir:
         return files
 
     async def _ask(
-        self, wish: dict[str, Any], payload: bytes | memoryview = b""
+        self, request: dict[str, Any], payload: bytes | memoryview = b""
     ) -> tuple[dict[str, Any], bytes]:
-        header = {"type": "file", "branch": self._branch, **wish}
+        header = {"type": "file", "branch": self._branch, **request}
         answer, data = await self._cell.ask(header, payload)
         if "error" in answer:
-            what = f"{wish['path'] or '.'}: {str(answer['error'])[:1000]}"
+            what = f"{request['path'] or '.'}: {str(answer['error'])[:1000]}"
             raise file_error(what, known(answer.get("reason")))
         return answer, data
 

@@ -11,7 +11,7 @@ other. Nothing that a program sends is decided upon anywhere else.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -28,12 +28,8 @@ from ..results.result import Connection
 from . import proxy
 from . import stream as egress_stream
 from .stream import CellStream
-from .types import SendFrame
+from .types import OnConnection, Resolver, SendFrame
 
-Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a name and port. Raises OSError if there are none."""
-
-OnConnection = Callable[[Connection], None]
 _CONNECT_SECONDS = 10.0
 _MAX_HOST = 300
 _MAX_REASON = 300

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
+
+from ..results.result import Connection
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns the addresses of a host name and port, or raises OSError."""
+
+OnConnection = Callable[[Connection], None]
+"""Called with each connection that has ended or was refused."""
 
 
 class SendFrame(Protocol):

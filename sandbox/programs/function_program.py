@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from toolcell.core import CallFailedError, InvalidInputError
 
-from ..results.result import Described, ExecutionResult
+from ..results.result import ExecutionResult, OpaqueValue
 from .captured_values import CapturedValues, global_names
 
 _HINT = "pass a function that is written in Python and not async"
@@ -80,7 +80,7 @@ def returned(function: Callable[..., Any], result: ExecutionResult) -> Any:
             result=result,
             hint="see `result` of this error: status, output, traceback",
         )
-    if isinstance(result.value, Described):
+    if isinstance(result.value, OpaqueValue):
         raise CallFailedError(
             f"{name} returned what is not JSON",
             result=result,

@@ -29,7 +29,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class Described(_Record):
+class OpaqueValue(_Record):
     """A value that is not plain JSON, or too large: its type and a short repr."""
 
     type: str
@@ -129,7 +129,7 @@ class ExecutionResult(_Record):
     """
 
     status: Status
-    value: JsonValue | Described = None
+    value: JsonValue | OpaqueValue = None
     """The value of the program's last expression, if it is plain JSON of at most
     512 KiB and 100,000 values; else its description."""
 
@@ -149,7 +149,7 @@ class ExecutionResult(_Record):
     signal: str | None = None
     """The name of the signal that ended the program, as `SIGSEGV`."""
 
-    claimed: bool = False
+    self_reported: bool = False
     """True where the status rests on the program's own word: an uncaught
     MemoryError or ENOSPC."""
 

@@ -50,13 +50,13 @@ FACES = {
         is_public_address put_together
     """,
     "sandbox": """
-        Artifact ArtifactMade BatchResults CallProgram Check Cleaned CodePolicy
-        Connected Connection Described Event ExceptionInfo
-        ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation Job JobResult
-        Limits Mount Network PackageLayer PackageRules PoolStats Report SandboxConfig
-        SandboxManager Session Status
-        Stderr Stdout Truncated Usage build_image call_program clean clock_stopped
-        examine image_names list_images list_packages prune_images
+        Artifact ArtifactMade BatchResults CallProgram Cleaned CodePolicy Connected
+        Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
+        ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation IsolationLevel
+        Job JobResult Language Limits Mount Network OnConnection OnOutput OpaqueValue
+        PackageLayer PackageRules PoolStats Resolver SandboxConfig SandboxManager
+        Session Status Stderr Stdout Truncated Usage build_image call_program clean
+        diagnose image_names list_images list_packages pause_deadline prune_images
         prune_packages pull_image run save_artifact
     """,
     "guard": """

@@ -22,9 +22,9 @@ from toolcell import core
 from toolcell import sandbox as room
 from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
 from toolcell.sandbox import (
-    Described,
     ExecutionResult,
     Limits,
+    OpaqueValue,
     SandboxConfig,
     SandboxManager,
 )
@@ -135,7 +135,11 @@ async def test_a_result_tells_the_whole_story_gr_23_rg_09(
 
     assert (result.status, result.value, result.exit_code) == ("ok", [1], 0)
     assert (result.stdout, result.stderr) == ("out\n", "err\n")
-    assert (result.signal, result.exception, result.claimed) == (None, None, False)
+    assert (result.signal, result.exception, result.self_reported) == (
+        None,
+        None,
+        False,
+    )
     assert not result.truncated
     assert 0 < result.usage.wall_ms < 20_000
     # gVisor counts CPU time in ticks of 10 ms.
@@ -173,7 +177,7 @@ async def test_a_value_that_is_not_json_is_described_rg_13(
 ) -> None:
     result = await sandbox.run("{1, 2}")
 
-    assert result.value == Described(type="set", repr="{1, 2}")
+    assert result.value == OpaqueValue(type="set", repr="{1, 2}")
 
 
 async def test_a_large_program_runs_and_is_on_no_command_line_rg_30(

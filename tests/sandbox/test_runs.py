@@ -15,9 +15,9 @@ import pytest
 from toolcell.core import CallFailedError, InvalidInputError, SandboxUnavailableError
 from toolcell.sandbox import (
     CodePolicy,
-    Described,
     ExecutionResult,
     Limits,
+    OpaqueValue,
     SandboxManager,
 )
 
@@ -65,7 +65,7 @@ async def test_what_is_not_json_is_described(
     result = await sandbox.run(expression)
 
     assert result.status == "ok"
-    assert isinstance(result.value, Described)
+    assert isinstance(result.value, OpaqueValue)
     assert result.value.type == kind
     assert len(result.value.repr) <= 1024
 
@@ -74,7 +74,7 @@ async def test_a_deeply_nested_value_is_described(sandbox: SandboxManager) -> No
     result = await sandbox.run("x = []\nfor _ in range(100_000): x = [x]\nx")
 
     assert result.status == "ok"
-    assert isinstance(result.value, Described)
+    assert isinstance(result.value, OpaqueValue)
 
 
 async def test_bytes_that_are_no_text_survive(sandbox: SandboxManager) -> None:

@@ -72,7 +72,7 @@ async def test_memory_is_out_of_memory(
 
     assert (result.status, result.stdout) == ("out_of_memory", "")
     # Without a cgroup an rlimit holds, and only the program can say so.
-    assert result.claimed is not backend.held_by_kernel
+    assert result.self_reported is not backend.held_by_kernel
 
 
 async def test_output_is_an_output_limit_by_rule(sandbox: SandboxManager) -> None:
@@ -88,7 +88,7 @@ async def test_a_full_disk_is_a_disk_limit(sandbox: SandboxManager) -> None:
     code = "with open('big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))"
     result = await sandbox.run(code)
 
-    assert (result.status, result.claimed) == ("disk_limit", True)
+    assert (result.status, result.self_reported) == ("disk_limit", True)
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGTERM", "SIGABRT"])

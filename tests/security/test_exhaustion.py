@@ -92,7 +92,7 @@ async def test_a_memory_bomb_is_out_of_memory(
 
     if backend.held_by_kernel:
         assert result.status == "out_of_memory"
-        assert result.claimed is False
+        assert result.self_reported is False
     else:
         # mmap fails with ENOMEM as an OSError there: an ordinary exception.
         assert result.status in ("out_of_memory", "error")

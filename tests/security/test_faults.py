@@ -144,7 +144,7 @@ async def test_a_full_disk_harms_one_run(sandbox: SandboxManager) -> None:
             fresh=True,
         )
 
-    assert (full.status, full.claimed) == ("disk_limit", True)
+    assert (full.status, full.self_reported) == ("disk_limit", True)
     assert (again.status, again.stdout) == ("ok", "still here\n")
     assert emptied.value == 1
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
+from toolcell.sandbox import ExecutionResult, OpaqueValue, SandboxManager, Session
 from toolcell.sandbox.cell.wire.frames import FrameDecoder, FrameError, encode
 from toolcell.sandbox.client.channel import Channel
 
@@ -181,7 +181,7 @@ async def test_huge_and_deep_values_are_described(cell: Session) -> None:
     deep = "x = []\nfor _ in range(100_000): x = [x]\nx"
     for code in ("'x' * (64 << 20)", deep, "list(range(10**6))", "{(1, 2): 3}"):
         result = await run(cell, code)
-        assert isinstance(result.value, Described), code
+        assert isinstance(result.value, OpaqueValue), code
         assert len(result.value.repr) <= 1024
 
 
@@ -297,7 +297,7 @@ async def test_exit_codes_forge_no_status(cell: Session, code: int) -> None:
 
     for result in (python, bash):
         assert (result.status, result.exit_code) == ("exit", code)
-        assert (result.signal, result.claimed) == (None, False)
+        assert (result.signal, result.self_reported) == (None, False)
 
 
 @pytest.mark.attack(77)
@@ -306,7 +306,7 @@ async def test_a_raised_memory_error_is_marked_as_a_claim(
 ) -> None:
     result = await run(cell, "raise MemoryError('so it says')")
 
-    assert (result.status, result.claimed) == ("out_of_memory", True)
+    assert (result.status, result.self_reported) == ("out_of_memory", True)
 
 
 @pytest.mark.attack(78)

@@ -19,8 +19,8 @@ import pytest
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 from toolcell.sandbox import (
     CodePolicy,
-    Described,
     Limits,
+    OpaqueValue,
     SandboxConfig,
     SandboxManager,
 )
@@ -296,9 +296,9 @@ Bomb()
     result = await sandbox.run(code)
     gc.collect()
 
-    assert isinstance(result.value, Described)
+    assert isinstance(result.value, OpaqueValue)
     assert (result.value.type, result.value.repr[:8]) == ("Bomb", "made in ")
-    assert result.value == Described(type="Bomb", repr=result.value.repr)
+    assert result.value == OpaqueValue(type="Bomb", repr=result.value.repr)
     assert not {name for name in set(sys.modules) - modules if "main" in name}
 
 

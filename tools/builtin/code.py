@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from toolcell.core import ToolcellError
 from toolcell.sandbox import (
     Artifact,
-    Described,
     ExecutionResult,
+    OpaqueValue,
     SandboxManager,
     Session,
 )
@@ -214,7 +214,7 @@ def _told(result: ExecutionResult) -> dict[str, JsonValue]:
         "stderr": result.stderr,
         "exit_code": result.exit_code,
     }
-    if isinstance(result.value, Described):
+    if isinstance(result.value, OpaqueValue):
         told["value"] = result.value.repr
     elif result.value is not None:
         told["value"] = result.value

@@ -29,7 +29,7 @@ from toolcell.sandbox import (
     Limits,
     Network,
     SandboxManager,
-    clock_stopped,
+    pause_deadline,
 )
 
 from ..definition.context import ToolContext
@@ -139,7 +139,7 @@ async def pause_deadlines(max_seconds: float) -> AsyncIterator[None]:
         stopped.append(state)
         state = state.outer
     try:
-        async with clock_stopped():
+        async with pause_deadline():
             yield
     finally:
         for each in stopped:

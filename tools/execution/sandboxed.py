@@ -12,7 +12,7 @@ from toolcell.core import (
     ToolExecutionError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import Described, ExecutionResult, Limits, SandboxManager
+from toolcell.sandbox import ExecutionResult, Limits, OpaqueValue, SandboxManager
 
 from ..definition.tool import FunctionTool, Tool
 from ..definition.transfer import build_cell_call
@@ -67,7 +67,7 @@ def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
             hint=TRY_OTHERS,
             details={"run_status": result.status},
         ) from _story(name, result)
-    if isinstance(result.value, Described):
+    if isinstance(result.value, OpaqueValue):
         raise ToolExecutionError(
             f"{name} returned what is not JSON",
             hint="its function has to return None, bool, int, float, str, list or dict",

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import SandboxConfig, SandboxManager, clean, examine
+from toolcell.sandbox import SandboxConfig, SandboxManager, clean, diagnose
 from toolcell.sandbox.backends import (
     docker,
     docker_engine,
@@ -135,7 +135,7 @@ async def test_a_container_that_is_not_removed_is_given_up_and_said(
 @pytest.mark.usefixtures("impatient")
 async def test_doctor_and_clean_pass_a_silent_engine_over(tmp_path: Path) -> None:
     async with engine(tmp_path, EVERYWHERE) as server:
-        report = await examine(SandboxConfig(docker_host=server.address))
+        report = await diagnose(SandboxConfig(docker_host=server.address))
         assert isinstance((await clean(server.address)).removed, tuple)
 
     checks = {check.name: check for check in report.checks}

@@ -128,8 +128,14 @@ def test_without_cgroups_rlimits_and_the_watchdog_hold(
 
     assert (held["memory_mb"], held["pids"]) == ("watchdog", "rlimit")
     assert 0 < ordinary[2]["value"] < 24
-    assert (ordinary[3]["status"], ordinary[3]["claimed"]) == ("out_of_memory", False)
-    assert (ordinary[4]["status"], ordinary[4]["claimed"]) == ("out_of_memory", True)
+    assert (ordinary[3]["status"], ordinary[3]["self_reported"]) == (
+        "out_of_memory",
+        False,
+    )
+    assert (ordinary[4]["status"], ordinary[4]["self_reported"]) == (
+        "out_of_memory",
+        True,
+    )
 
 
 def without_namespaces(*arguments: str, stdin: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.host import Host
-from toolcell.sandbox import SandboxConfig, SandboxManager, examine, run
+from toolcell.sandbox import SandboxConfig, SandboxManager, diagnose, run
 
 from ...conftest import apart, missing, why_no_docker
 from ...support.toolcell_command import TOOLCELL, toolcell
@@ -126,7 +126,7 @@ async def test_an_image_without_docker_is_no_configuration() -> None:
 
 async def test_doctor_says_that_nothing_would_run() -> None:
     config = SandboxConfig(runtime="runsc", docker_host=DEAD_ENGINE)
-    report = await examine(config)
+    report = await diagnose(config)
 
     assert (report.backend, report.level) == (None, None)
 

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
-    Described,
     ExecutionResult,
     Limits,
+    OpaqueValue,
     SandboxConfig,
     SandboxManager,
     Stdout,
@@ -111,7 +111,7 @@ async def test_other_values_are_described(
 ) -> None:
     result = await js(here, code)
 
-    assert result.value == Described(type=kind, repr=text), result.stderr
+    assert result.value == OpaqueValue(type=kind, repr=text), result.stderr
 
 
 async def test_an_error_has_type_message_and_lines(nodes: SandboxManager) -> None:
@@ -194,7 +194,9 @@ async def test_memory_is_held_for_the_heap_and_beside_it(
 ) -> None:
     result = await js(nodes, code)
 
-    assert (result.status, result.claimed) == ("out_of_memory", False), result.stderr
+    assert (result.status, result.self_reported) == ("out_of_memory", False), (
+        result.stderr
+    )
 
 
 @pytest.mark.parametrize("code", [HEAP, BUFFERS], ids=["heap", "buffers"])
@@ -211,9 +213,11 @@ async def test_memory_is_watched_where_there_is_no_cgroup(
         # What holds Python there is as it was.
         python = await manager.run("x = bytearray(1 << 30)")
 
-    assert (result.status, result.claimed) == ("out_of_memory", False), result.stderr
+    assert (result.status, result.self_reported) == ("out_of_memory", False), (
+        result.stderr
+    )
     assert fine.value == 1_000_000
-    assert (python.status, python.claimed) == ("out_of_memory", True)
+    assert (python.status, python.self_reported) == ("out_of_memory", True)
 
 
 async def test_output_and_cpu_have_limits(nodes: SandboxManager) -> None:

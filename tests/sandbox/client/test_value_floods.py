@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from toolcell.sandbox import Described, SandboxManager
+from toolcell.sandbox import OpaqueValue, SandboxManager
 from toolcell.sandbox.cell.wire.contract import MAX_RESULT_VALUES
 from toolcell.sandbox.cell.wire.frames import strict_json
 from toolcell.sandbox.client.run_report import RunReport
@@ -71,7 +71,7 @@ async def test_a_value_of_too_many_values_is_described(
 ) -> None:
     result = await sandbox.run(code)
 
-    assert isinstance(result.value, Described), result.stderr
+    assert isinstance(result.value, OpaqueValue), result.stderr
     assert result.value.type == "list"
     assert result.value.repr.startswith("[")
     assert (result.status, result.warnings) == ("ok", ())
@@ -86,7 +86,7 @@ async def test_a_value_of_too_many_values_of_javascript_is_described() -> None:
 
     whole, described = (each.value for each in results)
     assert whole == [0] * MAX_RESULT_VALUES, results[0].stderr
-    assert isinstance(described, Described)
+    assert isinstance(described, OpaqueValue)
     assert described.type == "Array"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from toolcell.sandbox import Described, ExecutionResult, SandboxManager, Session
+from toolcell.sandbox import ExecutionResult, OpaqueValue, SandboxManager, Session
 from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
 
 from ...conftest import BackendRow
@@ -314,7 +314,7 @@ async def test_payloads_stay_bytes(cell: Session) -> None:
     assert written.stdout_bytes == b"".join(sized)
     assert written.value == [repr(each) for each in payloads]
     for payload, result in zip(payloads, described, strict=True):
-        assert result.value == Described(type="bytes", repr=repr(payload)[:1024])
+        assert result.value == OpaqueValue(type="bytes", repr=repr(payload)[:1024])
 
 
 async def test_json_on_the_result_pipe_is_no_result(cell: Session) -> None:

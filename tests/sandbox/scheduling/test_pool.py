@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, examine
+from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, diagnose
 from toolcell.sandbox.scheduling import pool as pool_module
 from toolcell.sandbox.scheduling.fair_queue import FairQueue
 from toolcell.sandbox.scheduling.pool import FillRate, Pool
@@ -469,7 +469,7 @@ async def test_a_backend_that_cannot_fill_is_tried_again(
 
 @pytest.mark.promise("P-28")
 async def test_the_doctor_times_a_cell_of_each_backend() -> None:
-    report = await examine(SandboxConfig(docker_host="tcp://127.0.0.1:1", pool=3))
+    report = await diagnose(SandboxConfig(docker_host="tcp://127.0.0.1:1", pool=3))
     checks = {check.name: check.detail for check in report.checks}
 
     said = re.fullmatch(
@@ -486,7 +486,7 @@ async def test_the_doctor_times_a_cell_of_each_backend() -> None:
 async def test_the_doctor_times_a_container() -> None:
     if why := why_no_docker(None):
         missing(why)
-    report = await examine(SandboxConfig(**{**DOCKER.options, "backend": "auto"}))
+    report = await diagnose(SandboxConfig(**{**DOCKER.options, "backend": "auto"}))
     [pool] = [check for check in report.checks if check.name == "docker pool"]
 
     assert pool.ok

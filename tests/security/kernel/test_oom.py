@@ -56,7 +56,7 @@ async def test_a_full_cell_is_out_of_memory_and_not_lost(backend: BackendRow) ->
         result = await manager.run(FILL)
         after = await manager.run("'alive'")
 
-    assert (result.status, result.claimed) == ("out_of_memory", False)
+    assert (result.status, result.self_reported) == ("out_of_memory", False)
     if backend.name == "subprocess":
         # The program's own end: its cell has outlived it.
         assert result.signal == "SIGKILL"

@@ -19,7 +19,7 @@ from toolcell.guard import (
     Approve,
     Reject,
 )
-from toolcell.sandbox import HostCalls, Limits, SandboxManager, clock_stopped
+from toolcell.sandbox import HostCalls, Limits, SandboxManager, pause_deadline
 from toolcell.sandbox.client.host_calls import CallServer
 from toolcell.tools import (
     CodeExecutor,
@@ -238,7 +238,7 @@ async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> 
     async def handler(name: str, *_: object) -> dict[str, Any]:
         if name == "pay":
             with parked:
-                async with clock_stopped():
+                async with pause_deadline():
                     await anyio.sleep_forever()
         return {"value": None}
 
@@ -259,5 +259,5 @@ async def test_a_cancelled_call_starts_the_clock_while_another_is_answered() -> 
 
 
 async def test_elsewhere_there_is_no_clock_to_stop() -> None:
-    async with clock_stopped(), clock_stopped():
+    async with pause_deadline(), pause_deadline():
         pass
