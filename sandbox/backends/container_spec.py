@@ -10,11 +10,12 @@ from typing import Any
 from ..cell.kernel.bpf import Test
 from ..cell.kernel.seccomp import RULES, allowed_calls
 from ..cell.wire import aliases, terminals
+from ..cell.wire.contract import CELL_UID
 from ..config.mount_rules import Bind
 from ..config.settings import Limits
 from ..machine import process_identity
 from .cell_bundle import ENVIRONMENT, command
-from .surroundings import CELL_UID, WORKDIR
+from .surroundings import WORKDIR
 
 OWNER_LABEL = "dev.toolcell.owner"
 MACHINE_LABEL = "dev.toolcell.place"

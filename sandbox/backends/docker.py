@@ -23,6 +23,7 @@ import anyio
 from toolcell.core import SandboxUnavailableError
 
 from ..cell.wire import aliases
+from ..cell.wire.contract import CELL_UID
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
@@ -37,7 +38,7 @@ from . import (
 )
 from .cell_bundle import bundle, framed
 from .docker_hosts import HostsFile
-from .surroundings import CELL_UID, WORKDIR, cell_environment
+from .surroundings import WORKDIR, cell_environment
 
 if TYPE_CHECKING:
     import docker

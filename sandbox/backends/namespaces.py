@@ -21,6 +21,7 @@ import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
+from ..cell.wire.contract import CELL_UID
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
@@ -29,7 +30,7 @@ from ..config.settings import Enforcer, Limits, SandboxConfig
 from ..machine import host_cgroups
 from ..packages import layer_store as layers
 from .launcher import LauncherProcess, NamespaceProcess, interpreter
-from .surroundings import CELL_UID, WORKDIR, cell_environment
+from .surroundings import WORKDIR, cell_environment
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
 _REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from ..cell.wire import aliases
 
-CELL_UID = 10_001
-"""The uid of untrusted code inside every cell."""
-
 WORKDIR = "/work"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATH = f"{aliases.FOLDER}:{_SYSTEM_PATH}:/node/bin"

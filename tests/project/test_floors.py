@@ -23,7 +23,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "config",
         "machine cell",
     ),
-    "sandbox/cell": ("launcher", "supervisor", "program", "wire kernel"),
+    "sandbox/cell": ("launcher", "supervisor", "program", "kernel", "wire"),
     "guard": ("admission", "approvals", "policy stores audit", "values"),
     "tools": (
         "builtin",

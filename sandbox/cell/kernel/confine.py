@@ -30,11 +30,14 @@ class ConfineError(Exception):
     """A layer that this cell was asked to have does not hold."""
 
 
-def seal() -> list[str]:
+def seal(*, own_user: bool) -> list[str]:
     """Give up, in a cell's first process, what no process of the cell may ever have.
 
     What it forks inherits this. One filter of system calls serves all runs of a cell:
     what the kernel makes of a filter is in one account of the whole machine.
+
+    Args:
+        own_user: Whether programs run as `CELL_UID`, not as the host's user.
 
     Returns:
         The names of the layers that hold.
@@ -42,7 +45,7 @@ def seal() -> list[str]:
     refuse_cores()
     held: list[str] = []
     _try(held, "no_new_privileges", _no_new_privileges)
-    _try(held, "seccomp", seccomp.install)
+    _try(held, "seccomp", lambda: seccomp.install(own_user=own_user))
     return held
 
 

@@ -20,6 +20,7 @@ import functools
 import os
 import struct
 
+from ..wire.contract import CELL_UID
 from .bpf import EINVAL, ENOSYS, EPERM, assemble, given, outside, rule, within
 
 TYPE_CHECKING = False
@@ -190,6 +191,23 @@ RULES = (
 )
 """When a call of the list is refused all the same; the first rule that holds counts."""
 
+_UNCHANGED = 0xFFFF_FFFF
+_USERS = 0, CELL_UID, _UNCHANGED
+USER_RULES = tuple(
+    rule(call, EPERM, outside(argument, *_USERS))
+    for call, arguments in (
+        ("setuid", 1),
+        ("setgid", 1),
+        ("setreuid", 2),
+        ("setregid", 2),
+        ("setresuid", 3),
+        ("setresgid", 3),
+    )
+    for argument in range(arguments)
+)
+"""For cells whose programs have a user of their own: no other id is to be had there. Of
+ids that a user namespace lacks the kernel says EINVAL, where programs expect EPERM."""
+
 # A kernel without IPv6 runs modprobe for each such socket.
 _NO_IPV6 = rule("socket", _EAFNOSUPPORT, within(0, _IPV6))
 
@@ -210,19 +228,27 @@ def allowed_calls(machine: str) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
-def bpf_program(machine: str, *, ipv6: bool = True) -> bytes:
+def bpf_program(machine: str, *, ipv6: bool = True, own_user: bool = True) -> bytes:
     """Return the filter for `machine` as `struct sock_filter` records.
+
+    Args:
+        machine: As `os.uname` calls it.
+        ipv6: Whether the kernel has IPv6.
+        own_user: Whether programs run as `CELL_UID`, not as the host's user.
 
     Raises:
         KeyError: There is no list for this machine.
     """
     calls = {**allowed_calls(machine), "clone3": _CLONE3}
-    rules = RULES if ipv6 else (_NO_IPV6, *RULES)
+    rules = (*(() if ipv6 else (_NO_IPV6,)), *RULES, *(USER_RULES if own_user else ()))
     return assemble(_MACHINES[machine][1], calls, rules, _LAST_KNOWN_CALL)
 
 
-def install() -> None:
+def install(*, own_user: bool) -> None:
     """Put the filter on this process and all that it forks. Needs no_new_privs.
+
+    Args:
+        own_user: Whether programs run as `CELL_UID`, not as the host's user.
 
     Raises:
         OSError: The kernel refused the filter, or there is none for this machine.
@@ -231,12 +257,14 @@ def install() -> None:
 
     from .linux import prctl
 
-    header, _ = prepared()
+    header, _ = prepared(own_user=own_user)
     prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
 
 
 @functools.lru_cache(maxsize=None)
-def prepared() -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
+def prepared(
+    *, own_user: bool
+) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
     """Return the `struct sock_fprog` of this machine, and what it points to.
 
     Raises:
@@ -247,7 +275,7 @@ def prepared() -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(f"no system call list for {machine}")
-    program = bpf_program(machine, ipv6=_has_ipv6())
+    program = bpf_program(machine, ipv6=_has_ipv6(), own_user=own_user)
     code = ctypes.create_string_buffer(program, len(program))
     fields = struct.pack("@HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     return ctypes.create_string_buffer(fields, len(fields)), code

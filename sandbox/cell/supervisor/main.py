@@ -147,7 +147,7 @@ class Supervisor:
         self._protect()
         # What is sealed can no longer choose its CPUs.
         _narrow_affinity(settings["affinity"])
-        self._held += confine.seal()
+        self._held += confine.seal(own_user=settings["uid"] is not None)
         self._settings = {**settings, "held": self._held}
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])

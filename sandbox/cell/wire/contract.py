@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 
+CELL_UID = 10_001
+"""The uid, and the gid, of untrusted code inside every cell that has a user of its
+own."""
+
 FILE_NAME = "main.py"
 """The file name of a program, in its tracebacks."""
 

@@ -10,7 +10,13 @@ import struct
 
 import pytest
 
-from toolcell.sandbox.cell.kernel.seccomp import RULES, allowed_calls, bpf_program
+from toolcell.sandbox.cell.kernel.seccomp import (
+    RULES,
+    USER_RULES,
+    allowed_calls,
+    bpf_program,
+)
+from toolcell.sandbox.cell.wire.contract import CELL_UID
 
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
@@ -19,6 +25,8 @@ OTHERS = {"seccomp": (317, 277), "bpf": (321, 280), "clone3": (435, 435)}
 NULL, POINTER, FAR_POINTER = 0, 0x7FFF_1000, 0x7FFF_0000_0000
 SOL_SOCKET, SOL_TCP, SOL_IPV6 = 1, 6, 41
 FLAGS = 0x80000 | 0x800
+OWN_USERS = (0, CELL_UID, 0xFFFF_FFFF, 2**64 - 1)
+OTHER_USERS = (1, 65_534, CELL_UID + 1, 0xFFFF_FFFE, 1 << 32 | 65_534)
 
 ANSWERS = [
     # A1: filters of programs' own.
@@ -108,6 +116,30 @@ ANSWERS = [
     ("clone", (1 << 32 | 0x10000011,), "EPERM"),
     ("clone3", (POINTER, 88), "ENOSYS"),
     ("bpf", (5, POINTER), "EPERM"),
+    # Users that a cell does not have; the kernel sees 32 bits of each.
+    *(
+        (call, (each,), "EPERM")
+        for call in ("setuid", "setgid")
+        for each in OTHER_USERS
+    ),
+    *((call, (each,), "done") for call in ("setuid", "setgid") for each in OWN_USERS),
+    *(
+        (call, (*before, each), "EPERM")
+        for call in ("setreuid", "setregid", "setresuid", "setresgid")
+        for each in OTHER_USERS
+        for before in ((), (0,))
+    ),
+    *(
+        (call, (0, CELL_UID, each), "EPERM")
+        for call in ("setresuid", "setresgid")
+        for each in OTHER_USERS
+    ),
+    *(
+        (call, (each, each, each), "done")
+        for call in ("setreuid", "setregid", "setresuid", "setresgid")
+        for each in OWN_USERS
+    ),
+    *((call, (65_534,), "done") for call in ("setfsuid", "setfsgid")),
 ]
 
 
@@ -169,7 +201,7 @@ def test_arguments_are_looked_into(machine: str) -> None:
 @pytest.mark.parametrize("machine", ARCHES)
 def test_a_call_without_a_rule_is_allowed_whatever_its_arguments(machine: str) -> None:
     program, arch = bpf_program(machine), ARCHES[machine]
-    ruled = {rule.call for rule in RULES}
+    ruled = {rule.call for rule in (*RULES, *USER_RULES)}
     everything = (2**64 - 1,) * 6
     calls = {
         name: number
@@ -206,3 +238,15 @@ def test_a_kernel_without_ipv6_is_not_asked_for_it() -> None:
         return answer(program, ARCHES["x86_64"], numbers["socket"], (family, 1, 0))
 
     assert [socket(each) for each in (1, 2, 10)] == ["done", "done", "EAFNOSUPPORT"]
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_programs_that_run_as_the_hosts_user_may_name_it(machine: str) -> None:
+    program, arch = bpf_program(machine, own_user=False), ARCHES[machine]
+    calls = sorted({rule.call for rule in USER_RULES})
+
+    answers = {
+        answer(program, arch, number_of(call, machine), (1000,) * 3) for call in calls
+    }
+
+    assert (len(calls), answers) == (6, {"done"})
