@@ -211,7 +211,7 @@ class ActionGuard:
                 tool_policy = policies.tool_policy(hold.call)
                 ruling = tool_policy.judge(hold.call, hold.facts)
             if ruling.verdict == "deny":
-                decision = _rules_decision(tool_policy, ruling, policies.version)
+                decision = from_rules(ruling, policies.version)
             else:
                 self._prepare(hold, tool_policy, ruling, policies.version)
                 if self._ledger.sync is None or tool_policy.caps is not NO_CAPS:
@@ -398,7 +398,7 @@ class ActionGuard:
                 if hold.lines.on_trial or hold.degraded:
                     decision = hold.make_decision()._replace(remaining={})
                 else:
-                    decision = _rules_decision(tool_policy, hold.ruling, hold.version)
+                    decision = from_rules(hold.ruling, hold.version)
                 await self._record(hold, decision, hold_id=hold.id)
         except BaseException:
             self._loops.leave(hold.call, hold.facts, hold.loop_entry)
@@ -440,12 +440,3 @@ class ActionGuard:
             record = partial(self._audit.append, event, mode=mode)
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(record)
-
-
-def _rules_decision(tool_policy: ToolPolicy, ruling: Ruling, version: str) -> Decision:
-    """Return the decision of rules; the same one, where it is always the same."""
-    if ruling is not tool_policy.ruling:
-        return from_rules(ruling, version)
-    if tool_policy.cached_decision is None:
-        tool_policy.cached_decision = from_rules(ruling, version)
-    return tool_policy.cached_decision

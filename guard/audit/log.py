@@ -45,12 +45,7 @@ FIELD_BYTES = 2_048
 of the field stand in its place."""
 
 _FRAME_BYTES = 256
-_TEXTS = 256
-_OPEN = 1_000
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
-# Also what was read, so that no other object can have its id.
-_Key = tuple[int, int, str | None, str]
-_Text = tuple[CallFacts, Decision, str, str]
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 
 
@@ -94,10 +89,6 @@ class AuditLog:
         self._run_records = run_records
         self._runs: OrderedDict[str, int] = OrderedDict()
         self._clock = clock
-        self._texts: dict[_Key, _Text] = {}
-        self._open: dict[str, tuple[ToolCall, CallFacts, str]] = {}
-        """What the outcome of a call will say again, by its hold."""
-
         # One thread for each loop, so that records are written in their order.
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"audit-{id(self)}")
         self._file = AuditFile(Path(path), key_bytes(key), self._repaired)
@@ -164,19 +155,15 @@ class AuditLog:
             AuditBusyError: Others write, and the caller cannot wait here.
             AuditError: As `append`.
         """
-        _, _, who, said = self._text(call, facts, decision)
-        subject = self._subject(who, call, hold_id)
-        arguments = self._redactor.json(call.arguments)
-        head = self._append(
-            f'"event":"decision",{subject},{said},"arguments":{arguments}',
+        members = decision.to_json()
+        detail = self._redacted(members.pop("detail", ""))
+        return self._append(
+            f'"event":"decision",{self._subject(call, facts, hold_id)},'
+            f'{ascii_json(members)[1:-1]},"detail":{detail},'
+            f'"arguments":{self._redactor.json(call.arguments)}',
             f"{call.agent_id or ''}/{facts.run_id or ''}",
             wait=wait,
         )
-        if hold_id is not None:
-            if len(self._open) >= _OPEN:
-                self._open.clear()
-            self._open[hold_id] = call, facts, subject
-        return head
 
     def outcome(
         self,
@@ -208,13 +195,9 @@ class AuditLog:
             AuditBusyError: Others write, and the caller cannot wait here.
             AuditError: As `append`.
         """
-        known = self._open.pop(hold_id or "", None)
-        if known is not None and known[0] is call and known[1] is facts:
-            subject = known[2]
-        else:
-            subject = self._subject(self._who(call, facts), call, hold_id)
         return self._append(
-            f'"event":"outcome",{subject},"status":{quoted(status)},'
+            f'"event":"outcome",{self._subject(call, facts, hold_id)},'
+            f'"status":{quoted(status)},'
             f'"duration_ms":{round(duration_ms, 3)},"cost":{ascii_json(cost)},'
             f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}',
             # The next decision notices: nothing is allowed that goes unrecorded.
@@ -243,37 +226,20 @@ class AuditLog:
             runs.popitem(last=False)
         return count
 
-    def _text(self, call: ToolCall, facts: CallFacts, decision: Decision) -> _Text:
-        """Return what a decision's record says of no call in particular."""
-        key = id(facts), id(decision), call.agent_id, call.name
-        text = self._texts.get(key)
-        if text is None or text[0] is not facts or text[1] is not decision:
-            if len(self._texts) >= _TEXTS:
-                self._texts.clear()
-            text = facts, decision, self._who(call, facts), self._said(decision)
-            self._texts[key] = text
-        return text
-
-    def _who(self, call: ToolCall, facts: CallFacts) -> str:
-        agent, tool = _quoted(call.agent_id), self._heard(call.name)
-        return f'"agent_id":{agent},{facts.labels},"tool":{tool}'
-
-    def _said(self, decision: Decision) -> str:
-        said = decision.to_json()
-        detail = self._heard(said.pop("detail", ""))
-        return f'{ascii_json(said)[1:-1]},"detail":{detail}'
-
-    def _subject(self, who: str, call: ToolCall, hold_id: str | None) -> str:
-        """Return the members that each record of a call has."""
-        parent = "null" if call.parent_id is None else self._heard(call.parent_id)
+    def _subject(self, call: ToolCall, facts: CallFacts, hold_id: str | None) -> str:
+        """Return the members that both records of a call have."""
+        parent = "null" if call.parent_id is None else self._redacted(call.parent_id)
         return (
-            f'{who},"hold_id":{_quoted(hold_id)},'
-            f'"call_id":{self._heard(call.id)},"parent_id":{parent}'
+            f'"agent_id":{_quoted(call.agent_id)},"run_id":{_quoted(facts.run_id)},'
+            f'"tool_version":{quoted(facts.version)},'
+            f'"definition_hash":{quoted(facts.definition_hash)},'
+            f'"tool":{self._redacted(call.name)},"hold_id":{_quoted(hold_id)},'
+            f'"call_id":{self._redacted(call.id)},"parent_id":{parent}'
         )
 
-    def _heard(self, word: str) -> str:
-        """Return the JSON of a word that came from a model."""
-        return quoted(self._redactor.text(word))
+    def _redacted(self, text: str) -> str:
+        """Return text of a model as JSON, without the secrets in it."""
+        return quoted(self._redactor.text(text))
 
     def _append(
         self,
@@ -322,9 +288,9 @@ class AuditLog:
         return self._record(ascii_json(labels)[1:-1])
 
 
-def _quoted(word: str | None) -> str:
-    """Return the JSON of a word of the host's own, where no secret can be."""
-    return "null" if word is None else quoted(word)
+def _quoted(text: str | None) -> str:
+    """Return the JSON of text of the host's own, which holds no secret."""
+    return "null" if text is None else quoted(text)
 
 
 def _printable(members: str) -> str:

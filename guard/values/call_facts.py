@@ -64,8 +64,6 @@ class CallFacts:
     hold_microseconds: int = field(init=False, repr=False, compare=False)
     """`hold_seconds` in microseconds."""
 
-    _labels: str = field(init=False, repr=False, compare=False, default="")
-
     def __post_init__(self) -> None:
         if not 0 < self.hold_seconds <= MAX_HOLD_SECONDS:
             raise InvalidInputError(
@@ -75,18 +73,6 @@ class CallFacts:
         amounts = self.cost and {k: parse_amount(k, v) for k, v in self.cost.items()}
         object.__setattr__(self, "amounts", amounts)
         object.__setattr__(self, "hold_microseconds", microseconds(self.hold_seconds))
-
-    @property
-    def labels(self) -> str:
-        """What each record of the call tells of them: members of a JSON object."""
-        if not self._labels:
-            members = {
-                "run_id": self.run_id,
-                "tool_version": self.version,
-                "definition_hash": self.definition_hash,
-            }
-            object.__setattr__(self, "_labels", ascii_json(members)[1:-1])
-        return self._labels
 
 
 NO_FACTS = CallFacts()
