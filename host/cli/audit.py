@@ -14,7 +14,7 @@ from toolcell.core import AuditError, ConfigError
 from toolcell.core.text.printable import escaped
 
 from ..terminal.exit_codes import EXIT_WITHOUT_KEY
-from ..terminal.output import print_json, print_table, tell
+from ..terminal.output import print_json, print_notice, print_table
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ _WITHOUT_KEY = (
 
 audit = typer.Typer(help="The audit log.", no_args_is_help=True)
 
-File = Annotated[
+LogFile = Annotated[
     Path | None, typer.Option(help="The log; default that of the configuration.")
 ]
 
 
 @audit.command()
 def verify(
-    file: File = None,
+    file: LogFile = None,
     anchor: Annotated[
         list[str] | None, typer.Option(help="A head that was kept, as 12:9f86...")
     ] = None,
@@ -71,14 +71,14 @@ def verify(
         print(escaped(str(report)))
         print(f"head {report.head}")
     if secret is None:
-        tell(_WITHOUT_KEY, as_json=as_json)
+        print_notice(_WITHOUT_KEY, as_json=as_json)
     well = EXIT_WITHOUT_KEY if file is not None and secret is None else 0
     raise typer.Exit(well if report.ok else 1)
 
 
 @audit.command()
 def tail(
-    file: File = None,
+    file: LogFile = None,
     lines: Annotated[int, typer.Option(min=1, max=100_000, help="How many.")] = 20,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,

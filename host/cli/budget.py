@@ -14,7 +14,7 @@ from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, RunId
 
 if TYPE_CHECKING:
-    from ..runtime.remaining_limits import Left
+    from ..runtime.remaining_limits import RemainingLimits
 
 
 def budget(
@@ -38,7 +38,7 @@ def budget(
     print_table(("agent", "limit", "left"), rows)
 
 
-async def _left(path: Path, agent: str | None, run_id: str | None) -> Left:
+async def _left(path: Path, agent: str | None, run_id: str | None) -> RemainingLimits:
     from ..config.host_config import HostConfig
     from ..runtime.assembly import list_registry, open_guard
     from ..runtime.policy_names import check_agent

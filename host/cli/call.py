@@ -10,13 +10,13 @@ import typer
 
 from toolcell.core.text.printable import escaped
 
-from ..terminal.output import print_json, tell
+from ..terminal.output import print_json, print_notice
 from ..terminal.signals import run_async
-from ..terminal.streams import prints_aside
+from ..terminal.streams import redirect_prints_to_stderr
 from .options import (
     DEFAULT_CONFIG,
     Agent,
-    Arguments,
+    ArgumentsOption,
     AsJson,
     ConfigPath,
     RunId,
@@ -36,7 +36,7 @@ _BAD_CALL = ("tool.validation", "tool.not_found")
 def call(
     name: ToolName,
     agent: Agent,
-    arguments: Arguments = "{}",
+    arguments: ArgumentsOption = "{}",
     config: ConfigPath = DEFAULT_CONFIG,
     run: RunId = None,
     wait: Annotated[
@@ -49,7 +49,7 @@ def call(
 ) -> None:
     """Call a tool as an agent, through the guard. Exit codes are those of `run`."""
     asked = read_call(name, agent, arguments)
-    with prints_aside():
+    with redirect_prints_to_stderr():
         result = run_async(_call, config, asked, run, wait, out, as_json)
     if as_json:
         print_json(result.model_dump(mode="json"))
@@ -136,5 +136,5 @@ async def _tell_of_waiting(
             inside = request.call.parent_id == asked.id
             if inside or same == (asked.agent_id, asked.name):
                 told = f"waits for a person: toolcell approvals approve {request.id}"
-                tell(told, as_json=as_json)
+                print_notice(told, as_json=as_json)
                 return

@@ -23,7 +23,7 @@ from toolcell.core import (
 from toolcell.core.text.printable import escaped
 
 from ..terminal.exit_codes import EXIT_BAD_INPUT, EXIT_BROKEN_PIPE, EXIT_COULD_NOT_RUN
-from ..terminal.output import tell_error
+from ..terminal.output import print_error
 from ..terminal.streams import OutputError, drop_output, flush_streams
 
 _BAD_INPUT = (
@@ -69,7 +69,7 @@ def run_command() -> None:
         if error.exit_code != EXIT_BROKEN_PIPE:
             with contextlib.suppress(OutputError):
                 told = ErrorInfo(kind="output", message=str(error))
-                tell_error(told, as_json=as_json)
+                print_error(told, as_json=as_json)
         drop_output()
         raise SystemExit(error.exit_code) from None
 
@@ -81,13 +81,13 @@ def _run(*, as_json: bool) -> None:
         raise SystemExit(app(standalone_mode=not as_json))
     except (ToolcellError, BaseExceptionGroup) as raised:
         error = typed_error(raised)
-        tell_error(ErrorInfo.of(error), as_json=as_json)
+        print_error(ErrorInfo.of(error), as_json=as_json)
         bad_input = isinstance(error, _BAD_INPUT)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
     except typer.TyperException as error:
         # Without `--json` typer shows them itself.
         usage = ErrorInfo(kind="usage", message=escaped(error.format_message()))
-        tell_error(usage, as_json=True)
+        print_error(usage, as_json=True)
         raise SystemExit(EXIT_BAD_INPUT) from None
 
 

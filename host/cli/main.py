@@ -6,20 +6,20 @@ import contextlib
 import sys
 
 from ..terminal.garbage import put_off_collection
-from ..terminal.signals import Ended, end_on_signals
-from ..terminal.streams import OutputError, settle_streams
+from ..terminal.signals import SignalExit, end_on_signals
+from ..terminal.streams import OutputError, ensure_standard_streams
 
 
 def main() -> None:
     """Run the command line; errors and signals become one line and an exit code."""
     end_on_signals()
-    settle_streams()
+    ensure_standard_streams()
     put_off_collection()
     try:
         from .commands import run_command
 
         run_command()
-    except Ended as ended:
+    except SignalExit as ended:
         with contextlib.suppress(OutputError):
-            ended.tell(as_json="--json" in sys.argv[1:])
+            ended.print_error(as_json="--json" in sys.argv[1:])
         raise

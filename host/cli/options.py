@@ -60,14 +60,14 @@ Agent = Annotated[
 RunId = Annotated[
     str | None, typer.Option("--run", help="The agent's run; for limits by run.")
 ]
-Arguments = Annotated[
+ArgumentsOption = Annotated[
     str, typer.Option("--args", help="A JSON object; - reads standard input.")
 ]
 AllowHost = Annotated[
     list[str] | None,
     typer.Option(help="HOST:PORT that it may reach; *.HOST:PORT for all below."),
 ]
-Backend = Annotated[str, typer.Option(help="auto, docker or subprocess.")]
+BackendOption = Annotated[str, typer.Option(help="auto, docker or subprocess.")]
 Memory = Annotated[int, typer.Option(help="MiB of memory.")]
 Image = Annotated[str | None, typer.Option(help="The image of Docker cells.")]
 Runtime = Annotated[str | None, typer.Option(help="runc, runsc, kata ...")]

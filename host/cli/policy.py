@@ -16,7 +16,7 @@ from .call import read_call
 from .options import (
     DEFAULT_CONFIG,
     Agent,
-    Arguments,
+    ArgumentsOption,
     AsJson,
     ConfigPath,
     RunId,
@@ -84,7 +84,7 @@ def _look_up(
 def explain(
     name: ToolName,
     agent: Agent,
-    arguments: Arguments = "{}",
+    arguments: ArgumentsOption = "{}",
     config: ConfigPath = DEFAULT_CONFIG,
     run: RunId = None,
     as_json: AsJson = False,

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .options import Backend, Image, Memory, Runtime
+from .options import BackendOption, Image, Memory, Runtime
 
 _DAY = 86_400.0
 
 
 def repl(
-    backend: Backend = "auto",
+    backend: BackendOption = "auto",
     timeout: Annotated[
         float, typer.Option(help="Seconds of real time of each input.")
     ] = 600.0,

@@ -20,7 +20,7 @@ from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.core.text.printable import escaped_line
 from toolcell.sandbox import Artifact, ExecutionResult, SandboxManager, Session
 
-from ..terminal.output import show_value
+from ..terminal.output import print_value
 from .artifact_folder import FolderArtifacts
 from .run_program import LiveView, summary
 
@@ -161,7 +161,7 @@ class Repl:
 
     def _show(self, result: ExecutionResult) -> None:
         self._inputs += 1
-        show_value(result)
+        print_value(result)
         for line in (*result.reasons, *result.warnings):
             _complain(line)
         # Files stay in a session, and come again with each run.

@@ -12,7 +12,7 @@ import typer
 from toolcell.core import InvalidInputError
 
 from ..terminal.exit_codes import EXIT_REFUSED
-from .options import AllowHost, Backend, Image, Memory, Runtime
+from .options import AllowHost, BackendOption, Image, Memory, Runtime
 
 _EXIT_BY_STATUS = {
     "ok": 0,
@@ -73,7 +73,7 @@ _AsJson = Annotated[
 def run(
     file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
     args: _Args = None,
-    backend: Backend = "auto",
+    backend: BackendOption = "auto",
     language: _Language = None,
     timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
     memory: Memory = 256,

@@ -19,7 +19,7 @@ from toolcell.sandbox import (
     save_artifact,
 )
 
-from ..terminal.output import print_json, show_value, tell
+from ..terminal.output import print_json, print_notice, print_value
 from ..terminal.progress import progress
 from ..terminal.signals import run_async
 from .cell_options import config_of
@@ -56,14 +56,14 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
         result, notices = run_async(_run, config, options)
     unsaved = [] if options.out is None else save_artifacts(result, options.out)
     for line in (*unsaved, *notices):
-        tell(line, as_json=options.as_json)
+        print_notice(line, as_json=options.as_json)
     if options.as_json:
         print_json(result.to_json())
     else:
         for reason in result.reasons:
-            tell(f"refused: {reason}", as_json=False)
+            print_notice(f"refused: {reason}", as_json=False)
         if options.shows_value:
-            show_value(result)
+            print_value(result)
         helps = hints(
             result,
             has_network=config.network.mode == "allow",
@@ -71,7 +71,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
             saved=options.out is not None,
         )
         for line in (*result.warnings, *unreached(result), *helps, summary(result)):
-            tell(line, as_json=False)
+            print_notice(line, as_json=False)
     return result.status, result.exit_code, result.signal
 
 

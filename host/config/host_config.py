@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from toolcell.core import ConfigError
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
 
@@ -19,21 +20,21 @@ from .server import AuthConfig, ServerConfig
 from .source import read_source
 
 Group = Literal["arithmetic", "clock", "code", "database", "files", "http"]
-File = Literal["read_file", "write_file", "edit_file", "list_files", "search_files"]
-Plain = Literal["calculate", "get_today_date", "http_get", "query_sqlite"]
-Code = Literal["run_python", "run_shell"]
-Builtin = Literal[Group, Plain, Code, File]
+FileTool = Literal["read_file", "write_file", "edit_file", "list_files", "search_files"]
+PlainTool = Literal["calculate", "get_today_date", "http_get", "query_sqlite"]
+CodeTool = Literal["run_python", "run_shell"]
+Builtin = Literal[Group, PlainTool, CodeTool, FileTool]
 _GROUPS: dict[Group, tuple[str, ...]] = {
     "arithmetic": ("calculate",),
     "clock": ("get_today_date",),
-    "code": get_args(Code),
+    "code": get_args(CodeTool),
     "database": ("query_sqlite",),
-    "files": get_args(File),
+    "files": get_args(FileTool),
     "http": ("http_get",),
 }
 
 
-class HttpConfig(Model):
+class HTTPConfig(Model):
     """What `http_get` may fetch."""
 
     hosts: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ class ToolsConfig(Model):
     folders: tuple[FilePath, ...] = ()
     """Folders to import `python` from, beside those where Python looks."""
 
-    http: HttpConfig = HttpConfig()
+    http: HTTPConfig = HTTPConfig()
     """For the group `http`."""
 
     code: CodeConfig = CodeConfig()
@@ -178,6 +179,22 @@ class StateConfig(Model):
     ] = "closed"
     """While the counters cannot be reached: `closed` refuses every call, `local(20)`
     lets each agent make 20 calls, `open` lets pass what rules allow, uncounted."""
+
+    def make_folder(self) -> None:
+        """Make the folder, if one is configured, for this user alone.
+
+        Raises:
+            ConfigError: The folder cannot be made.
+        """
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"the folder {self.folder} cannot be made: {error.strerror}",
+                hint="set state.folder to one that this user may write",
+            ) from None
 
 
 class AuditConfig(Model):

@@ -28,7 +28,7 @@ PREFIX = "TOOLCELL__"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ConfigSource:
     """A configuration as it was found, before it is checked."""
 
     path: Path
@@ -92,7 +92,7 @@ def _told(problem: Mapping[str, Any]) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def read_source(path: Path, environ: Mapping[str, str]) -> Source:
+def read_source(path: Path, environ: Mapping[str, str]) -> ConfigSource:
     """Return what a file and the environment say.
 
     Raises:
@@ -121,7 +121,7 @@ def read_source(path: Path, environ: Mapping[str, str]) -> Source:
     except (ValueError, RecursionError) as error:
         # Not of bad TOML alone: Python reads no number of more than 4,300 digits.
         raise ConfigError(f"{path}: {error}", hint="mend the TOML there") from None
-    return Source(
+    return ConfigSource(
         path=path,
         text=text,
         document=document,

@@ -23,7 +23,7 @@ class _Account:
     moment: float
 
 
-class Shares:
+class AgentShares:
     """The requests in flight, and the bytes that came lately, by agent.
 
     Args:

@@ -26,7 +26,7 @@ APPROVE = "toolcell:approve"
 _log = logging.getLogger(__name__)
 
 
-class OwnTokens:
+class StoredTokenVerifier:
     """Verifies the tokens of `toolcell tokens`."""
 
     def __init__(self, store: TokenStore) -> None:
@@ -45,7 +45,7 @@ class OwnTokens:
         )
 
 
-class Verified:
+class FailClosedVerifier:
     """Lets in who has a token of an agent, and nobody if the verifier fails.
 
     Args:

@@ -12,7 +12,7 @@ HEAD_SECONDS = 10.0
 from the answer before. When it is reached the connection is closed."""
 
 
-class Connections:
+class ConnectionLimiter:
     """The connections of one server.
 
     Whoever sends half a head holds a connection without a token. So one that waits
@@ -26,21 +26,21 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._waiting: dict[_Connection, None] = {}
+        self._waiting: dict[_LimitedConnection, None] = {}
 
     def protocol(self, **options: Any) -> asyncio.Protocol:
         """Return what a new connection is served by; uvicorn calls it."""
-        return _Connection(self, **options)
+        return _LimitedConnection(self, **options)
 
-    def begin_waiting(self, connection: _Connection) -> None:
+    def begin_waiting(self, connection: _LimitedConnection) -> None:
         """Take note that a connection has no request now."""
         self._waiting[connection] = None
 
-    def end_waiting(self, connection: _Connection) -> None:
+    def end_waiting(self, connection: _LimitedConnection) -> None:
         """Take note that it has one, or is gone."""
         self._waiting.pop(connection, None)
 
-    def make_room(self, connection: _Connection) -> None:
+    def make_room(self, connection: _LimitedConnection) -> None:
         """End another connection if there are too many with this one."""
         if len(connection.connections) <= self._most:
             return
@@ -50,10 +50,10 @@ class Connections:
                 return
 
 
-class _Connection(H11Protocol):
+class _LimitedConnection(H11Protocol):
     """One connection, with a deadline for the heads of its requests."""
 
-    def __init__(self, all_of_them: Connections, **options: Any) -> None:
+    def __init__(self, all_of_them: ConnectionLimiter, **options: Any) -> None:
         super().__init__(**options)
         self._all = all_of_them
         self._deadline: asyncio.TimerHandle | None = None

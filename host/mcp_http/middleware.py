@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..mcp_server.json_rpc import TooLargeError, is_request, read_message
-from .agent_shares import Shares, TooManyError
-from .responses import PlainAnswers, wants_plain_answer
+from .agent_shares import AgentShares, TooManyError
+from .responses import JSONResponder, is_plain_call
 
 BODY_SECONDS = 30.0
 """Seconds that a body may take to come. When it is reached the request is answered
@@ -26,7 +26,7 @@ LINGER_SECONDS = 0.5
 that has its result may ask for the list of tools to check it by."""
 
 
-class Addresses:
+class HostOriginMiddleware:
     """Lets in requests to names of this server, from pages of its own.
 
     Without it a page in a browser could speak to a server on the loopback address.
@@ -55,7 +55,7 @@ class Addresses:
         await self._app(scope, receive, send)
 
 
-class Bodies:
+class BodyMiddleware:
     """Reads the body of each request once, whole, and as JSON that has one meaning.
 
     Args:
@@ -75,10 +75,10 @@ class Bodies:
         *,
         max_bytes: int,
         max_values: int,
-        shares: Shares,
+        shares: AgentShares,
     ) -> None:
         self._app = app
-        self._plain = PlainAnswers(plain)
+        self._plain = JSONResponder(plain)
         self._max_bytes = max_bytes
         self._max_values = max_values
         self._shares = shares
@@ -148,7 +148,7 @@ class Bodies:
         if not wants_answer:
             await self._app(scope, receive, send)
             return
-        app = self._plain if wants_plain_answer(scope, message) else self._app
+        app = self._plain if is_plain_call(scope, message) else self._app
         try:
             with self._shares.request(agent_id):
                 await app(scope, receive, send)

@@ -28,7 +28,7 @@ _STREAM: Message = {
 }
 
 
-def wants_plain_answer(scope: Scope, message: Any) -> bool:
+def is_plain_call(scope: Scope, message: Any) -> bool:
     """Tell whether nothing but its result belongs to a request.
 
     It is a call outside a session whose client wants no progress.
@@ -44,7 +44,7 @@ def wants_plain_answer(scope: Scope, message: Any) -> bool:
     return message.get("method") == "tools/call" and not asks_progress
 
 
-class PlainAnswers:
+class JSONResponder:
     """Lets an app that answers in JSON take its time.
 
     A request that takes long ends when its client leaves, and becomes a stream of

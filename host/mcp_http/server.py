@@ -33,14 +33,14 @@ from starlette.types import ASGIApp
 from toolcell.core import ConfigError
 
 from ..config.server import AuthConfig
-from ..mcp_server.server import McpServer
-from ..mcp_server.stdio import stop_on_signal
+from ..mcp_server.server import MCPServer
+from ..mcp_server.shutdown import stop_on_signal
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness
-from .agent_shares import Shares
-from .auth import OwnTokens, Verified, caller_of, load_verifier
-from .connections import Connections
-from .middleware import Addresses, Bodies
+from .agent_shares import AgentShares
+from .auth import FailClosedVerifier, StoredTokenVerifier, caller_of, load_verifier
+from .connections import ConnectionLimiter
+from .middleware import BodyMiddleware, HostOriginMiddleware
 from .tokens import open_tokens
 
 PATH = "/mcp"
@@ -49,7 +49,7 @@ _CLOSE_SECONDS = 3
 _log = logging.getLogger(__name__)
 
 
-class HttpServer:
+class HTTPServer:
     """The tools of a host over HTTP, at an address of its own.
 
     `/healthz` tells whether the process lives, `/readyz` whether a call would be
@@ -67,7 +67,7 @@ class HttpServer:
         self._host = host
         self._settings = host.config.server
         self._socket = _listen(address)
-        self.server = McpServer(host, lambda ctx: caller_of(ctx, self._settings))
+        self.server = MCPServer(host, lambda ctx: caller_of(ctx, self._settings))
         """What answers."""
 
         self._readiness = Readiness(host)
@@ -104,12 +104,12 @@ class HttpServer:
                 json_response=True,
                 max_request_body_size=self._settings.max_body_bytes,
             )
-            bodies = Bodies(
+            bodies = BodyMiddleware(
                 manager.asgi_app,
                 plain.asgi_app,
                 max_bytes=self._settings.max_body_bytes,
                 max_values=self._settings.max_body_values,
-                shares=Shares(
+                shares=AgentShares(
                     self._settings.max_requests,
                     self._settings.max_bytes_per_second,
                     anyio.current_time,
@@ -144,12 +144,12 @@ class HttpServer:
                 )
             yield None
         elif auth.verifier is not None:
-            yield Verified(load_verifier(auth.verifier))
+            yield FailClosedVerifier(load_verifier(auth.verifier))
         else:
             with open_tokens(self._host.config) as store:
-                yield Verified(OwnTokens(store))
+                yield FailClosedVerifier(StoredTokenVerifier(store))
 
-    def _app(self, bodies: Bodies, verifier: TokenVerifier | None) -> ASGIApp:
+    def _app(self, bodies: BodyMiddleware, verifier: TokenVerifier | None) -> ASGIApp:
         auth = self._host.config.auth
         endpoint: ASGIApp = bodies
         middleware: list[Middleware] = []
@@ -173,7 +173,7 @@ class HttpServer:
         names = [f"{name}:{port}" for name in _LOOPBACK]
         hosts = {*names, *self._settings.allowed_hosts}
         origins = {f"http://{name}" for name in names}
-        return Addresses(
+        return HostOriginMiddleware(
             app,
             frozenset(map(str.lower, hosts)),
             frozenset(map(str.lower, {*origins, *self._settings.allowed_origins})),
@@ -204,7 +204,7 @@ def _metadata_routes(auth: AuthConfig, resource: AnyHttpUrl | None) -> list[Rout
 
 
 def _uvicorn(app: ASGIApp, max_connections: int) -> uvicorn.Server:
-    connections = Connections(max_connections)
+    connections = ConnectionLimiter(max_connections)
     config = uvicorn.Config(
         app,
         # Any callable will do: uvicorn only calls it.
@@ -250,7 +250,7 @@ async def serve_http(host: Host, address: str, told: Callable[[str], None]) -> N
         address: `HOST:PORT`.
         told: Called with the URL when clients can connect.
     """
-    server = HttpServer(host, address)
+    server = HTTPServer(host, address)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop_on_signal, server.server, server.stop)
         await server.serve(told)

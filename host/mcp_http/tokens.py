@@ -191,9 +191,7 @@ def open_tokens(settings: HostConfig) -> TokenStore:
     Raises:
         ConfigError: It keeps no state, or the file cannot be used.
     """
-    from ..runtime.assembly import make_folder
-
     if settings.state.folder is None:
         raise ConfigError("tokens need a place", hint="name a folder in [state]")
-    make_folder(settings)
+    settings.state.make_folder()
     return TokenStore(settings.state.folder / TOKENS_FILE)

@@ -17,7 +17,7 @@ class BusyError(ToolcellError):
     retryable = True
 
 
-class Calls:
+class ActiveCalls:
     """Counts calls on one event loop.
 
     Args:

@@ -46,7 +46,7 @@ class SavedArtifact:
     """As it was declared."""
 
 
-class Artifacts:
+class CallArtifacts:
     """Keeps the artifacts of one call until its result goes out."""
 
     def __init__(self) -> None:

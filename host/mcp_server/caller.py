@@ -55,10 +55,10 @@ class Caller:
     """In whose name the client's user approves calls; None: it may not."""
 
 
-WhoCalls = Callable[[Context], Caller]
+CallerLookup = Callable[[Context], Caller]
 
 
-class AskClient:
+class ClientElicitation:
     """Asks the user of the client whose call waits for approval.
 
     Args:

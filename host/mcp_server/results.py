@@ -32,7 +32,7 @@ _HINTS = {
 }
 
 
-class Definitions:
+class ToolDefinitions:
     """Tools as `tools/list` shows them, each made once."""
 
     def __init__(self) -> None:

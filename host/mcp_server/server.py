@@ -25,10 +25,10 @@ from mcp.shared.exceptions import MCPError
 from toolcell.core import ErrorInfo, ToolcellError
 
 from ..runtime.host import Host
-from .active_calls import BusyError, Calls
-from .caller import Context, WhoCalls
-from .results import Definitions, error_envelope, failure
-from .tool_call import McpCall
+from .active_calls import ActiveCalls, BusyError
+from .caller import CallerLookup, Context
+from .results import ToolDefinitions, error_envelope, failure
+from .tool_call import MCPCall
 
 NAME = "toolcell"
 INSTRUCTIONS = (
@@ -57,23 +57,23 @@ class _LowLevelServer(Server[Any]):
         )
 
 
-class McpServer:
+class MCPServer:
     """Answers MCP requests with the tools of a host.
 
     Args:
         host: The host; open while the server runs.
-        who_calls: Tells who makes a request.
+        caller_of: Tells who makes a request.
     """
 
-    def __init__(self, host: Host, who_calls: WhoCalls) -> None:
+    def __init__(self, host: Host, caller_of: CallerLookup) -> None:
         self.host = host
         """Whose tools they are; open."""
 
-        self._who_calls = who_calls
-        self._definitions = Definitions()
+        self._caller_of = caller_of
+        self._definitions = ToolDefinitions()
         self._clients: set[ServerSession] = set()
         self._changes = InMemorySubscriptionBus()
-        self.calls = Calls(host.config.server.max_requests)
+        self.calls = ActiveCalls(host.config.server.max_requests)
         """The calls that run."""
 
         self.drain_seconds = host.config.server.drain_seconds
@@ -134,7 +134,7 @@ class McpServer:
                 await client.send_tool_list_changed()
 
     async def _welcome(self, ctx: Context, params: types.NotificationParams) -> None:
-        client, caller = ctx.session, self._who_calls(ctx)
+        client, caller = ctx.session, self._caller_of(ctx)
         self._clients.add(client)
         # The library has no public place for what ends with a connection.
         stack = client._connection.exit_stack
@@ -148,7 +148,7 @@ class McpServer:
     ) -> types.ListToolsResult:
         if params is not None and params.cursor is not None:
             raise MCPError(types.INVALID_PARAMS, "there are no further pages")
-        caller = self._who_calls(ctx)
+        caller = self._caller_of(ctx)
         tools = self.host.tools(caller.agent_id)
         return types.ListToolsResult(
             tools=[self._definitions.of(each) for each in tools]
@@ -168,12 +168,12 @@ class McpServer:
     async def _call_tool(
         self, ctx: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        caller = self._who_calls(ctx)
+        caller = self._caller_of(ctx)
         # A token is for this server alone: no tool finds it.
         token = auth_context_var.set(None)
         try:
             with self.calls.enter() as place:
-                call = McpCall(
+                call = MCPCall(
                     self.host, self._definitions, ctx, params, caller, place.cancel
                 )
                 return await call.make()

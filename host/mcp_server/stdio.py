@@ -10,10 +10,8 @@ import json
 import os
 import re
 import select
-import signal
 import uuid
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -26,7 +24,8 @@ from ..runtime.host import Host
 from ..terminal.user_name import user_name
 from .caller import Caller
 from .json_rpc import TooLargeError, is_request, read_message
-from .server import McpServer
+from .server import MCPServer
+from .shutdown import stop_on_signal
 
 _CHUNK = 65_536
 _ANSWERED = re.compile(
@@ -34,7 +33,7 @@ _ANSWERED = re.compile(
 )
 
 
-class Wire:
+class StdioStream:
     """Lines of JSON-RPC on two file descriptors; what the library calls stdin, stdout.
 
     Args:
@@ -74,7 +73,7 @@ class Wire:
         """Read no more: to the server this is the end of its input."""
         self._reading.cancel()
 
-    def __aiter__(self) -> Wire:
+    def __aiter__(self) -> StdioStream:
         return self
 
     async def __anext__(self) -> str:
@@ -204,8 +203,8 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
         run_id=f"stdio-{uuid.uuid4().hex}",
         approver=f"user {user_name()}" if settings.elicitation else None,
     )
-    server = McpServer(host, lambda ctx: caller)
-    wire = Wire(
+    server = MCPServer(host, lambda ctx: caller)
+    wire = StdioStream(
         _taken(0, os.open(os.devnull, os.O_RDONLY)),
         _taken(1, os.dup(2)),
         max_bytes=settings.max_body_bytes,
@@ -221,21 +220,6 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
         options = server.lowlevel.create_initialization_options()
         await server.lowlevel.run(read, write, options)
         tasks.cancel_scope.cancel()
-
-
-async def stop_on_signal(server: McpServer, stop: Callable[[], None]) -> None:
-    """Wait for a signal to stop, then for the calls that run; a second one is final."""
-    seconds = server.drain_seconds
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with anyio.create_task_group() as tasks:
-            async for _ in signals:
-                tasks.start_soon(_drain, server, seconds, stop)
-                seconds = 0.0
-
-
-async def _drain(server: McpServer, seconds: float, stop: Callable[[], None]) -> None:
-    await server.calls.drain(seconds)
-    stop()
 
 
 def _taken(fd: int, other: int) -> int:

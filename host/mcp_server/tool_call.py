@@ -12,15 +12,15 @@ from mcp.shared.exceptions import MCPError
 from toolcell.core import ErrorInfo, ToolcellError, ToolResult
 from toolcell.tools import RunContext
 
-from ..runtime.caller_approval import asking
+from ..runtime.caller_approval import caller_handler
 from ..runtime.host import Host
-from .artifacts import Artifacts
-from .caller import AskClient, Caller, Context, take_answer, waits_for_approval
+from .artifacts import CallArtifacts
+from .caller import Caller, ClientElicitation, Context, take_answer, waits_for_approval
 from .progress import ProgressRelay
-from .results import Definitions, error_envelope, failure, success
+from .results import ToolDefinitions, error_envelope, failure, success
 
 
-class McpCall:
+class MCPCall:
     """A call on its way through a host.
 
     Args:
@@ -35,7 +35,7 @@ class McpCall:
     def __init__(
         self,
         host: Host,
-        definitions: Definitions,
+        definitions: ToolDefinitions,
         ctx: Context,
         params: types.CallToolRequestParams,
         caller: Caller,
@@ -51,7 +51,7 @@ class McpCall:
 
         self._stop = stop
         self._wait = host.config.server.approval_seconds
-        self._ask = AskClient(
+        self._ask = ClientElicitation(
             ctx,
             caller,
             asked=params.input_responses is not None,
@@ -59,7 +59,7 @@ class McpCall:
             seconds=self._wait,
             park=self._park,
         )
-        self._artifacts = Artifacts()
+        self._artifacts = CallArtifacts()
         # Looked at when the call has succeeded, and so was the agent's to see.
         self._tool = host.registry.snapshot().get(params.name)
 
@@ -75,11 +75,11 @@ class McpCall:
             InvalidInputError: A value cannot be in a call.
         """
         await take_answer(self._host, self._caller, self._params)
-        token = asking.set(self._ask)
+        token = caller_handler.set(self._ask)
         try:
             result = await self._outcome()
         finally:
-            asking.reset(token)
+            caller_handler.reset(token)
         return self._answer(result)
 
     def question(self) -> types.CallToolResult | types.InputRequiredResult:

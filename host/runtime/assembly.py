@@ -49,7 +49,7 @@ from toolcell.tools.builtin import (
 
 from ..config.host_config import Group, HostConfig
 from ..config.secrets import read_secret
-from .caller_approval import ask_the_caller
+from .caller_approval import ask_caller
 from .logs import open_logging
 from .mcp_toolsets import listed_toolsets, make_toolsets
 
@@ -58,8 +58,8 @@ APPROVALS_FILE = "approvals.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarded:
-    """The guard with all that it stands on; open."""
+class GuardComponents:
+    """The guard and what it writes to, all of it open."""
 
     guard: ActionGuard
     approvals: Approvals
@@ -68,40 +68,44 @@ class Guarded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a host is made of; all of it open."""
+class HostComponents:
+    """The parts of a host, all of them open."""
 
-    guarded: Guarded
+    guard: ActionGuard
+    approvals: Approvals
+    audit: AuditLog | None
     registry: ToolRegistry
     executor: ConcurrentExecutor
     sandbox: SandboxManager | None
     sessions: CodeSessions | None
 
 
-async def open_parts(
+async def open_components(
     config: HostConfig, environ: Mapping[str, str], stack: AsyncExitStack
-) -> Parts:
+) -> HostComponents:
     """Open all parts; leaving the stack closes them.
 
     Raises:
         ToolcellError: One of them cannot be opened.
     """
-    guarded = open_guard(config, environ, stack)
-    open_logging(config.logging, guarded.redactor, stack)
-    registry = make_registry(config, guarded.guard)
+    guarding = open_guard(config, environ, stack)
+    open_logging(config.logging, guarding.redactor, stack)
+    registry = make_registry(config, guarding.guard)
     for toolset in make_toolsets(config, read_secrets(config, environ)):
         registry.register_many((await stack.enter_async_context(toolset)).tools)
     sandbox = sessions = None
     if needs_sandbox(config, registry):
         manager = SandboxManager(config.sandbox)
         sandbox = await stack.enter_async_context(manager)
-    executor = make_executor(config, registry, guarded, sandbox, stack)
+    executor = make_executor(config, registry, guarding, sandbox, stack)
     if sandbox is not None and needs_sessions(config):
         sessions = make_sessions(config, sandbox)
         await stack.enter_async_context(sessions)
         add_code(config, executor, sandbox, sessions)
-    return Parts(
-        guarded=guarded,
+    return HostComponents(
+        guard=guarding.guard,
+        approvals=guarding.approvals,
+        audit=guarding.audit,
         registry=registry,
         executor=executor,
         sandbox=sandbox,
@@ -127,7 +131,7 @@ def list_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
 
 def open_guard(
     config: HostConfig, environ: Mapping[str, str], stack: AsyncExitStack
-) -> Guarded:
+) -> GuardComponents:
     """Open the guard alone, with the state that all processes share.
 
     Raises:
@@ -135,7 +139,7 @@ def open_guard(
     """
     secrets = read_secrets(config, environ)
     redactor = Redactor(secrets=secrets.values())
-    make_folder(config)
+    config.state.make_folder()
     audit = open_audit(config, secrets, redactor, stack)
     approvals = open_approvals(config, stack, audit, redactor)
     guard = ActionGuard(
@@ -145,7 +149,9 @@ def open_guard(
         approvals=approvals,
         on_store_failure=config.state.on_failure,
     )
-    return Guarded(guard=guard, approvals=approvals, audit=audit, redactor=redactor)
+    return GuardComponents(
+        guard=guard, approvals=approvals, audit=audit, redactor=redactor
+    )
 
 
 def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -154,20 +160,6 @@ def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, An
     for server in config.tools.mcp.values():
         named += server.secrets
     return {each: read_secret(each, environ) for each in named if each}
-
-
-def make_folder(config: HostConfig) -> None:
-    """Make the folder of the state, for this user alone."""
-    folder = config.state.folder
-    if folder is None:
-        return
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"the folder {folder} cannot be made: {error.strerror}",
-            hint="set state.folder to one that this user may write",
-        ) from None
 
 
 def open_audit(
@@ -201,7 +193,7 @@ def open_approvals(
     name = settings.auto_approve
     return Approvals(
         stack.enter_context(store),
-        handler=ask_the_caller if name is None else AutoApprove(by=name),
+        handler=ask_caller if name is None else AutoApprove(by=name),
         answered_elsewhere=folder is not None,
         wait_seconds=settings.wait_seconds,
         expiry_seconds=settings.expiry_seconds,
@@ -361,7 +353,7 @@ def add_code(
 def make_executor(
     config: HostConfig,
     registry: ToolRegistry,
-    guarded: Guarded,
+    guarding: GuardComponents,
     sandbox: SandboxManager | None,
     stack: AsyncExitStack,
 ) -> ConcurrentExecutor:
@@ -377,11 +369,11 @@ def make_executor(
         stack.callback(keys.close)
     return ConcurrentExecutor(
         registry,
-        guard=guarded.guard,
+        guard=guarding.guard,
         sandbox=sandbox,
         records=ObservedRecords(records),
         idempotency=keys,
-        redactor=guarded.redactor,
+        redactor=guarding.redactor,
         timeout_seconds=config.tools.timeout_seconds,
         tell_remaining=config.tools.tell_remaining,
         max_concurrency=config.tools.max_concurrency,

@@ -10,13 +10,15 @@ from contextvars import ContextVar
 
 from toolcell.guard import ApprovalRequest, Approve, Reject
 
-Ask = Callable[[ApprovalRequest], Awaitable[Approve | Reject | None]]
+CallerHandler = Callable[[ApprovalRequest], Awaitable[Approve | Reject | None]]
 
-asking: ContextVar[Ask | None] = ContextVar("asking", default=None)
+caller_handler: ContextVar[CallerHandler | None] = ContextVar(
+    "caller_handler", default=None
+)
 """How the caller of the running call asks; None: it cannot."""
 
 
-async def ask_the_caller(request: ApprovalRequest) -> Approve | Reject | None:
+async def ask_caller(request: ApprovalRequest) -> Approve | Reject | None:
     """Return what the person at the caller says; None leaves the request to others."""
-    ask = asking.get()
-    return None if ask is None else await ask(request)
+    handler = caller_handler.get()
+    return None if handler is None else await handler(request)

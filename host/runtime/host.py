@@ -22,7 +22,7 @@ from toolcell.tools import (
 )
 
 from ..config.host_config import HostConfig
-from .assembly import Parts, open_parts
+from .assembly import HostComponents, open_components
 from .telemetry import open_telemetry
 
 
@@ -49,7 +49,7 @@ class Host(Detachable):
         self.config = config
         self._environ = os.environ if environ is None else environ
         self._stack: AsyncExitStack | None = None
-        self._open: Parts | None = None
+        self._open: HostComponents | None = None
 
     @classmethod
     async def open(
@@ -82,9 +82,9 @@ class Host(Detachable):
                 "this host is open already", hint="open another Host, or share this one"
             )
         async with AsyncExitStack() as stack:
-            parts = await open_parts(self.config, self._environ, stack)
-            await open_telemetry(self.config, parts, stack)
-            self._open = parts
+            components = await open_components(self.config, self._environ, stack)
+            await open_telemetry(self.config, components, stack)
+            self._open = components
             self._stack = stack.pop_all()
         return self
 
@@ -135,7 +135,7 @@ class Host(Detachable):
         return list(self.registry.snapshot().for_agent(agent_id))
 
     @property
-    def _parts(self) -> Parts:
+    def _components(self) -> HostComponents:
         if self._open is None:
             raise InvalidInputError(
                 "this host is not open",
@@ -146,34 +146,34 @@ class Host(Detachable):
     @property
     def registry(self) -> ToolRegistry:
         """The tools."""
-        return self._parts.registry
+        return self._components.registry
 
     @property
     def guard(self) -> ActionGuard:
         """Who may do what."""
-        return self._parts.guarded.guard
+        return self._components.guard
 
     @property
     def executor(self) -> ConcurrentExecutor:
         """What makes calls, for batches and streams; its `records` are the host's."""
-        return self._parts.executor
+        return self._components.executor
 
     @property
     def approvals(self) -> Approvals:
         """Who asks people."""
-        return self._parts.guarded.approvals
+        return self._components.approvals
 
     @property
     def audit(self) -> AuditLog | None:
         """The audit log; None: nothing is recorded there."""
-        return self._parts.guarded.audit
+        return self._components.audit
 
     @property
     def sandbox(self) -> SandboxManager | None:
         """Where untrusted code runs; None: no tool needs it."""
-        return self._parts.sandbox
+        return self._components.sandbox
 
     @property
     def sessions(self) -> CodeSessions | None:
         """The open sessions of code; None: no tool has them."""
-        return self._parts.sessions
+        return self._components.sessions

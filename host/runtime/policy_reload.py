@@ -26,7 +26,7 @@ _log = logging.getLogger("toolcell.host")
 _Stamps = Mapping[Path, tuple[int, ...] | None]
 
 
-class PolicyReload:
+class PolicyReloader:
     """Reads the policies of a configuration again, all of them or none.
 
     What cannot be used is logged, and the policies in force stay. Other keys of the
@@ -117,7 +117,7 @@ async def open_watched(config: HostConfig, path: Path) -> AsyncIterator[Host]:
     """
     with anyio.open_signal_receiver(signal.SIGHUP) as hangups:
         async with Host(config) as host:
-            reload = PolicyReload(host.guard, config, path)
+            reload = PolicyReloader(host.guard, config, path)
             tasks = await anyio.create_task_group().__aenter__()
             tasks.start_soon(reload.watch)
             tasks.start_soon(reload.heed, hangups)

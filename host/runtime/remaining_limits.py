@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from toolcell.guard import ActionGuard, CallFacts
 from toolcell.tools import ToolRegistry
 
-Left = dict[str, dict[str, int | str]]
+RemainingLimits = dict[str, dict[str, int | str]]
 """By agent and limit; amounts of money are decimal text."""
 
 
@@ -16,7 +16,7 @@ async def limits_left(
     registry: ToolRegistry,
     agents: Iterable[str],
     run_id: str | None = None,
-) -> Left:
+) -> RemainingLimits:
     """Return what is left now.
 
     Args:
@@ -28,7 +28,7 @@ async def limits_left(
     Raises:
         StoreUnavailableError: The store did not answer.
     """
-    left: Left = {agent: {} for agent in agents}
+    left: RemainingLimits = {agent: {} for agent in agents}
     for agent, limits in left.items():
         for tool in registry.snapshot().for_agent(agent):
             facts = CallFacts(

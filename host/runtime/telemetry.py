@@ -16,41 +16,43 @@ from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.text.install_hint import install_hint
 
 from ..config.host_config import HostConfig
-from .assembly import Parts
-from .remaining_limits import Left, limits_left
+from .assembly import HostComponents
+from .remaining_limits import RemainingLimits, limits_left
 
 _log = logging.getLogger(__name__)
-_open: list[HostWatch] = []
+_open: list[HostMetrics] = []
 
 
-class HostWatch:
+class HostMetrics:
     """One open host, as metrics see it."""
 
-    def __init__(self, config: HostConfig, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, config: HostConfig, components: HostComponents) -> None:
+        self._components = components
         self._agents = [each.agent_id for each in config.all_policies()]
         self._seconds = config.telemetry.budget_seconds
         self._asked = False
-        self._left: Left = {}
+        self._left: RemainingLimits = {}
 
     def cells(self) -> int:
         """Cells in use."""
-        sandbox = self._parts.sandbox
+        sandbox = self._components.sandbox
         return 0 if sandbox is None else sandbox.active_cells
 
     def queue(self) -> int:
         """Runs and sessions that wait for a cell."""
-        sandbox = self._parts.sandbox
+        sandbox = self._components.sandbox
         return 0 if sandbox is None else sandbox.pool_stats().waiting
 
     def pool(self) -> int:
         """Cells that are ready."""
-        sandbox = self._parts.sandbox
+        sandbox = self._components.sandbox
         return 0 if sandbox is None else sandbox.pool_stats().ready
 
     def sessions(self) -> int:
         """Sessions of code that are open."""
-        return 0 if self._parts.sessions is None else len(self._parts.sessions)
+        return (
+            0 if self._components.sessions is None else len(self._components.sessions)
+        )
 
     def left(self) -> Iterator[Observation]:
         """What limits left when it was last looked."""
@@ -62,7 +64,7 @@ class HostWatch:
 
     async def look(self) -> None:
         """Ask what limits leave, as long as somebody reads it."""
-        guard, registry = self._parts.guarded.guard, self._parts.registry
+        guard, registry = self._components.guard, self._components.registry
         while True:
             if self._asked:
                 self._asked = False
@@ -73,7 +75,7 @@ class HostWatch:
             await anyio.sleep(self._seconds)
 
 
-def _sum(amount: Callable[[HostWatch], int]) -> Any:
+def _sum(amount: Callable[[HostMetrics], int]) -> Any:
     def observe(options: CallbackOptions) -> Iterable[Observation]:
         return [Observation(sum(map(amount, list(_open))))]
 
@@ -87,25 +89,25 @@ def _limits(options: CallbackOptions) -> Iterable[Observation]:
 _meter = metrics.get_meter("toolcell.host")
 _meter.create_observable_gauge(
     "toolcell.cells.active",
-    _sum(HostWatch.cells),
+    _sum(HostMetrics.cells),
     unit="{cell}",
     description="Cells in use by runs and sessions.",
 )
 _meter.create_observable_gauge(
     "toolcell.queue.length",
-    _sum(HostWatch.queue),
+    _sum(HostMetrics.queue),
     unit="{run}",
     description="Runs and sessions that wait for a cell.",
 )
 _meter.create_observable_gauge(
     "toolcell.pool.ready",
-    _sum(HostWatch.pool),
+    _sum(HostMetrics.pool),
     unit="{cell}",
     description="Never-used cells that are ready.",
 )
 _meter.create_observable_gauge(
     "toolcell.sessions.open",
-    _sum(HostWatch.sessions),
+    _sum(HostMetrics.sessions),
     unit="{session}",
     description="Sessions of code that are open.",
 )
@@ -117,7 +119,7 @@ _meter.create_observable_gauge(
 
 
 async def open_telemetry(
-    config: HostConfig, parts: Parts, stack: AsyncExitStack
+    config: HostConfig, components: HostComponents, stack: AsyncExitStack
 ) -> None:
     """Show a host in metrics until the stack is left.
 
@@ -126,7 +128,7 @@ async def open_telemetry(
     """
     if config.telemetry.exporter == "otlp":
         _export(stack)
-    watch = HostWatch(config, parts)
+    watch = HostMetrics(config, components)
     tasks = await anyio.create_task_group().__aenter__()
     stack.push_async_callback(tasks.__aexit__, None, None, None)
     stack.callback(tasks.cancel_scope.cancel)

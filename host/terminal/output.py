@@ -37,7 +37,7 @@ def print_json(value: object) -> None:
     print(json.dumps(value).replace("\x7f", "\\u007f"), flush=True)
 
 
-def show_value(result: ExecutionResult) -> None:
+def print_value(result: ExecutionResult) -> None:
     """Print the value of the last expression, if it has one, as Python shows it."""
     from toolcell.sandbox import OpaqueValue
 
@@ -48,7 +48,7 @@ def show_value(result: ExecutionResult) -> None:
         print(escaped(repr(value)))
 
 
-def tell(text: str, *, as_json: bool) -> None:
+def print_notice(text: str, *, as_json: bool) -> None:
     """Say something beside the result, as one line on standard error."""
     line = escaped_line(f"toolcell: {text}")
     print(
@@ -56,7 +56,7 @@ def tell(text: str, *, as_json: bool) -> None:
     )
 
 
-def tell_error(error: ErrorInfo, *, as_json: bool) -> None:
+def print_error(error: ErrorInfo, *, as_json: bool) -> None:
     """Say why there is no result, as one line on standard error."""
     if as_json:
         print(json.dumps({"error": error.model_dump()}), file=sys.stderr)

@@ -9,17 +9,17 @@ from typing import Protocol
 
 from toolcell.core.text.printable import escaped_line
 
-from .output import tell
+from .output import print_notice
 
 
-class OnStep(Protocol):
+class ShowStep(Protocol):
     """Takes steps of the work."""
 
     def __call__(self, done: int, total: int | None, text: str) -> None: ...
 
 
 @contextmanager
-def progress(what: str, *, quiet: bool) -> Iterator[OnStep]:
+def progress(what: str, *, quiet: bool) -> Iterator[ShowStep]:
     """Show each step on standard error.
 
     Args:
@@ -38,7 +38,7 @@ def progress(what: str, *, quiet: bool) -> Iterator[OnStep]:
             if is_terminal:
                 bar.update(task, total=total, completed=done, description=_markup(text))
             elif not quiet:
-                tell(text, as_json=False)
+                print_notice(text, as_json=False)
 
         yield on_step
 

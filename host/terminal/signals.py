@@ -13,7 +13,7 @@ T = TypeVar("T")
 _TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Ended(SystemExit):
+class SignalExit(SystemExit):
     """A signal ended the command; its code is that of shells.
 
     No KeyboardInterrupt, which libraries take for their own.
@@ -23,7 +23,7 @@ class Ended(SystemExit):
         super().__init__(128 + number)
         self._number = number
 
-    def tell(self, *, as_json: bool) -> None:
+    def print_error(self, *, as_json: bool) -> None:
         """Say so, as one line on standard error.
 
         It may have come before anything of ours could be imported.
@@ -41,7 +41,7 @@ class Ended(SystemExit):
 
 
 def end_on_signals() -> None:
-    """Raise Ended when a signal to end comes, so that what is open is closed."""
+    """Raise SignalExit when a signal to end comes, so that what is open is closed."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number in _heeded():
@@ -55,7 +55,7 @@ def _heeded() -> list[signal.Signals]:
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    raise Ended(number)
+    raise SignalExit(number)
 
 
 def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
@@ -65,7 +65,7 @@ def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     when something else wakes it. A handler of the loop's own wakes it.
 
     Raises:
-        Ended: A signal came.
+        SignalExit: A signal came.
     """
     import asyncio
 
@@ -96,4 +96,4 @@ def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     try:
         return anyio.run(interruptible)
     except asyncio.CancelledError:
-        raise Ended(came[0]) from None
+        raise SignalExit(came[0]) from None

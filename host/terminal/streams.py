@@ -35,7 +35,7 @@ class _Output(io.FileIO):
             raise OutputError(error) from None
 
 
-def settle_streams() -> None:
+def ensure_standard_streams() -> None:
     """Open what is missing, and let what is written to fail with OutputError.
 
     A closed descriptor would go to the next file or socket that is opened.
@@ -67,7 +67,7 @@ def _telling(stream: TextIO, descriptor: int) -> TextIO:
 
 
 @contextlib.contextmanager
-def prints_aside() -> Iterator[None]:
+def redirect_prints_to_stderr() -> Iterator[None]:
     """Send what tools print to standard error: standard output has the result alone."""
     sys.stdout.flush()
     kept = os.dup(1)

@@ -20,7 +20,7 @@ from ...support.toolcell_command import TOOLCELL
 PROGRAM = """
 import os, signal, threading
 import anyio
-from toolcell.host.terminal.signals import Ended, run_async
+from toolcell.host.terminal.signals import SignalExit, run_async
 
 sleeping = threading.Event()
 main = threading.get_native_id()
@@ -41,7 +41,7 @@ async def sleep():
 threading.Thread(target=interrupt).start()
 try:
     run_async(sleep)
-except Ended as ended:
+except SignalExit as ended:
     print(ended)
 """
 

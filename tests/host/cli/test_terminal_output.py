@@ -11,10 +11,10 @@ import pytest
 
 from toolcell.core import ErrorInfo
 from toolcell.host.terminal.output import (
+    print_error,
     print_json,
+    print_notice,
     print_table,
-    tell,
-    tell_error,
 )
 
 from ...support.hidden_text import ATTACKS
@@ -28,9 +28,9 @@ def test_tables_notices_and_errors_write_it_out(
     attack: str, seen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_table(("name",), [[attack]])
-    tell(attack, as_json=False)
+    print_notice(attack, as_json=False)
     error = ErrorInfo.model_construct(kind="x", message=attack, hint=attack)
-    tell_error(error, as_json=False)
+    print_error(error, as_json=False)
     out, err = capsys.readouterr()
 
     assert out == f"{seen}\n"

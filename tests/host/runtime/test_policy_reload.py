@@ -18,7 +18,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, watch_policies
 from toolcell.guard.admission.compiled_policy import CompiledPolicy
 from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_http.tokens import TokenStore
-from toolcell.host.runtime.policy_reload import PolicyReload
+from toolcell.host.runtime.policy_reload import PolicyReloader
 
 from ...support.guard.builders import FREE, call
 from ...support.mcp.served_hosts import CONFIG, SUM, http_client, http_process, written
@@ -52,7 +52,7 @@ async def test_a_changed_file_is_in_force_once_it_is_whole(
     config = HostConfig.from_file(audited, environ={})
     good = audited.read_text()
     async with Host(config) as host, anyio.create_task_group() as tasks:
-        reload = PolicyReload(host.guard, config, audited, look_seconds=0.005)
+        reload = PolicyReloader(host.guard, config, audited, look_seconds=0.005)
         tasks.start_soon(reload.watch)
         assert await sums(host) == "ok"
 
@@ -87,7 +87,7 @@ async def test_files_of_policies_are_watched_as_well(tmp_path: Path) -> None:
     path = written(tmp_path, f'policy_files = ["more.toml"]\n{CONFIG}')
     config = HostConfig.from_file(path, environ={})
     async with Host(config) as host, anyio.create_task_group() as tasks:
-        reload = PolicyReload(host.guard, config, path, look_seconds=0.005)
+        reload = PolicyReloader(host.guard, config, path, look_seconds=0.005)
         tasks.start_soon(reload.watch)
         more.write_text('[[policies]]\nagent_id = "d"\nallow = ["calculate"]\n')
         with anyio.fail_after(30):

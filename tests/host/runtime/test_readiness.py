@@ -16,7 +16,7 @@ import pytest
 
 from toolcell.core import SandboxUnavailableError
 from toolcell.host import Host
-from toolcell.host.mcp_http.server import HttpServer
+from toolcell.host.mcp_http.server import HTTPServer
 from toolcell.sandbox import SandboxManager
 
 from ...conftest import DOCKER, ENGINE_SOCKET, BackendRow, missing, why_no_docker
@@ -34,7 +34,7 @@ def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def looking(server: HttpServer) -> AsyncIterator[Look]:
+async def looking(server: HTTPServer) -> AsyncIterator[Look]:
     async with httpx2.AsyncClient(timeout=60) as http:
 
         async def look() -> tuple[int, Any]:
@@ -92,7 +92,7 @@ async def test_a_store_that_is_gone_is_told_unless_calls_go_on_without(
 
 @asynccontextmanager
 async def looked(host: Host) -> AsyncIterator[Look]:
-    server = HttpServer(host, "127.0.0.1:0")
+    server = HTTPServer(host, "127.0.0.1:0")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve)
         async with looking(server) as look:
@@ -100,7 +100,7 @@ async def looked(host: Host) -> AsyncIterator[Look]:
         server.stop()
 
 
-def end_launcher(server: HttpServer) -> None:
+def end_launcher(server: HTTPServer) -> None:
     sandbox: Any = server.server.host.sandbox
     process = sandbox._backend._launcher._process
     process.kill()

@@ -18,7 +18,7 @@ from mcp.server.auth.provider import AccessToken
 
 from toolcell.core import ConfigError
 from toolcell.host import HostConfig
-from toolcell.host.mcp_http.server import HttpServer
+from toolcell.host.mcp_http.server import HTTPServer
 from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.tools import ToolContext, tool
 
@@ -47,7 +47,7 @@ def bearer(secret: str) -> dict[str, str]:
     return {**HEADERS, "Authorization": f"Bearer {secret}"}
 
 
-async def opened(http: httpx2.AsyncClient, server: HttpServer, secret: str) -> str:
+async def opened(http: httpx2.AsyncClient, server: HTTPServer, secret: str) -> str:
     """Open a session by hand and return its id."""
     answer = await http.post(server.url, json=INITIALIZE, headers=bearer(secret))
     assert answer.status_code == 200, answer.text
@@ -395,7 +395,7 @@ def test_an_address_is_host_and_port(tmp_path: Path, address: str) -> None:
     from toolcell.host import Host
 
     with pytest.raises(ConfigError, match="is no address"):
-        HttpServer(Host(HostConfig()), address)
+        HTTPServer(Host(HostConfig()), address)
 
 
 async def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ async def test_a_taken_address_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match="cannot listen"):
-            HttpServer(Host(HostConfig()), f"127.0.0.1:{port}")
+            HTTPServer(Host(HostConfig()), f"127.0.0.1:{port}")
 
 
 async def test_a_process_told_to_stop_ends_its_calls_first(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from toolcell.core import ConfigError
 from toolcell.core.text.strict_json import read_json
 from toolcell.host import Host
 from toolcell.host.mcp_http import middleware
-from toolcell.host.mcp_http.agent_shares import Shares, TooManyError
-from toolcell.host.mcp_http.auth import Verified
-from toolcell.host.mcp_http.server import HttpServer
+from toolcell.host.mcp_http.agent_shares import AgentShares, TooManyError
+from toolcell.host.mcp_http.auth import FailClosedVerifier
+from toolcell.host.mcp_http.server import HTTPServer
 from toolcell.tools import ToolContext, tool
 
 from ...support.mcp.served_hosts import (
@@ -52,7 +52,7 @@ def bearer(secret: str) -> dict[str, str]:
     return {**ACCEPTED, "Authorization": f"Bearer {secret}"}
 
 
-async def spoken(server: HttpServer, text: str) -> SocketStream:
+async def spoken(server: HTTPServer, text: str) -> SocketStream:
     """Return a connection over which so much of a request has gone."""
     name, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
     stream = await anyio.connect_tcp(name, int(port))
@@ -68,7 +68,7 @@ def head(secret: str, length: int) -> str:
     )
 
 
-async def answered(server: HttpServer, text: str) -> int:
+async def answered(server: HTTPServer, text: str) -> int:
     """Return the status that a request gets, though it is not all there."""
     port = server.url.removesuffix("/mcp").rpartition(":")[2]
     async with await spoken(server, text.replace("{port}", port)) as stream:
@@ -82,14 +82,14 @@ async def test_everybody_comes_in_by_the_loopback_address_alone(
 ) -> None:
     async with Host(settings(tmp_path, OPEN)) as host:
         with pytest.raises(ConfigError, match="loopback"), anyio.fail_after(20):
-            await HttpServer(host, "0.0.0.0:0").serve()
+            await HTTPServer(host, "0.0.0.0:0").serve()
 
 
 async def test_everybody_is_some_agent(tmp_path: Path) -> None:
     text = OPEN.replace('[server]\nagent_id = "a"\n', "[server]\n")
     with pytest.raises(ConfigError, match=r"server\.agent_id"), anyio.fail_after(20):
         async with Host(settings(tmp_path, text)) as host:
-            await HttpServer(host, "127.0.0.1:0").serve()
+            await HTTPServer(host, "127.0.0.1:0").serve()
 
 
 @pytest.mark.attack(132)
@@ -209,7 +209,7 @@ async def test_an_agent_that_sends_too_much_is_told_to_wait_and_others_are_not(
 
 @pytest.mark.finding("A23")
 def test_an_agent_has_no_more_requests_than_are_left_to_the_others() -> None:
-    shares = Shares(8, 65_536, lambda: 0.0)
+    shares = AgentShares(8, 65_536, lambda: 0.0)
     with ExitStack() as stack:
         for agent, most in (("a", 4), ("b", 2), ("c", 1)):
             for _ in range(most):
@@ -222,7 +222,7 @@ def test_an_agent_has_no_more_requests_than_are_left_to_the_others() -> None:
 
 def test_what_an_agent_sent_is_forgotten_in_time() -> None:
     now = 0.0
-    shares = Shares(8, 100_000, lambda: now)
+    shares = AgentShares(8, 100_000, lambda: now)
     assert shares.seconds_to_wait("a") == 0
     shares.charge("a", 300_000)
     owed = shares.seconds_to_wait("a")
@@ -266,7 +266,7 @@ async def test_a_call_that_ends_while_the_server_stops_reaches_its_client(
     assert found == [{"result": "done"}]
 
 
-async def _drained(server: HttpServer) -> None:
+async def _drained(server: HTTPServer) -> None:
     await server.server.calls.drain(10)
     server.stop()
 
@@ -359,7 +359,7 @@ class Known:
 
 @pytest.mark.attack(127)
 async def test_a_tokens_text_goes_no_further_than_its_verifier() -> None:
-    found = await Verified(Known()).verify_token("secret")
+    found = await FailClosedVerifier(Known()).verify_token("secret")
 
     assert found is not None
     assert (found.subject, found.token) == ("a", "")

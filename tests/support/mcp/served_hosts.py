@@ -17,10 +17,10 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
 from toolcell.host import Host, HostConfig
-from toolcell.host.mcp_http.server import HttpServer
+from toolcell.host.mcp_http.server import HTTPServer
 from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.host.mcp_server.caller import Caller
-from toolcell.host.mcp_server.server import McpServer
+from toolcell.host.mcp_server.server import MCPServer
 from toolcell.tools import Tool
 
 from ..toolcell_command import TOOLCELL
@@ -76,23 +76,23 @@ def settings(folder: Path, text: str = CONFIG) -> HostConfig:
 @asynccontextmanager
 async def served(
     folder: Path, *tools: Tool, text: str = CONFIG, approver: str | None = None
-) -> AsyncIterator[McpServer]:
+) -> AsyncIterator[MCPServer]:
     """Serve a host to clients in this process, which are the agent a."""
     async with Host(settings(folder, text)) as host:
         host.registry.register_many(tools)
         caller = Caller(agent_id="a", run_id="run", approver=approver)
-        yield McpServer(host, lambda ctx: caller)
+        yield MCPServer(host, lambda ctx: caller)
 
 
 @asynccontextmanager
-async def client_of(server: McpServer, **options: Any) -> AsyncIterator[Client]:
+async def client_of(server: MCPServer, **options: Any) -> AsyncIterator[Client]:
     """Return a client of a server in this process."""
     async with Client(_pipe(server), **options) as client:
         yield client
 
 
 @asynccontextmanager
-async def _pipe(server: McpServer) -> AsyncIterator[Any]:
+async def _pipe(server: MCPServer) -> AsyncIterator[Any]:
     lowlevel = server.lowlevel
     async with (
         create_client_server_memory_streams() as (ours, theirs),
@@ -107,11 +107,11 @@ async def _pipe(server: McpServer) -> AsyncIterator[Any]:
 @asynccontextmanager
 async def http_served(
     folder: Path, *tools: Tool, text: str = CONFIG
-) -> AsyncIterator[HttpServer]:
+) -> AsyncIterator[HTTPServer]:
     """Serve a host over HTTP from this process."""
     async with Host(settings(folder, text)) as host:
         host.registry.register_many(tools)
-        server = HttpServer(host, "127.0.0.1:0")
+        server = HTTPServer(host, "127.0.0.1:0")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve)
             try:
