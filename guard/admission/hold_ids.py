@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
+
+from toolcell.core.storage.forks import in_each_child
 
 _process = secrets.token_hex(8)
 new_number = itertools.count().__next__
@@ -16,7 +17,7 @@ def _renew() -> None:
     _process = secrets.token_hex(8)
 
 
-os.register_at_fork(after_in_child=_renew)
+in_each_child(_renew)
 
 
 def hold_id(number: int) -> str:

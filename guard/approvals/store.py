@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ from typing import Literal, NamedTuple, Self
 from pydantic import JsonValue, TypeAdapter
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.fork_safe_lock import ForkLock, awaited_lock
+from toolcell.core.storage.forks import ForkAware, awaited_lock
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
 from .types import ApprovalRequest, StandingGrant
@@ -52,7 +51,6 @@ CREATE TABLE IF NOT EXISTS approval_grants (
 CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id);
 """
 _RECORD = "SELECT request, status, approver, reason, arguments FROM approvals"
-_taking_over = ForkLock()
 _REQUEST = TypeAdapter(ApprovalRequest)
 _GRANT = TypeAdapter(StandingGrant)
 # A request that nobody answered in time, and an approval that nobody used, are over.
@@ -72,7 +70,7 @@ class ApprovalRecord(NamedTuple):
     """What the approver gave instead of the arguments."""
 
 
-class ApprovalStore:
+class ApprovalStore(ForkAware):
     """Keeps requests, answers and grants; several processes may share one file.
 
     What was written survives SIGKILL at once, and power loss as soon as SQLite has
@@ -87,10 +85,11 @@ class ApprovalStore:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
+        super().__init__()
         self._path = None if path is None else str(path)
         self._inherited: list[sqlite3.Connection] = []
         self._open()
-        self._own()
+        self._lock = awaited_lock()
 
     def _open(self) -> None:
         try:
@@ -103,11 +102,6 @@ class ApprovalStore:
         if self._path is None:
             # Nobody closes what lives only as long as this object.
             weakref.finalize(self, self._db.close)
-
-    def _own(self) -> None:
-        # A lock that was held during a fork would stay held.
-        self._lock = awaited_lock()
-        self._pid = os.getpid()
 
     def _connect(self) -> SharedDatabase:
         if self._path is None:
@@ -134,27 +128,23 @@ class ApprovalStore:
 
     def close(self) -> None:
         """Close the file; what a thread has begun is ended first."""
-        if os.getpid() == self._pid:
+        if not self._is_inherited:
             with self._lock:
                 self._db.close()
 
-    def _take_over(self) -> None:
-        """Have, after a fork, what is of this process; one thread does it."""
-        with _taking_over:
-            if os.getpid() == self._pid:
-                return
-            # A connection to a file must not be used, nor closed, by a forked process.
-            if self._path is not None:
-                self._inherited.append(self._db)
-                self._open()
-            self._own()
+    def _renew(self) -> None:
+        # A connection to a file must not be used, nor closed, by a forked process.
+        if self._path is not None:
+            self._inherited.append(self._db)
+            self._open()
+        # A lock that was held during a fork would stay held.
+        self._lock = awaited_lock()
 
     @contextmanager
     def _transaction(
         self, kind: Literal["DEFERRED", "IMMEDIATE"] = "IMMEDIATE"
     ) -> Iterator[sqlite3.Connection]:
-        if os.getpid() != self._pid:
-            self._take_over()
+        self._follow_fork()
         with self._lock:
             try:
                 self._db.begin(kind)

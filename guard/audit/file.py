@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from toolcell.core import AuditError, ConfigError
-from toolcell.core.storage.fork_safe_lock import ForkLock
+from toolcell.core.storage.forks import ForkAware
 
 from .chain import EMPTY, AuditHead, seal, unseal
 
@@ -25,23 +25,13 @@ _TAKE = fcntl.LOCK_EX | fcntl.LOCK_NB
 _TAIL_BYTES = 4_096
 _FIRST = b'{"seq":1,'
 _MAX_FIRST_BYTES = 1 << 20
-_forks = 0  # asked for at each record: quicker than the process's id
-
-
-def _forked() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_forked)
-_taking_over = ForkLock()
 
 
 class HeldByOthersError(AuditError):
     """Other writers have the file, and the caller cannot wait for them."""
 
 
-class AuditFile:
+class AuditFile(ForkAware):
     """A chain of records in a file. `with file:` holds it against all other writers.
 
     Args:
@@ -56,6 +46,7 @@ class AuditFile:
     def __init__(
         self, path: Path, key: bytes | None, repaired: Callable[[bytes], str]
     ) -> None:
+        super().__init__()
         self._path = path
         self._key = key
         self._repaired = repaired
@@ -66,7 +57,7 @@ class AuditFile:
         """The last record, as of the last time that the file was held."""
 
         self._open()
-        self._own()
+        self._make_lock()
 
     def _open(self) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -85,34 +76,27 @@ class AuditFile:
                 hint="name a regular file; no folder, pipe or device",
             )
 
-    def _own(self) -> None:
+    def _make_lock(self) -> None:
         # A lock that was held during a fork would stay held.
         self._lock = threading.Lock()
         self._waiting = 0
-        self._process = _forks
 
-    def _take_over(self, *, reopen: bool = True) -> None:
-        """Have, after a fork, what is of this process; one thread does it."""
-        with _taking_over:
-            if self._process == _forks:
-                return
-            inherited = self._fd
-            if inherited >= 0:
-                # It shares the parent's lock on the file.
-                if reopen:
-                    self._open()
-                else:
-                    self._fd = -1
-                os.close(inherited)
-            self._own()
+    def _renew(self) -> None:
+        inherited = self._fd
+        if inherited >= 0:
+            # It shares the parent's lock on the file.
+            self._open()
+            os.close(inherited)
+        self._make_lock()
 
     def close(self) -> None:
-        if self._process != _forks:
-            self._take_over(reopen=False)
+        """Close the file; a forked process closes its own copy of the descriptor."""
+        if self._is_inherited:
+            self._make_lock()
         with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
 
     def __enter__(self) -> Self:
         self.hold(asked_at=time.monotonic())
@@ -134,8 +118,7 @@ class AuditFile:
             AuditError: It was removed, cut or changed, or others hold it for longer
                 than `LOCK_SECONDS`.
         """
-        if self._process != _forks:
-            self._take_over()
+        self._follow_fork()
         self._lock.acquire()
         try:
             fcntl.flock(self._fd, _TAKE)

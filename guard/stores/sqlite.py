@@ -24,7 +24,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.fork_safe_lock import ForkLock, awaited_lock
+from toolcell.core.storage.forks import ForkAware, awaited_lock
 from toolcell.core.storage.process_lease import OwnerFile
 from toolcell.core.storage.sqlite import open_sqlite
 
@@ -39,7 +39,6 @@ from .base import (
 )
 
 _T = TypeVar("_T")
-_taking_over = ForkLock()
 _VERSION = 1
 _SCHEMA = f"""
 PRAGMA user_version = {_VERSION};
@@ -89,7 +88,7 @@ class Part(NamedTuple):
         return 0 if self.refund else self.held
 
 
-class SQLiteStore:
+class SQLiteStore(ForkAware):
     """Counters that last, for several processes of one machine.
 
     Holds end with the process that took them, as soon as another one needs the room.
@@ -112,6 +111,7 @@ class SQLiteStore:
         clock: Clock = steady_time,
         deadline: float = 0.5,
     ) -> None:
+        super().__init__()
         self._path = Path(path).absolute()
         self._clock = clock
         self._deadline = deadline
@@ -146,8 +146,8 @@ class SQLiteStore:
 
     async def aclose(self) -> None:
         """Close the file; holds that are open end with the process or their time."""
-        if os.getpid() != self._owner.pid:
-            # All of it is the parent's: a forked process drops its copy.
+        if self._is_inherited:
+            # A forked process drops its copy, and leaves the rest to its parent.
             self._owner.close()
             return
         with self._lock:
@@ -201,8 +201,7 @@ class SQLiteStore:
         )
 
     def _transact(self, work: Callable[[], _T], asked_at: float) -> _T:
-        if os.getpid() != self._owner.pid:
-            self._take_over()
+        self._follow_fork()
         if not self._lock.acquire(timeout=self._deadline):
             raise StoreUnavailableError("the store is busy")
         try:
@@ -216,17 +215,13 @@ class SQLiteStore:
         finally:
             self._lock.release()
 
-    def _take_over(self) -> None:
-        """Have, after a fork, what is of this process; one thread does it."""
-        with _taking_over:
-            parents = self._owner
-            if os.getpid() == parents.pid:
-                return
-            # It may have been held during the fork, and would stay held.
-            self._lock = awaited_lock()
-            self._inherited.append(self._db)
-            self._open()
-            parents.close()
+    def _renew(self) -> None:
+        parents = self._owner
+        # It may have been held during the fork, and would stay held.
+        self._lock = awaited_lock()
+        self._inherited.append(self._db)
+        self._open()
+        parents.close()
 
     def _as_one(self, work: Callable[[], _T]) -> _T:
         self._db.begin()

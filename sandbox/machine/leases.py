@@ -6,9 +6,10 @@ A forked process would hold copies of them for as long as it lives.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from weakref import WeakSet
+
+from toolcell.core.storage.forks import in_each_child
 
 _leases = WeakSet[socket.socket]()
 
@@ -31,5 +32,4 @@ def _close_copies() -> None:
         sock.close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_copies)
+in_each_child(_close_copies)
