@@ -106,7 +106,7 @@ class SandboxManager(Detachable):
             check_strength(self.config, backend.traits)
             tasks = await self._stack.enter_async_context(anyio.create_task_group())
         except BaseException:
-            await backend.close()
+            await backend.aclose()
             raise
         self._backend = backend
         self._tasks = tasks
@@ -137,14 +137,14 @@ class SandboxManager(Detachable):
                 self._queue.close()
             await self._stop_active()
             if pool is not None:
-                await pool.close()
+                await pool.aclose()
             if factory is not None:
                 factory.close()
         # The task group waits for every cell that is still being destroyed.
         await self._stack.aclose()
         with anyio.CancelScope(shield=True):
             if backend is not None:
-                await backend.close()
+                await backend.aclose()
         self._entered = False
 
     async def _stop_active(self) -> None:

@@ -39,10 +39,11 @@ async def clean(docker_host: str | None = None) -> Cleaned:
         docker_host: The engine's address; None takes DOCKER_HOST or the default.
     """
     groups, stuck = await anyio.to_thread.run_sync(host_cgroups.sweep_everywhere)
-    folders, kept = await anyio.to_thread.run_sync(_sweep_folders)
+    folders, remaining = await anyio.to_thread.run_sync(_sweep_folders)
     containers, running = await _sweep_containers(docker_host)
     return Cleaned(
-        removed=_names(groups, folders, containers), left=_names(stuck, kept, running)
+        removed=_names(groups, folders, containers),
+        left=_names(stuck, remaining, running),
     )
 
 

@@ -139,7 +139,7 @@ async def _subprocess_cell(
         )
         return [failed], False
     finally:
-        await backend.close()
+        await backend.aclose()
     why = backend.why_no_cgroups
     checks = [DoctorCheck(name="subprocess cell", ok=True, detail=", ".join(layers))]
     checks.append(
@@ -218,7 +218,7 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[DoctorCheck], str | 
         )
         return checks, None
     finally:
-        await backend.close()
+        await backend.aclose()
     held = ", ".join(f"{name}: {by}" for name, by in sorted(traits.enforced_by.items()))
     checks.append(DoctorCheck(name="docker cell", ok=True, detail=", ".join(layers)))
     checks.append(DoctorCheck(name="docker limits", ok=True, detail=held))

@@ -163,7 +163,7 @@ async def _packages(config: SandboxConfig) -> AsyncIterator[Packages]:
             packages.close()
     finally:
         with anyio.CancelScope(shield=True):
-            await backend.close()
+            await backend.aclose()
 
 
 def _public_base(dockerfile: Path) -> str:

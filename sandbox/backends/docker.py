@@ -131,7 +131,7 @@ class DockerBackend:
             set_up = f"{info.get('ID', '')} {runtimes[self._runtime]}"
             self._enforced = await self._probe(set_up)
         except BaseException:
-            await self.close()
+            await self.aclose()
             raise
 
     def _where(self) -> str:
@@ -306,7 +306,7 @@ class DockerBackend:
         except SandboxUnavailableError:
             return False
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         self._closed = True
         self._hosts.remove()
         self._disconnect()

@@ -266,7 +266,7 @@ class LauncherProcess:
         self._killed = True
         self._process.kill()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End the launcher and with it its cells; return when all are gone.
 
         What does not end within five seconds is killed, and given up after five more.

@@ -124,7 +124,7 @@ class SubprocessBackend:
         try:
             self._launcher = await self._start_launcher()
         except BaseException:
-            await self.close()
+            await self.aclose()
             raise
 
     async def _start_launcher(self) -> LauncherProcess:
@@ -146,7 +146,7 @@ class SubprocessBackend:
                 }
             )
         except BaseException:
-            await launcher.close()
+            await launcher.aclose()
             raise
         return launcher
 
@@ -162,7 +162,7 @@ class SubprocessBackend:
                 "the backend is closed", hint="open a new SandboxManager"
             )
         if self._launcher.ended:
-            await self._launcher.close()
+            await self._launcher.aclose()
             await self._renew_cgroups()
             self._launcher = await self._start_launcher()
         return self._launcher
@@ -213,10 +213,10 @@ class SubprocessBackend:
             "require": list(_REQUIRED),
         }
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
-            await launcher.close()
+            await launcher.aclose()
         await self._remove_cgroups()
         self._cgroups = {}
 

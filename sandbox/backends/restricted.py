@@ -89,7 +89,7 @@ class ProcessBackend:
     async def check(self) -> None:
         """Nothing that could be gone."""
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Nothing to leave behind."""
 
 

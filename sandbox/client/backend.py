@@ -36,5 +36,5 @@ class Backend(Protocol):
             SandboxUnavailableError: What makes them is gone.
         """
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Leave nothing behind."""

@@ -42,14 +42,14 @@ _COLLECT_SECONDS = 30.0
 _ANSWERS = {"file": "file", "fork": "forked"}
 
 
-class _Deaf:
+class _UnansweredCalls:
     """Takes the calls of a program that is being ended."""
 
     def serve(self, payload: bytes) -> None:
         """Leave a call without an answer."""
 
 
-_DEAF = _Deaf()
+_UNANSWERED = _UnansweredCalls()
 
 
 class Cell:
@@ -126,11 +126,11 @@ class Cell:
         self._check_ready(frame)
 
     def _not_started(self, why: str) -> SandboxUnavailableError:
-        said = self._channel.diagnostics
+        stderr = self._channel.diagnostics
         return SandboxUnavailableError(
-            f"the cell did not start: {said.splitlines()[-1] if said else why}",
+            f"the cell did not start: {stderr.splitlines()[-1] if stderr else why}",
             hint="run `toolcell doctor`; a Docker image needs python3 3.8 or newer",
-            details={"stderr": said},
+            details={"stderr": stderr},
         )
 
     def _check_ready(self, frame: Frame) -> None:
@@ -187,7 +187,7 @@ class Cell:
         if backstop.cancelled_caught:
             await self.give_up(report)
         await self.collect(report)
-        await self.check(report)
+        await self.require_confined(report)
         return report
 
     async def _follow(
@@ -215,7 +215,7 @@ class Cell:
                 # Who uses the session next is told.
                 with contextlib.suppress(CellLostError):
                     while not ended:
-                        ended = await self.step(report, None, _DEAF, egress)
+                        ended = await self.step(report, None, _UNANSWERED, egress)
                     await self.collect(report)
         if not ended:
             await self.kill()
@@ -250,7 +250,7 @@ class Cell:
         """
         try:
             if program.egress is not None:
-                await program.egress.close()
+                await program.egress.aclose()
         finally:
             self._busy = False
             if self._idle is not None:
@@ -290,7 +290,7 @@ class Cell:
             report.cut_short(str(error))
             await self.kill()
 
-    async def check(self, report: RunReport) -> None:
+    async def require_confined(self, report: RunReport) -> None:
         """Raise SandboxUnavailableError if the program was never confined."""
         if report.setup_error:
             await self.kill()
@@ -369,7 +369,7 @@ class Cell:
         self,
         report: RunReport,
         on_output: OnOutput | None,
-        server: CallServer | _Deaf | None = None,
+        server: CallServer | _UnansweredCalls | None = None,
         egress: Egress | None = None,
     ) -> bool:
         """Take in the next frame of a run; True when it was the report.

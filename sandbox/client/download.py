@@ -85,7 +85,7 @@ class Download:
                         fd = await anyio.to_thread.run_sync(
                             create_local, place, piece.executable
                         )
-                    self._check(name, piece.total)
+                    self._require_room(name, piece.total)
                     await anyio.to_thread.run_sync(_put, fd, piece.data, end)
                     end += len(piece.data)
             await anyio.to_thread.run_sync(os.ftruncate, fd, end)
@@ -96,7 +96,7 @@ class Download:
                 os.close(fd)
         self._left -= end
 
-    def _check(self, name: str, size: int) -> None:
+    def _require_room(self, name: str, size: int) -> None:
         if size > self._left:
             done = self._max_bytes - self._left
             raise file_error(

@@ -63,7 +63,7 @@ async def stream_run(
         raise
     finally:
         await cell.end(program)
-    await cell.check(report)
+    await cell.require_confined(report)
     result = cell.result(report, program)
     for piece in pieces.take():
         yield piece

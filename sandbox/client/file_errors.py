@@ -56,10 +56,10 @@ def host_error(what: str, error: OSError) -> InvalidInputError:
     return file_error(f"{what}: {why}", known(reason_of(error)))
 
 
-def known(said: Any) -> FileReason:
+def known(reported: Any) -> FileReason:
     """Return the reason that a cell gave; what is none of ours is `failed`."""
     for reason in get_args(FileReason):
-        if said == reason:
+        if reported == reason:
             found: FileReason = reason
             return found
     return "failed"

@@ -403,12 +403,12 @@ def _value(report: RunReport) -> Any:
 def _exception(report: RunReport) -> ExceptionInfo | None:
     if report.program_report is None or report.program_report["outcome"] != "error":
         return None
-    said = report.program_report["exception"]
+    exception = report.program_report["exception"]
     return _made(
         ExceptionInfo,
-        type=said["type"][:200],
-        message=said["message"],
-        traceback=said["traceback"],
+        type=exception["type"][:200],
+        message=exception["message"],
+        traceback=exception["traceback"],
     )
 
 

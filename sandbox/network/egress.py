@@ -194,7 +194,7 @@ class Egress:
             attempt.stop()
             attempt.cleanup_scope.cancel()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End every connection; the cell ends its side by itself.
 
         Raises:
@@ -227,7 +227,7 @@ class Egress:
             if attempt.asked:
                 self._record(attempt.stream.number, attempt.record())
             if not self._over:
-                await attempt.stream.close()
+                await attempt.stream.aclose()
         except CellLostError:
             return
 

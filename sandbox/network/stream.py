@@ -69,7 +69,7 @@ class CellStream:
             header = {"type": "net_credit", "id": self.number, "bytes": more}
             await self._send_frame(header)
         while not self._inbox:
-            self._check()
+            self._require_open()
             if self._last_came:
                 return b""
             await self._change()
@@ -83,10 +83,10 @@ class CellStream:
         Raises:
             ConnectionResetError: The program has gone away.
         """
-        self._check()
+        self._require_open()
         while not self._credit:
             await self._change()
-            self._check()
+            self._require_open()
         return min(self._credit, PIECE_BYTES)
 
     async def send(self, data: bytes) -> None:
@@ -106,12 +106,12 @@ class CellStream:
         """Say that no more comes. Raises CellLostError."""
         await self._send_frame({"type": "net_end", "id": self.number})
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End both ways, once what was sent has been read. Raises CellLostError."""
         if not self._broken:
             await self._send_frame({"type": "net_close", "id": self.number})
 
-    def _check(self) -> None:
+    def _require_open(self) -> None:
         if self._broken:
             raise ConnectionResetError(errno.ECONNRESET, "the program went away")
 

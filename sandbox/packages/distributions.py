@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")
 
 
-class Source(BaseModel):
+class SourceDistribution(BaseModel):
     """One version of a package, as its author packed it."""
 
     model_config = ConfigDict(frozen=True)
@@ -33,7 +33,7 @@ class Source(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
     @classmethod
-    def read(cls, package: dict[str, Any]) -> Source:
+    def read(cls, package: dict[str, Any]) -> SourceDistribution:
         """Return what a package of a `pylock.toml` says.
 
         Raises:
@@ -55,7 +55,7 @@ class Source(BaseModel):
             ) from None
 
 
-class Built(NamedTuple):
+class BuiltWheel(NamedTuple):
     """A wheel that a cell made, and what it says that it needs besides.
 
     uv is told these, and does not read them in the wheel: what they name is fetched

@@ -234,8 +234,8 @@ class LayerStore:
         for used, key in sorted(found, reverse=True):
             entry = self._read(key)
             if entry is not None:
-                kept = entry.model_dump(exclude={"folder", "signature", "content"})
-                yield PackageLayer(key=key, last_used=used, **kept)
+                members = entry.model_dump(exclude={"folder", "signature", "content"})
+                yield PackageLayer(key=key, last_used=used, **members)
 
     def prune(self, unused_days: float) -> list[PackageLayer]:
         """Remove what no manager has open or has asked for in so many days.

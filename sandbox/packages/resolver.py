@@ -24,7 +24,7 @@ from ..client.backend import Backend
 from ..config.settings import Requirement, SandboxConfig
 from . import target_interpreter
 from .distributions import (
-    Built,
+    BuiltWheel,
     OnStep,
     OpenBuildSession,
     built_file,
@@ -78,14 +78,14 @@ class Packages:
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: uv is not installed, or a cell cannot be made.
         """
-        wanted = self._check(requirements)
+        wanted = self._require_allowed(requirements)
         found = self._layers.get(wanted)
         if found is None:
             found = await self._ensure(wanted, on_step)
             self._layers[wanted] = found
         return found
 
-    def _check(self, requirements: Iterable[str]) -> tuple[str, ...]:
+    def _require_allowed(self, requirements: Iterable[str]) -> tuple[str, ...]:
         """Return what is wanted, in one order. Raises as `layer`."""
         asked = tuple(requirements)
         if not asked:
@@ -133,17 +133,17 @@ class Packages:
     async def _resolve(
         self, wanted: tuple[str, ...], target: Interpreter, on_step: OnStep | None
     ) -> str:
-        """Return the lock of these packages: the kept one, if there is one."""
+        """Return the lock of these packages: the stored one, if there is one."""
         store = self._store
         assert store is not None
         rules, bounds = self._rules, _bounds(self._rules.allow)
         facts = [wanted, bounds, target.model_dump(), rules.index_url]
         name = _key(json.dumps([*facts, sorted(map(canonical, rules.build))]))
-        kept = store.resolved / f"{name}.txt"
+        lock_file = store.resolved / f"{name}.txt"
         async with store.alone(f"{name}.resolve"):
             with contextlib.suppress(OSError):
-                os.utime(kept)
-                lock = kept.read_text()
+                os.utime(lock_file)
+                lock = lock_file.read_text()
                 for line in lock.splitlines():
                     if path := built_file(line):
                         path.stat()
@@ -152,13 +152,15 @@ class Packages:
             async with store.alone("building", shared=True):
                 folder = store.begin()
                 try:
-                    lock = await self._find(wanted, bounds, target, folder, on_step)
-                    (folder / "lock.txt").rename(kept)
+                    lock = await self._resolve_anew(
+                        wanted, bounds, target, folder, on_step
+                    )
+                    (folder / "lock.txt").rename(lock_file)
                 finally:
                     remove_tree(folder)
         return lock
 
-    async def _find(
+    async def _resolve_anew(
         self,
         wanted: tuple[str, ...],
         bounds: list[str],
@@ -169,7 +171,7 @@ class Packages:
         """Return a new lock; what is to be built from its source is built for it."""
         uv = self._uv(on_step)
         waiting = {canonical(each) for each in self._rules.build}
-        built: dict[str, Built] = {}
+        built: dict[str, BuiltWheel] = {}
         while waiting:
             sources = await uv.sources(wanted, bounds, target, folder, built, waiting)
             if not sources:

@@ -26,10 +26,10 @@ from ..client.types import CellTraits
 from ..config.settings import Limits, Network, SandboxConfig
 from .distributions import (
     BuildSession,
-    Built,
+    BuiltWheel,
     OnStep,
     OpenBuildSession,
-    Source,
+    SourceDistribution,
     canonical,
 )
 from .layer_store import remove_tree
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _WHEEL = re.compile(r"[A-Za-z0-9._+!-]{1,200}\.whl")
 _CHUNK_BYTES = 262_144
 _MAX_BYTES = 256 * 1024 * 1024
-_MAX_TOLD = 1500
+_MAX_MESSAGE_CHARACTERS = 1500
 _MAX_LINE = 1000
 _ROOM = Limits(memory_mb=2048, disk_mb=1024, pids=256, open_files=1024)
 
@@ -137,23 +137,23 @@ class SourceBuilder:
         self._store = store
         self._target = target
         self._open_session = open_session
-        self._tell = on_step or (lambda line: None)
+        self._on_step = on_step or (lambda line: None)
 
-    async def build(self, source: Source) -> Built:
+    async def build(self, source: SourceDistribution) -> BuiltWheel:
         """Return the wheel of a source: the kept one, or a new one.
 
         Raises:
             PackageError: It cannot be fetched or built.
             SandboxUnavailableError: There is no cell to be had.
         """
-        words = (source.sha256, self._target.tag, self._target.platform)
-        key = hashlib.sha256(" ".join(words).encode()).hexdigest()[:32]
+        facts = (source.sha256, self._target.tag, self._target.platform)
+        key = hashlib.sha256(" ".join(facts).encode()).hexdigest()[:32]
         folder = self._store.built / key
         async with self._store.alone(f"{key}.source"):
             for wheel in folder.glob("*.whl"):
                 return await anyio.to_thread.run_sync(_read_wheel, source, wheel)
             title = f"{source.name} {source.version}"
-            self._tell(f"Building {title} in a cell")
+            self._on_step(f"Building {title} in a cell")
             data = await anyio.to_thread.run_sync(self._fetch, source)
             name, wheel_data = await self._build(source, data)
             draft = self._store.building / secrets.token_hex(16)
@@ -166,10 +166,10 @@ class SourceBuilder:
                 remove_tree(draft)
                 raise
             draft.rename(folder)
-            self._tell(f"Built {title}")
+            self._on_step(f"Built {title}")
         return found._replace(wheel=folder / name)
 
-    def _fetch(self, source: Source) -> bytes:
+    def _fetch(self, source: SourceDistribution) -> bytes:
         """Return a source whose hash is right. Raises PackageError."""
         deadline = time.monotonic() + self._config.package_rules.seconds
         index = self._config.package_rules.index_url or ""
@@ -193,18 +193,20 @@ class SourceBuilder:
             raise _not_fetched(source, "its hash is not the one that the index says")
         return bytes(data)
 
-    async def _build(self, source: Source, data: bytes) -> tuple[str, bytes]:
+    async def _build(
+        self, source: SourceDistribution, data: bytes
+    ) -> tuple[str, bytes]:
         """Return the name and the bytes of a wheel. Raises as `build`."""
         async with self._open_session(self._config) as session:
             await session.write_file("archive", data)
             system = _build_system(await _value(session, source, _UNPACK))
             inputs = {"backend": system.backend, "paths": system.paths}
             needs = _needed(source, system.requires, self._target)
-            await session.install(needs, on_step=self._tell)
+            await session.install(needs, on_step=self._on_step)
             asked = await _value(session, source, _ASK, inputs)
             more = set(_needed(source, asked, self._target)) - set(needs)
             if more:
-                await session.install(sorted(more), on_step=self._tell)
+                await session.install(sorted(more), on_step=self._on_step)
             made = await _value(session, source, _BUILD, inputs)
             name = _wheel_name(source, made)
             try:
@@ -215,7 +217,7 @@ class SourceBuilder:
 
 async def _value(
     session: BuildSession,
-    source: Source,
+    source: SourceDistribution,
     code: str,
     inputs: dict[str, Any] | None = None,
 ) -> Any:
@@ -227,8 +229,8 @@ async def _value(
 
 
 def _reason(result: ExecutionResult) -> str:
-    said = result.stderr.strip()[-_MAX_TOLD:]
-    return f"{result.status}: {said}" if said else result.status
+    stderr = result.stderr.strip()[-_MAX_MESSAGE_CHARACTERS:]
+    return f"{result.status}: {stderr}" if stderr else result.status
 
 
 def _build_system(text: Any) -> _BuildSystem:
@@ -244,7 +246,7 @@ def _build_system(text: Any) -> _BuildSystem:
         ) from None
 
 
-def _needed(source: Source, lines: Any, target: Interpreter) -> list[str]:
+def _needed(source: SourceDistribution, lines: Any, target: Interpreter) -> list[str]:
     """Return packages to build with, as programs ask for them; markers decided.
 
     Raises:
@@ -264,7 +266,7 @@ def _needed(source: Source, lines: Any, target: Interpreter) -> list[str]:
     return found
 
 
-def _requirement(source: Source, text: str) -> Requirement:
+def _requirement(source: SourceDistribution, text: str) -> Requirement:
     """Return a package that a source, or its wheel, says that it needs.
 
     Raises:
@@ -288,7 +290,9 @@ def _requirement(source: Source, text: str) -> Requirement:
     return need
 
 
-def _applies(source: Source, need: Requirement, places: dict[str, str]) -> bool:
+def _applies(
+    source: SourceDistribution, need: Requirement, places: dict[str, str]
+) -> bool:
     """Tell whether a package is needed there. Raises PackageError."""
     try:
         return need.marker is None or need.marker.evaluate(places)
@@ -296,7 +300,7 @@ def _applies(source: Source, need: Requirement, places: dict[str, str]) -> bool:
         raise _not_built(source, f"{need.name} cannot be judged: {error}") from None
 
 
-def _wheel_name(source: Source, names: Any) -> str:
+def _wheel_name(source: SourceDistribution, names: Any) -> str:
     """Return the one wheel's name. Raises PackageError."""
     name = names[0] if isinstance(names, list) and len(names) == 1 else ""
     if not isinstance(name, str) or not _WHEEL.fullmatch(name):
@@ -306,17 +310,21 @@ def _wheel_name(source: Source, names: Any) -> str:
     return name
 
 
-def _read_wheel(source: Source, wheel: Path) -> Built:
+def _read_wheel(source: SourceDistribution, wheel: Path) -> BuiltWheel:
     """Return what a wheel needs. Raises PackageError if that cannot be told."""
     try:
         found = read_metadata(wheel)
     except WheelError as error:
         raise _not_built(source, str(error)) from None
     needs = [_requirement(source, each) for each in found.needs]
-    return Built(wheel, tuple(map(str, needs)), tuple(map(canonical, found.extras)))
+    return BuiltWheel(
+        wheel, tuple(map(str, needs)), tuple(map(canonical, found.extras))
+    )
 
 
-def _not_fetched(source: Source, why: str, reason: str = "failed") -> PackageError:
+def _not_fetched(
+    source: SourceDistribution, why: str, reason: str = "failed"
+) -> PackageError:
     return PackageError(
         f"the source of {source.name} {source.version} was not fetched: {why}",
         hint="look whether the index serves it, and try again",
@@ -324,7 +332,7 @@ def _not_fetched(source: Source, why: str, reason: str = "failed") -> PackageErr
     )
 
 
-def _not_built(source: Source, why: str) -> PackageError:
+def _not_built(source: SourceDistribution, why: str) -> PackageError:
     return PackageError(
         f"{source.name} {source.version} was not built: {why}",
         hint="put a wheel on an index, or make an image that has the package",

@@ -86,8 +86,8 @@ async def ask(backend: Backend) -> Interpreter:
     async with await backend.create_cell(Limits()) as cell:
         result = cell.result(await cell.run(program, None), program)
     try:
-        words = tuple(result.value) if isinstance(result.value, list) else ()
-        answer = TypeAdapter(_Answer).validate_python(words, strict=True)
+        values = tuple(result.value) if isinstance(result.value, list) else ()
+        answer = TypeAdapter(_Answer).validate_python(values, strict=True)
     except ValidationError:
         raise _unfit(f"it did not say what it is: {result.stderr[-300:]}") from None
     name, tag, machine, major, minor, libc, version, free = answer

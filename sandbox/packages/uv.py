@@ -22,15 +22,15 @@ from anyio.streams.text import TextReceiveStream
 from toolcell.core import PackageError, SandboxUnavailableError
 from toolcell.core.text.install_hint import install_hint
 
-from .distributions import Built, OnStep, Source
+from .distributions import BuiltWheel, OnStep, SourceDistribution
 from .layer_store import too_large
 from .target_interpreter import Interpreter
 
 _LOOK_SECONDS = 0.1
 # Metadata of an index, and wheels that are kept as they came.
 _SLACK_BYTES = 256 * 1024 * 1024
-_MAX_SAID = 64 * 1024
-_MAX_TOLD = 1500
+_MAX_STDERR_CHARACTERS = 64 * 1024
+_MAX_MESSAGE_CHARACTERS = 1500
 # What would lead uv to another interpreter or project than the one it is told.
 _DROPPED = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_PROJECT")
 _CAUSES = (
@@ -88,7 +88,7 @@ class Uv:
         constraints: Sequence[str],
         target: Interpreter,
         folder: Path,
-        built: Mapping[str, Built],
+        built: Mapping[str, BuiltWheel],
     ) -> str:
         """Return exact versions, each with the hashes that its wheels may have.
 
@@ -103,7 +103,7 @@ class Uv:
             PackageError: There are no such versions, or the index does not answer.
         """
         lock = folder / "lock.txt"
-        _tell_needs(folder, built)
+        _write_dependencies(folder, built)
         options = _compile_options(requirements, constraints, folder)
         options += ["--generate-hashes", "--output-file", str(lock)]
         await self._call("compile", target, folder, options)
@@ -115,9 +115,9 @@ class Uv:
         constraints: Sequence[str],
         target: Interpreter,
         folder: Path,
-        built: Mapping[str, Built],
+        built: Mapping[str, BuiltWheel],
         names: Collection[str],
-    ) -> list[Source]:
+    ) -> list[SourceDistribution]:
         """Return where the sources are of those packages that are in the set.
 
         Nothing is executed to learn what they need; as far as this goes it is nothing.
@@ -129,13 +129,15 @@ class Uv:
             PackageError: As `resolve`.
         """
         found = folder / "pylock.toml"
-        _tell_needs(folder, {**dict.fromkeys(names), **built})
+        _write_dependencies(folder, {**dict.fromkeys(names), **built})
         options = _compile_options(requirements, constraints, folder)
         options += ["--format", "pylock.toml", "--output-file", str(found)]
         await self._call("compile", target, folder, options, names)
         packages = tomllib.loads(found.read_text()).get("packages", [])
         found.unlink()
-        return [Source.read(each) for each in packages if each["name"] in names]
+        return [
+            SourceDistribution.read(each) for each in packages if each["name"] in names
+        ]
 
     async def install(self, lock: str, target: Interpreter, folder: Path) -> None:
         """Unpack the wheels of a lock into a folder, their hashes checked.
@@ -177,7 +179,7 @@ class Uv:
                 umask=0o022,
             )
             async with process:
-                said = await self._watched(process)
+                stderr = await self._read_until_end(process)
         if time.cancelled_caught:
             raise PackageError(
                 f"packages were not there after {self._seconds:g} seconds",
@@ -185,17 +187,17 @@ class Uv:
                 details={"reason": "timeout"},
             )
         if process.returncode:
-            raise _failure(said)
+            raise _failure(stderr)
 
-    async def _watched(self, process: anyio.abc.Process) -> str:
-        """Return what it says when it has ended. Raises PackageError."""
-        said = rest = ""
+    async def _read_until_end(self, process: anyio.abc.Process) -> str:
+        """Return the end of its standard error. Raises PackageError."""
+        stderr = rest = ""
         written = 0
-        most = 3 * self._max_bytes + _SLACK_BYTES
+        max_written = 3 * self._max_bytes + _SLACK_BYTES
 
         async def look() -> None:
             nonlocal written
-            while written <= most:
+            while written <= max_written:
                 await anyio.sleep(_LOOK_SECONDS)
                 written = max(written, _written(process.pid))
             process.kill()
@@ -204,24 +206,26 @@ class Uv:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(look)
             async for text in TextReceiveStream(process.stderr, errors="replace"):
-                said = (said + text)[-_MAX_SAID:]
+                stderr = (stderr + text)[-_MAX_STDERR_CHARACTERS:]
                 *lines, rest = (rest + text).split("\n")
-                self._tell(lines)
+                self._report(lines)
             await process.wait()
             tasks.cancel_scope.cancel()
-        if written > most:
+        if written > max_written:
             raise too_large(written, self._max_bytes)
-        return said
+        return stderr
 
-    def _tell(self, lines: Iterable[str]) -> None:
+    def _report(self, lines: Iterable[str]) -> None:
         if self._on_step is not None:
             for line in map(str.strip, lines):
                 if line and not line.startswith(_OF_FAILURES):
                     self._on_step(line)
 
 
-def _tell_needs(folder: Path, packages: Mapping[str, Built | None]) -> None:
-    """Say what packages need, so that uv asks neither them nor an index."""
+def _write_dependencies(
+    folder: Path, packages: Mapping[str, BuiltWheel | None]
+) -> None:
+    """Write down what packages need, so that uv asks neither them nor an index."""
     lines = []
     for name, built in packages.items():
         lines += ["[[dependency-metadata]]", f"name = {json.dumps(name)}"]
@@ -249,13 +253,14 @@ def _written(pid: int) -> int:
     return next(int(line[6:]) for line in lines if line.startswith("wchar:"))
 
 
-def _failure(said: str) -> PackageError:
-    reason = next((name for name, mark in _CAUSES if mark.search(said)), "failed")
-    lines = [line.strip() for line in said.splitlines()]
+def _failure(stderr: str) -> PackageError:
+    reason = next((name for name, mark in _CAUSES if mark.search(stderr)), "failed")
+    lines = [line.strip() for line in stderr.splitlines()]
     start = next((i for i, line in enumerate(lines) if line.startswith("error:")), 0)
-    told = " ".join(lines[start:]).partition(" hint: ")[0].replace(" cause: ", ": ")
+    message = " ".join(lines[start:]).partition(" hint: ")[0].replace(" cause: ", ": ")
+    message = message[:_MAX_MESSAGE_CHARACTERS].removeprefix("error: ")
     return PackageError(
-        f"packages cannot be installed: {told[:_MAX_TOLD].removeprefix('error: ')}",
+        f"packages cannot be installed: {message}",
         hint=_HINTS.get(reason),
         details={"reason": reason},
     )

@@ -35,7 +35,7 @@ LAST_RESORT_IMPORTS = (
 _MAX_REASONS = 20
 
 
-def check(source: str, policy: CodePolicy) -> tuple[str, ...]:
+def find_violations(source: str, policy: CodePolicy) -> tuple[str, ...]:
     """Return why the policy refuses a source, each reason with its line.
 
     An empty answer means that it does not. Nothing of the source is run.
@@ -89,7 +89,7 @@ def compile_restricted(source: str) -> Restricted:
     """
     from RestrictedPython.compile import compile_restricted_exec
 
-    reasons = check(source, CodePolicy(imports=LAST_RESORT_IMPORTS))
+    reasons = find_violations(source, CodePolicy(imports=LAST_RESORT_IMPORTS))
     if reasons:
         return Restricted(b"", reasons)
     try:

@@ -55,7 +55,7 @@ def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | No
     """Return the `refused` result of a program that the code policy stops."""
     reasons = program.refused
     if not reasons and policy is not None and program.language == "python":
-        reasons = code_policy.check(program.source, policy)
+        reasons = code_policy.find_violations(program.source, policy)
     if not reasons:
         return None
     return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
@@ -157,24 +157,24 @@ def _pack_values(request: RunRequest, limits: Limits) -> bytes:
 
 
 def _checked_arguments(argv: Sequence[str], max_bytes: int) -> list[str]:
-    words = list(argv)
-    if isinstance(argv, str) or not all(isinstance(each, str) for each in words):
+    arguments = list(argv)
+    if isinstance(argv, str) or not all(isinstance(each, str) for each in arguments):
         raise InvalidInputError(
             "argv must be a list of str", hint='write it like argv=["prog", "--fast"]'
         )
     try:
-        size = sum(len(each.encode()) for each in words)
+        size = sum(len(each.encode()) for each in arguments)
     except UnicodeEncodeError:
         raise InvalidInputError(
             "an argument is not valid Unicode",
             hint="drop lone surrogates, or pass it as a file",
         ) from None
-    if any("\0" in each for each in words):
+    if any("\0" in each for each in arguments):
         raise InvalidInputError(
             "arguments must not hold a NUL character", hint="pass such data as a file"
         )
     _fits("the arguments", size, max_bytes)
-    return words
+    return arguments
 
 
 def _fits(what: str, size: int, max_bytes: int) -> None:

@@ -25,18 +25,18 @@ Status = Literal[
 """How a run ended; the causes are listed in docs/security.md."""
 
 
-class _Record(BaseModel):
+class _ResultModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class OpaqueValue(_Record):
+class OpaqueValue(_ResultModel):
     """A value that is not plain JSON, or too large: its type and a short repr."""
 
     type: str
     repr: str = ""
 
 
-class ExceptionInfo(_Record):
+class ExceptionInfo(_ResultModel):
     """An exception that ended the program, in the program's own words."""
 
     type: str
@@ -44,7 +44,7 @@ class ExceptionInfo(_Record):
     traceback: str
 
 
-class Truncated(_Record):
+class Truncated(_ResultModel):
     """Bytes left out of the middle of each stream; 0 where nothing is missing."""
 
     stdout: int = 0
@@ -54,7 +54,7 @@ class Truncated(_Record):
         return bool(self.stdout or self.stderr)
 
 
-class Usage(_Record):
+class Usage(_ResultModel):
     """What the run used, measured from outside the program."""
 
     wall_ms: float = 0.0
@@ -76,14 +76,14 @@ class Usage(_Record):
     """Who held each limit; the limits that are not listed need no holder."""
 
 
-class Isolation(_Record):
+class Isolation(_ResultModel):
     """The walls that stood around the run."""
 
     level: IsolationLevel
     layers: tuple[str, ...] = ()
 
 
-class Artifact(_Record):
+class Artifact(_ResultModel):
     """A file that a program left under `./artifacts`, or that was made of its plots."""
 
     name: str
@@ -97,7 +97,7 @@ class Artifact(_Record):
     sha256: str
 
 
-class Connection(_Record):
+class Connection(_ResultModel):
     """A connection over the network that a program asked for."""
 
     host: str
@@ -121,7 +121,7 @@ class Connection(_Record):
     """Bytes from the program."""
 
 
-class ExecutionResult(_Record):
+class ExecutionResult(_ResultModel):
     """One run, finished.
 
     Signal, deadline, caps and counters come from outside the program and can be

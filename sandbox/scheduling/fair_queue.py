@@ -15,7 +15,7 @@ _WEIGHT = 0.2
 _UNKNOWN_SECONDS = 1.0
 
 
-class _Waiter:
+class _QueuedRun:
     __slots__ = ("called", "has_place", "refusal")
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class FairQueue:
         self._max_waiting = max_waiting
         self._clock = clock
         # In the order of the agents' turns.
-        self._lines: dict[str | None, deque[_Waiter]] = {}
+        self._lines: dict[str | None, deque[_QueuedRun]] = {}
         self._turn_seconds: float | None = None
         self._closed = False
         self.waiting = 0
@@ -98,10 +98,10 @@ class FairQueue:
         self._lines.clear()
         self.waiting = 0
 
-    def _line_up(self, agent_id: str | None) -> _Waiter:
+    def _line_up(self, agent_id: str | None) -> _QueuedRun:
         if self.waiting >= self._max_waiting:
             self._make_room(agent_id)
-        waiter = _Waiter()
+        waiter = _QueuedRun()
         self._lines.setdefault(agent_id, deque()).append(waiter)
         self.waiting += 1
         return waiter
@@ -114,7 +114,7 @@ class FairQueue:
         _refuse(longest.pop(), self._full_error())
         self.waiting -= 1
 
-    def _step_out(self, agent_id: str | None, waiter: _Waiter) -> None:
+    def _step_out(self, agent_id: str | None, waiter: _QueuedRun) -> None:
         line = self._lines[agent_id]
         line.remove(waiter)
         if not line:
@@ -148,7 +148,7 @@ class FairQueue:
         )
 
 
-def _refuse(waiter: _Waiter, refusal: SandboxUnavailableError) -> None:
+def _refuse(waiter: _QueuedRun, refusal: SandboxUnavailableError) -> None:
     waiter.refusal = refusal
     waiter.called.set()
 

@@ -95,7 +95,7 @@ class Pool:
                     workers.start_soon(self._fill)
                 while True:
                     await anyio.sleep(_HEALTH_SECONDS)
-                    self.check()
+                    self.replace_dead()
 
     async def _fill(self) -> None:
         while True:
@@ -174,7 +174,7 @@ class Pool:
             await self.discard(cell)
         return await self._backend.create_cell(limits)
 
-    def check(self) -> None:
+    def replace_dead(self) -> None:
         """Replace ready cells that have ended, or said what nobody asked for."""
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:
@@ -215,7 +215,7 @@ class Pool:
             if not cell.gone:
                 await self.discard(cell)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Stop filling and destroy what is ready."""
         self._closed = True
         self._scope.cancel()

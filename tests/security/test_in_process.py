@@ -306,7 +306,7 @@ Bomb()
 def test_checking_a_source_runs_none_of_it(canary: Canary) -> None:
     touch = f"open({str(canary.touched)!r}, 'w')"
     source = f"@{touch}.write\ndef f(x={touch}, *, y: {touch} = 1): pass\n{touch}"
-    reasons = code_policy.check(source, CodePolicy())
+    reasons = code_policy.find_violations(source, CodePolicy())
 
     assert len(reasons) == 4
     code_policy.compile_restricted(source)
@@ -350,7 +350,7 @@ async def test_a_parser_bomb_is_the_programs_own_failure(
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.attack(12)
 def test_a_parser_bomb_does_not_harm_the_host(name: str) -> None:
-    assert code_policy.check(BOMBS[name], CodePolicy()) == ()
+    assert code_policy.find_violations(BOMBS[name], CodePolicy()) == ()
     try:
         code_policy.compile_restricted(BOMBS[name])
     except InvalidInputError as error:

@@ -127,7 +127,7 @@ async def test_a_container_that_is_not_removed_is_given_up_and_said(
         await backend.start()
         with prompt(5):
             await docker.ContainerProcess(backend, "made").kill()
-        await backend.close()
+        await backend.aclose()
 
     assert "the cell made is lost" in caplog.text
 

@@ -21,7 +21,7 @@ from toolcell.sandbox.packages.wheel_metadata import (
 
 HEAD = "Metadata-Version: 2.1\nName: a\nVersion: 1\n"
 sources: Any = importlib.import_module("toolcell.sandbox.packages.source_builder")
-SOURCE = sources.Source(
+SOURCE = sources.SourceDistribution(
     name="a", version="1", url="https://x/a.tar.gz", sha256="0" * 64
 )
 

@@ -329,7 +329,7 @@ async def test_runs_that_begin_together_go_before_the_refill(
             clock.now += 1
         # Without patience it is filled at once, though runs begin without an end.
         await until(lambda: pool.stats(0).ready == 2)
-        await pool.close()
+        await pool.aclose()
 
 
 @pytest.mark.promise("P-25")
@@ -461,7 +461,7 @@ async def test_a_backend_that_cannot_fill_is_tried_again(
             pool = pool_module.Pool(backend, SUBPROCESS.config(pool=1), tasks)
             pool.start()
             await until(lambda: pool.stats(0).ready == 1)
-            await pool.close()
+            await pool.aclose()
 
     assert refusals == 0
     assert pool.stats(0).made == 1
