@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def load_policies(path: str | os.PathLike[str]) -> list[AgentPolicy]:
     try:
         return list(TypeAdapter(PolicyFile).validate_python(document).policies)
     except ValidationError as error:
-        raise _with_positions(path, error, positions) from None
+        raise _with_positions(path, error, positions()) from None
 
 
 def policy_schema() -> dict[str, Any]:
@@ -62,14 +64,17 @@ def policy_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _read(path: Path, text: str) -> tuple[Any, SourcePositions]:
+def _read(path: Path, text: str) -> tuple[Any, Callable[[], SourcePositions]]:
+    """Return the values of a file, and how to find their positions."""
     if path.suffix == ".toml":
         try:
-            return tomllib.loads(text, parse_float=Decimal), toml_positions(text)
+            document = tomllib.loads(text, parse_float=Decimal)
         except (ValueError, RecursionError) as error:
             raise PolicyError(f"{path}: {error}", hint="mend the TOML there") from None
+        return document, partial(toml_positions, text)
     if path.suffix in (".yaml", ".yml"):
-        return yaml_document(path, text)
+        document, positions = yaml_document(path, text)
+        return document, lambda: positions
     raise PolicyError(
         f"{path} is neither .toml nor .yaml",
         hint="end its name in .toml, .yaml or .yml",

@@ -1,4 +1,4 @@
-"""Where the values of a policy file stand: line and column of each."""
+"""Positions of the values of a policy file: line and column of each."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ import yaml
 from toolcell.core import PolicyError
 
 MAX_DEPTH = 50
-_Path = tuple[str | int, ...]
+_Location = tuple[str | int, ...]
 _HEADER = re.compile(r"\s*(\[\[?)(.*?)\]\]?\s*(#.*)?$")
+_NAME = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[\w-]+)"""
+_KEY = re.compile(rf"\s*{_NAME}(?:\s*\.\s*{_NAME})*\s*=")
 
 
 class SourcePositions:
     """Line and column of each value of a document, both counted from 1."""
 
     def __init__(self) -> None:
-        self._positions: dict[_Path, tuple[int, int]] = {(): (1, 1)}
+        self._positions: dict[_Location, tuple[int, int]] = {(): (1, 1)}
 
-    def add(self, path: _Path, line: int, column: int) -> None:
-        """Note where a value stands."""
+    def add(self, path: _Location, line: int, column: int) -> None:
+        """Note the line and column of a value."""
         self._positions.setdefault(path, (line, column))
 
     def find(self, location: Sequence[str | int]) -> tuple[int, int]:
-        """Return where a value stands, or the nearest one around it."""
+        """Return the line and column of a value, or of the nearest one around it."""
         path = tuple(location)
         while path not in self._positions:
             path = path[:-1]
@@ -37,13 +39,15 @@ class SourcePositions:
 
 
 def toml_positions(text: str) -> SourcePositions:
-    """Return where the values of a valid TOML document stand, by their lines."""
+    """Return the positions of the values of a valid TOML document, by their lines.
+
+    No library gives them. A value that takes many lines has the position of its key.
+    """
     positions = SourcePositions()
-    table: _Path = ()
-    counts: dict[_Path, int] = {}
+    table: _Location = ()
+    counts: dict[_Location, int] = {}
     for number, column, statement in _statements(text):
-        header = _HEADER.match(statement)
-        if header and not re.match(r"\s*[\w\"'.-]+\s*=", statement):
+        if header := _HEADER.match(statement):
             table = _indexed(_keys(header[2]), counts, add=header[1] == "[[")
             positions.add(table, number, column)
         else:
@@ -63,13 +67,22 @@ def _statements(text: str) -> Iterator[tuple[int, int, str]]:
     while start < len(lines):
         line = lines[start].strip()
         end = start + 1
-        if line and not line.startswith("#"):
-            # A value goes on until its text can be read alone.
-            while end < len(lines) and not _is_whole("\n".join(lines[start:end])):
+        if _HEADER.match(line):
+            yield start + 1, lines[start].index("[") + 1, line
+        elif line and not line.startswith("#"):
+            # A value goes on until another statement begins, and it can be read alone.
+            while end < len(lines) and not (
+                _may_begin(lines[end]) and _is_whole("\n".join(lines[start:end]))
+            ):
                 end += 1
             column = len(lines[start]) - len(lines[start].lstrip()) + 1
             yield start + 1, column, "\n".join(lines[start:end])
         start = end
+
+
+def _may_begin(line: str) -> bool:
+    """Tell whether a line may be the first of a statement, and not the rest of one."""
+    return bool(_KEY.match(line) or _HEADER.match(line))
 
 
 def _is_whole(text: str) -> bool:
@@ -80,7 +93,7 @@ def _is_whole(text: str) -> bool:
     return True
 
 
-def _keys(header: str) -> _Path:
+def _keys(header: str) -> _Location:
     """Return the keys of a table's header."""
     value: Any = tomllib.loads(f"{header} = 0")
     keys: list[str | int] = []
@@ -90,9 +103,9 @@ def _keys(header: str) -> _Path:
     return tuple(keys)
 
 
-def _indexed(keys: _Path, counts: dict[_Path, int], *, add: bool) -> _Path:
+def _indexed(keys: _Location, counts: dict[_Location, int], *, add: bool) -> _Location:
     """Return keys with the number of the list item that each list is at."""
-    path: _Path = ()
+    path: _Location = ()
     for place, key in enumerate(keys):
         path = (*path, key)
         if add and place == len(keys) - 1:
@@ -103,7 +116,7 @@ def _indexed(keys: _Path, counts: dict[_Path, int], *, add: bool) -> _Path:
 
 
 def yaml_document(path: Path, text: str) -> tuple[Any, SourcePositions]:
-    """Return the plain values of a YAML document, and where they stand.
+    """Return the plain values of a YAML document, and their positions.
 
     Only plain scalars, lists and maps are read. Anchors are refused, so that a small
     file cannot become a large value, and so are keys that stand twice.
@@ -133,7 +146,7 @@ def yaml_document(path: Path, text: str) -> tuple[Any, SourcePositions]:
         ) from None
 
 
-def _value(node: Any, at: _Path, positions: SourcePositions) -> Any:
+def _value(node: Any, at: _Location, positions: SourcePositions) -> Any:
     if node is None:
         return None
     mark = node.start_mark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from toolcell.guard import (
     AgentPolicy,
     load_policies,
     policy_schema,
+    toml_positions,
     watch_policies,
 )
 
@@ -229,3 +231,38 @@ def replace(path: Path, text: str) -> None:
 async def test_a_file_must_be_good_at_first(tmp_path: Path) -> None:
     with pytest.raises(PolicyError):
         await watch_policies(ActionGuard([]), tmp_path / "none.toml")
+
+
+def test_positions_in_toml_are_found_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tools = "".join(f'  "tool_{number}", # k = 1\n\n' for number in range(300))
+    text = f"""# c
+[[policies]] # k = 1
+
+"agent id" . "x=y" = "a"
+allow = [
+{tools}
+  ["z"]
+]
+text = '''
+k = 1
+[b]
+'''
+  [policies.groups]
+"""
+    read, loads = [], tomllib.loads
+
+    def counted(text: str) -> object:
+        read.append(text)
+        return loads(text)
+
+    monkeypatch.setattr("tomllib.loads", counted)
+    positions = toml_positions(text)
+
+    assert positions.find(("policies", 0)) == (2, 1)
+    assert positions.find(("policies", 0, "agent id", "x=y")) == (4, 1)
+    assert positions.find(("policies", 0, "allow", 7)) == (5, 1)
+    assert positions.find(("policies", 0, "text")) == (609, 1)
+    assert positions.find(("policies", 0, "groups")) == (613, 3)
+    assert len(read) < 30
