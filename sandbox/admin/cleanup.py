@@ -1,4 +1,4 @@
-"""Removes what hosts that died left behind: containers and cgroups, no more."""
+"""Removes containers, cgroups and folders that dead hosts left behind."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CONTAINER_SECONDS = 10.0
 
 
 class Cleaned(BaseModel):
-    """What `clean` came to, by names such as "cgroup /sys/fs/cgroup/..."."""
+    """The outcome of `clean`, in names such as "cgroup /sys/fs/cgroup/..."."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     removed: tuple[str, ...]
-    """What is gone."""
+    """Leftovers that were removed."""
 
     left: tuple[str, ...]
-    """What is there still: its processes do not end, or it is not this user's."""
+    """Leftovers that stay: their processes do not end, or another user owns them."""
 
 
 async def clean(docker_host: str | None = None) -> Cleaned:
@@ -61,7 +61,7 @@ def _sweep_folders() -> tuple[list[str], list[str]]:
     removed: list[str] = []
     left: list[str] = []
     for path in Path(tempfile.gettempdir()).glob(f"{process_identity.FOLDER_PREFIX}*"):
-        # What follows the process is random, and may hold the same sign.
+        # The rest of the name is random, and may hold the separator, too.
         process = path.name.removeprefix(process_identity.FOLDER_PREFIX).partition("_")[
             0
         ]

@@ -1,4 +1,4 @@
-"""Tries every layer of isolation on this machine and says what holds."""
+"""Tries every layer of isolation on this machine and reports which ones hold."""
 
 from __future__ import annotations
 
@@ -62,30 +62,44 @@ print(json.dumps(result))
 
 
 class DoctorCheck(BaseModel):
-    """One layer or service, and whether it holds."""
+    """The finding about one layer of isolation or one service."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str
     ok: bool
+    """True if it works here."""
+
     detail: str = ""
+    """A version, a cause or a measurement; may be empty."""
+
     fix: str = ""
+    """A command or an advice that makes it work; empty if `ok`."""
 
 
 class DoctorReport(BaseModel):
-    """What `toolcell doctor` found."""
+    """The findings of `toolcell doctor`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     backend: str | None
-    """What `backend="auto"` would use here; None if nothing is strong enough."""
+    """The backend that `backend="auto"` takes here; None if none is strong enough."""
 
     level: str | None
+    """The isolation level of that backend."""
+
     checks: tuple[DoctorCheck, ...]
 
 
 async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
-    """Try everything and report; starts, and removes, a few cells per backend."""
+    """Try each backend with real cells and report which layers of isolation hold.
+
+    It starts, and removes, a few cells of each backend. A backend that fails is a
+    finding, never an exception.
+
+    Args:
+        config: The configuration to try; None takes the defaults.
+    """
     config = config or SandboxConfig()
     namespaces = await docker_engine.in_thread(_probe_namespaces)
     subprocess_checks, subprocess_works = await _subprocess_cell(config, namespaces)
@@ -163,7 +177,7 @@ async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
 
 
 async def _pool_check(backend: Backend, config: SandboxConfig) -> DoctorCheck:
-    """Say how long a cell takes to get ready, and what a pool makes of that."""
+    """Measure how long a cell takes to get ready, alone and for a whole pool."""
     seconds = []
     for _ in range(_TIMED_CELLS):
         started = anyio.current_time()

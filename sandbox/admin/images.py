@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from ..packages.resolver import Packages
 
 LABEL = "dev.toolcell.image"
-"""On every image that `build_image` made: its name."""
+"""The label of every image that `build_image` made; its value is the name."""
 
 _REQUIREMENTS = "requirements.txt"
-# How long a build or a pull may say nothing.
+# The longest silence of a build or a pull.
 _SILENT_SECONDS = 60
 OnStep = Callable[[int, int, str], None]
 
@@ -44,16 +44,16 @@ class ImageInfo(BaseModel):
     """Names with a digest, for `SandboxConfig(image=...)`; empty if never pulled."""
 
     built_as: str | None
-    """Which of `image_names()` it is, if toolcell built it."""
+    """Its name in `image_names()`; None if toolcell did not build it."""
 
     size_bytes: int
     """Bytes of all its layers."""
 
     own_bytes: int
-    """Bytes of the layers that no other image has: what its removal gives back."""
+    """Bytes of the layers that no other image has; its removal frees them."""
 
     in_use: bool
-    """Whether a container is made of it."""
+    """True if a container uses it."""
 
 
 def image_names() -> list[str]:
@@ -122,7 +122,7 @@ def build_image(
 async def _pack(
     folder: Path, base: str | None, context: IO[bytes], on_step: OnStep | None
 ) -> None:
-    """Write what the engine gets to see: the Dockerfile, and installed packages."""
+    """Write the build context: the Dockerfile, and installed packages."""
     with tarfile.open(fileobj=context, mode="w") as archive:
         archive.add(folder / "Dockerfile", "Dockerfile")
         if not (folder / _REQUIREMENTS).exists():
@@ -193,7 +193,7 @@ def pull_image(image: str, *, on_step: OnStep | None = None) -> str:
 
     Args:
         image: A name with a tag, or with a digest, which the engine then checks.
-        on_step: Called with layers done, layers known and the engine's own words.
+        on_step: Called with layers done, layers known and the engine's message.
 
     Raises:
         SandboxUnavailableError: The engine does not answer, or cannot have it.

@@ -1,4 +1,4 @@
-"""What makes cells."""
+"""The interface of backends, which make cells."""
 
 from __future__ import annotations
 
@@ -10,31 +10,37 @@ from .types import CellTraits
 
 
 class Backend(Protocol):
-    """Makes cells. One behaviour suite (`tests/`) holds for every backend."""
+    """Makes the cells of one manager.
+
+    `start` comes first and `aclose` last; cells may be made by several tasks at once.
+    The tests of behaviour run on every backend.
+    """
 
     @property
-    def traits(self) -> CellTraits: ...
+    def traits(self) -> CellTraits:
+        """The promises of its cells; final once it has started."""
+        ...
 
     async def start(self) -> None:
-        """Get ready, sweep orphans.
+        """Get ready to make cells, and remove those of dead hosts.
 
         Raises:
             SandboxUnavailableError: This backend cannot make cells here.
         """
 
     async def create_cell(self, limits: Limits) -> Cell:
-        """Make a never-used cell.
+        """Make a cell that has run no program.
 
         Raises:
             SandboxUnavailableError: The cell could not be made.
         """
 
     async def check(self) -> None:
-        """Look whether cells can be made, without making one.
+        """Ask whether cells can be made, without making one.
 
         Raises:
-            SandboxUnavailableError: What makes them is gone.
+            SandboxUnavailableError: The engine or the launcher is gone.
         """
 
     async def aclose(self) -> None:
-        """Leave nothing behind."""
+        """Remove everything that it made; cells that are still in use end."""

@@ -28,8 +28,8 @@ class Channel:
 
     Args:
         sock: A connected socket; made non-blocking here.
-        multiplexed: Whether what arrives is wrapped in the Docker engine's
-            stream headers.
+        multiplexed: True if the bytes that arrive are wrapped in the Docker
+            engine's stream headers.
     """
 
     def __init__(self, sock: socket.socket, *, multiplexed: bool = False) -> None:
@@ -39,8 +39,7 @@ class Channel:
         self._frames: list[Frame] = []
         self._unsent: deque[memoryview] = deque()
         self._sending = anyio.Lock(fast_acquire=True)
-        # Whether something was sent since the last look: to look at once for an answer
-        # would be in vain.
+        # True after a send: an immediate read would find nothing yet.
         self._asked = False
         self._streams = StreamSplitter() if multiplexed else None
 
@@ -51,8 +50,8 @@ class Channel:
             CellLostError: The channel broke, or its other end has taken nothing for
                 sixty seconds; the channel is closed then.
 
-        Any number of tasks may send. What one has begun to send, and was cancelled
-        over, the next one ends: a cell never sees half a frame.
+        Any number of tasks may send. If a task is cancelled in the middle of a frame,
+        the next send completes it: a cell never sees half a frame.
         """
         self._asked = True
         alone = not self._unsent
@@ -68,7 +67,7 @@ class Channel:
             with anyio.fail_after(_UNREAD_SECONDS):
                 await self._wait(anyio.wait_writable)
         except TimeoutError:
-            # What it did not read would stand before the next frame.
+            # The rest of this frame would come before the next one.
             self.close()
             raise CellLostError(
                 f"the cell has read nothing for {_UNREAD_SECONDS:g} seconds",
@@ -119,7 +118,7 @@ class Channel:
         return self._frames.pop(0)
 
     def _read(self) -> list[Frame]:
-        """Take in what is there; return the frames that are now complete."""
+        """Read the bytes that have arrived; return the frames that are complete."""
         room = self._decoder.room() if self._streams is None else None
         if room is not None:
             count = self._sock.recv_into(room)
@@ -134,7 +133,7 @@ class Channel:
         return self._decoder.feed(data)
 
     def quiet(self) -> bool:
-        """Tell whether nothing has come and the other end is there."""
+        """Return True if nothing has arrived and the other end is open."""
         try:
             self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -146,7 +145,7 @@ class Channel:
 
     @property
     def diagnostics(self) -> str:
-        """What the cell's supervisor wrote to its standard error, if anything."""
+        """The end of the supervisor's standard error; empty where it has none."""
         if self._streams is None:
             return ""
         return self._streams.stderr.decode("utf-8", "replace").strip()
@@ -171,7 +170,7 @@ class StreamSplitter:
         self.stderr = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take raw bytes, return what belongs to standard output.
+        """Take raw bytes and return those of standard output.
 
         Raises:
             FrameError: The bytes are not such a stream.

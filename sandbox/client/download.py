@@ -15,15 +15,15 @@ import anyio.to_thread
 from .file_errors import file_error, host_error
 
 MAX_DOWNLOAD_BYTES = 1024 * 1024 * 1024
-"""Bytes that `download` writes in all, holes of files included, unless told otherwise.
-When it is reached nothing of it stays, and the error names the file."""
+"""Default limit on the bytes that `download` writes, holes of files included. When it
+is reached nothing of the download stays, and the error names the file."""
 
 _BLOCK_BYTES = 64 * 1024
 _ZEROS = bytes(_BLOCK_BYTES)
 
 
 class Piece(NamedTuple):
-    """Some of a file's bytes; they follow those before."""
+    """Consecutive bytes of a file, and facts about the file."""
 
     data: bytes
     total: int
@@ -31,17 +31,17 @@ class Piece(NamedTuple):
 
     executable: bool
     inode: str
-    """What all names of the file have in common; empty if it has one."""
+    """An id that all names of the file share; empty if it has one name."""
 
 
 class Download:
-    """A new folder that is there as a whole, or not at all.
+    """A new folder of the host that is written whole, or not at all.
 
     A file that has several names is written once, and linked.
 
     Args:
-        target: The folder.
-        max_bytes: What may be written in all.
+        target: The folder; it must not exist.
+        max_bytes: The largest number of bytes of all files together.
     """
 
     def __init__(self, target: Path, max_bytes: int) -> None:
@@ -106,7 +106,7 @@ class Download:
             )
 
     async def _link(self, place: Path, inode: str) -> bool:
-        """Give a file that is there another name; False if it is not there."""
+        """Give a file that was written another name; False if none was."""
         if not inode:
             return False
         first = self._linked.setdefault(inode, place)

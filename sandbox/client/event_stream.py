@@ -1,4 +1,4 @@
-"""One run as a stream of events, at the pace of who reads them."""
+"""One run as a stream of events, at the pace of its reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .types import Program, Stream
 
 
 class Pieces:
-    """What has happened and was not yielded yet."""
+    """Events that have happened and were not yielded yet."""
 
     def __init__(self) -> None:
         self._found: list[Event] = []
@@ -27,7 +27,7 @@ class Pieces:
         self._found.append(Connected(connection))
 
     def take(self) -> list[Event]:
-        """Return what was kept, and forget it."""
+        """Return the events so far, and forget them."""
         found, self._found = self._found, []
         return found
 
@@ -35,7 +35,7 @@ class Pieces:
 async def stream_run(
     cell: Cell, program: Program, pieces: Pieces
 ) -> AsyncGenerator[Event, None]:
-    """Run a program and yield what happens. Nothing is read ahead of the reader.
+    """Run a program and yield its events; nothing is read ahead of the reader.
 
     Raises:
         CellLostError: The cell went away.
@@ -46,7 +46,7 @@ async def stream_run(
         report = await cell.begin(program)
         until = cell.backstop(program)
         while not done:
-            # Time that the reader takes is the program's loss, not the supervisor's.
+            # A slow reader costs the program time, but is no fault of the supervisor.
             deadline = max(until, anyio.current_time() + 1)
             with anyio.CancelScope(deadline=deadline) as scope:
                 done = await cell.step(report, pieces.add_output, None, program.egress)

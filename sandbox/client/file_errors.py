@@ -1,4 +1,4 @@
-"""Why a file could not be used, in one word of a closed set."""
+"""Errors about files, each with a reason from a closed set."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def host_error(what: str, error: OSError) -> InvalidInputError:
 
 
 def known(reported: Any) -> FileReason:
-    """Return the reason that a cell gave; what is none of ours is `failed`."""
+    """Return the reason that a cell gave; an unknown one is `failed`."""
     for reason in get_args(FileReason):
         if reported == reason:
             found: FileReason = reason

@@ -33,30 +33,30 @@ _NUMBER_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCalls:
-    """What a program may call on the host, by `tools.<name>(...)`.
+    """The functions of the host that a program may call, as `tools.<name>(...)`.
 
-    Who calls is known from whose run it is, never from what the program says.
+    The caller is known from the run, never from anything that the program says.
     """
 
     names: tuple[str, ...]
     handler: Callable[[str, list[Any], dict[str, Any]], Awaitable[dict[str, Any]]]
-    """Called with name, positional and named arguments, all of them the program's
-    word. Returns `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`. What
-    it raises ends the run and is raised there."""
+    """Called with name, positional and named arguments, all of them untrusted. Returns
+    `{"value": ...}` or `{"error": {"code": ..., "message": ...}}`. An exception of it
+    ends the run and is raised by `run`."""
 
     max_calls: int = 100
-    """Calls of one run, and 1,000 values a call on average. When it is reached further
-    ones are answered by an error; in the cell, without the host."""
+    """Calls of one run, with 1,000 values each on average. When it is reached the cell
+    answers further calls with an error, without asking the host."""
 
     max_concurrency: int = 8
-    """Calls at work at once. When it is reached further ones wait."""
+    """Calls that are served at once. When it is reached further ones wait."""
 
     max_pause_seconds: float = 0.0
-    """Seconds of one run in which `pause_deadline` stops its wall clock, in all. When
+    """Seconds by which `pause_deadline` may extend the deadline of one run in all. When
     it is reached the clock runs again."""
 
     def __post_init__(self) -> None:
-        """Raise InvalidInputError if the names are not names."""
+        """Raise InvalidInputError if a name is no text."""
         if not all(isinstance(name, str) for name in self.names):
             raise InvalidInputError(
                 "the names of what may be called must be text", hint="use str keys"
@@ -64,11 +64,11 @@ class HostCalls:
 
 
 _answering: ContextVar[CallServer | None] = ContextVar("answering", default=None)
-"""Serves the call that we are in."""
+"""The server of the call that is being answered in this context."""
 
 
 class CallServer:
-    """Serves the calls of one run; leaving it cancels those that are still at work."""
+    """Serves the calls of one run; leaving it cancels those that are unanswered."""
 
     def __init__(
         self, calls: HostCalls, send_frame: SendFrame, backstop: anyio.CancelScope
@@ -80,7 +80,7 @@ class CallServer:
         self._pauses = 0
         self._pause_began = 0.0
         self._pause_left = calls.max_pause_seconds
-        # Fast: a turn of the event loop costs more than what they guard.
+        # Fast: a turn of the event loop costs more than the work that they guard.
         self._room = anyio.Semaphore(calls.max_concurrency, fast_acquire=True)
         self._sending = anyio.Lock(fast_acquire=True)
         self._left = calls.max_calls
@@ -98,12 +98,12 @@ class CallServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The run is over: nobody waits for what is still at work.
+        # The run is over: nobody waits for the calls that are still served.
         self._tasks.cancel_scope.cancel()
         try:
             await self._tasks.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            # What a handler raised comes out as it is, and so does what came in.
+            # An exception of a handler, or of the body, is raised without a group.
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None
             raise
@@ -135,7 +135,7 @@ class CallServer:
 
     @asynccontextmanager
     async def pause_deadline(self) -> AsyncIterator[None]:
-        """Stop the wall clock of the run, and of those around it."""
+        """Pause the deadlines of the run and of the runs around it."""
         outer = self._outer
         async with outer.pause_deadline() if outer else contextlib.nullcontext():
             self._pauses += 1
@@ -155,13 +155,13 @@ class CallServer:
     async def _extend(self, seconds: float) -> None:
         if seconds:
             self._backstop.deadline += seconds
-            # No turn is waited for: a call that was cancelled would not get one, and
-            # the clock would stand still.
+            # Without waiting for a turn to send: a cancelled call would not get one,
+            # and the clock would stay stopped.
             with contextlib.suppress(CellLostError):
                 await self._send_frame({"type": "extend", "seconds": seconds})
 
     async def _outcome(self, text: bytes) -> dict[str, Any]:
-        # Judged by size before it is read: the work of reading is the program's choice.
+        # Counted before it is parsed: the program chooses how much work parsing is.
         max_values = min(MAX_CALL_VALUES, self._values_left)
         values = count_values(text, max_values)
         if values > max_values:
@@ -195,11 +195,12 @@ def _error(code: str, message: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def pause_deadline() -> AsyncIterator[None]:
-    """Stop the wall clock of the program whose call is being answered, for a while.
+    """Pause the deadline of the program whose call is being answered.
 
-    For handlers of `HostCalls` that wait for a person. A program runs on meanwhile, if
-    it has other threads: `HostCalls.max_pause_seconds` is the most that it can gain.
-    Programs around this one stop too. Elsewhere it does nothing.
+    For handlers of `HostCalls` that wait for a person. Other threads of the program run
+    on meanwhile, so `HostCalls.max_pause_seconds` limits the time that it can gain. The
+    deadlines of programs around this one pause, too. Outside of a handler it does
+    nothing.
     """
     server = _answering.get()
     async with server.pause_deadline() if server else contextlib.nullcontext():

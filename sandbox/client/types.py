@@ -1,4 +1,4 @@
-"""The values that the host's end of a cell is made of."""
+"""Types that the parts of a cell's host end share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnOutput = Callable[[Stream, bytes], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a cell is asked to run."""
+    """A checked and packed program, ready for a cell."""
 
     code: bytes
     source: str = ""
@@ -30,33 +30,33 @@ class Program:
     limits: Limits
     restricted_imports: tuple[str, ...] | None = None
     refused: tuple[str, ...] = ()
-    """Why it must not run at all; empty if it may."""
+    """Reasons not to run it at all; empty if it may run."""
 
     unwatched: bool = False
-    """Whether the supervisor leaves memory to the kernel alone (probes only)."""
+    """True if the supervisor leaves memory to the kernel alone (probes only)."""
 
     final: bool = False
-    """Whether this is the cell's last program: it need not prepare another."""
+    """True if this is the cell's last program, so that it prepares no other."""
 
     branch: str | None = None
     """The interpreter that runs it and keeps its state; None is a new one."""
 
     calls: HostCalls | None = None
-    """What it may call on the host."""
+    """The functions of the host that it may call."""
 
     packages: str = ""
-    """Where the cell shows its packages; empty if it has none."""
+    """The path of its packages in the cell; empty if it has none."""
 
     egress: Egress | None = None
-    """Its way to the network."""
+    """Its proxy to the network; None if it has none."""
 
     streamed: bool = False
-    """Whether output is passed on only, not kept for the result."""
+    """True if output is passed on as it comes, and not kept for the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellTraits:
-    """What a backend promises about the cells that it makes."""
+    """The promises of a backend about the cells that it makes."""
 
     backend: Literal["docker", "subprocess"]
     level: IsolationLevel
@@ -66,7 +66,7 @@ class CellTraits:
 
 
 class CellProcess(Protocol):
-    """How a backend kills what it made."""
+    """The handle by which a cell is killed."""
 
     async def kill(self) -> None:
         """Kill every process of the cell; return when none is left. Never raises.
@@ -75,9 +75,9 @@ class CellProcess(Protocol):
         """
 
     async def killed_for_memory(self, known: int, since: float) -> bool:
-        """Tell whether a cell that ended ran out of memory at last. Never raises.
+        """Return True if a cell that ended ran out of memory. Never raises.
 
         Args:
-            known: How many kills for memory the supervisor has told of.
-            since: When the last run began, by `time.monotonic`.
+            known: The number of kills for memory that the supervisor has reported.
+            since: The start of the last run, by `time.monotonic`.
         """

@@ -1,1 +1,1 @@
-"""What a user asks for: settings and the rules that check them."""
+"""Settings of a sandbox and the rules that check them."""

@@ -1,4 +1,4 @@
-"""Whom programs may reach: rules, and the one parser of the hosts that they ask for."""
+"""Rules for the hosts that programs may reach, and the one parser of host names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def read_host(text: str) -> str:
-    """Return a host in its one spelling: a name, or an address.
+    """Return the canonical spelling of a host name or an address.
 
     Raises:
-        ValueError: It has no such spelling.
+        ValueError: It is neither.
     """
     if not text.isascii():
         raise ValueError(f"{text!r} is not ASCII; write names as xn--...")
@@ -95,7 +95,7 @@ def _is_address(host: str) -> bool:
 
 
 class Rules:
-    """An allow-list.
+    """An allow-list of hosts and ports.
 
     Args:
         hosts: Rules as `read_rule` reads them.
@@ -108,25 +108,25 @@ class Rules:
         self._rules = frozenset(read_rule(each) for each in hosts)
 
     def allow(self, host: str, port: int) -> bool:
-        """Tell whether a host in its one spelling, or all of a rule, may be reached."""
+        """Return True if a canonical host, or every host of a rule, may be reached."""
         return any((each, port) in self._rules for each in (host, *_above(host)))
 
     def allow_address(self, address: str, port: int) -> bool:
-        """Tell whether a connection may go there, by whatever name it was found."""
+        """Return True if a connection may go to an address, whatever name led there."""
         found = ipaddress.ip_address(address)
         return is_public_address(found) or (str(found), port) in self._rules
 
     def without_proxy(self) -> str:
-        """Return what programs reach without asking: the cell's own loopback.
+        """Return the hosts that need no proxy, with commas: the cell's own loopback.
 
-        Loopback hosts that a rule names are those of the host's machine.
+        A loopback host that a rule names is the one of this machine, not of the cell.
         """
         named = {host for host, _ in self._rules}
         return ",".join(name for name in LOOPBACK_NAMES if name not in named)
 
 
 def _above(host: str) -> Iterator[str]:
-    """Yield the wildcards that a name is below of."""
+    """Yield the wildcards that a name matches."""
     if _is_address(host):
         return
     labels = host.split(".")

@@ -1,7 +1,7 @@
-"""Which folders and files of this machine a cell may be shown.
+"""Rules for the folders and files of this machine that a cell may be shown.
 
-A source is looked at twice: when its `Mount` is made, so that a mistake is told
-early, and by the backend, which mounts what the path leads to then.
+A source is checked twice: when its `Mount` is made, so that a mistake is reported
+early, and by the backend, which mounts what the path leads to at that time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def why_not_source(source: str, *, read_only: bool) -> str:
 
     Args:
         source: An absolute path; its links are followed first.
-        read_only: Whether programs could only read there.
+        read_only: True if programs can only read there.
     """
     if not os.path.isabs(source) or "\0" in source:
         return "must be an absolute path"
@@ -127,7 +127,7 @@ def why_not_target(target: str) -> str:
 
 
 def overlap(binds: Iterable[Bind]) -> str:
-    """Return which two mounts are in each other's way; empty if none are."""
+    """Return a message about two mounts that overlap; empty if none do."""
     seen: list[Bind] = []
     for bind in binds:
         for other in seen:
@@ -147,11 +147,10 @@ def overlap(binds: Iterable[Bind]) -> str:
 
 
 def follow(mounts: Iterable[Bind]) -> list[Bind]:
-    """Return what to mount now: sources without links, checked again.
+    """Return mounts whose sources are free of links, checked again.
 
     Raises:
-        SandboxUnavailableError: A source has gone since it was checked, or leads
-            where none may now.
+        SandboxUnavailableError: A source is gone, or now leads to a forbidden path.
     """
     found = []
     for bind in mounts:
@@ -170,10 +169,10 @@ def follow(mounts: Iterable[Bind]) -> list[Bind]:
 
 
 def keep_clear_of(binds: Iterable[Bind], paths: Iterable[str]) -> None:
-    """Refuse targets that hide, or lie in, what the cell's interpreter needs.
+    """Refuse targets that hide, or lie in, a path that the interpreter needs.
 
     Raises:
-        ConfigError: There is one.
+        ConfigError: A target does.
     """
     paths = list(paths)
     for bind in binds:
@@ -187,10 +186,10 @@ def keep_clear_of(binds: Iterable[Bind], paths: Iterable[str]) -> None:
 
 
 def require_local(where: str) -> None:
-    """Refuse an engine on another machine: it has other files under these paths.
+    """Refuse an engine on another machine: its files under these paths differ.
 
     Raises:
-        ConfigError: It is reached over a network.
+        ConfigError: The engine is reached over a network.
     """
     if not where.startswith(_LOCAL):
         raise ConfigError(
@@ -225,7 +224,7 @@ def _forbidden_trees() -> Iterator[str]:
 
 
 def _homes() -> Iterator[str]:
-    """Yield the folders of people, as far as they can be told."""
+    """Yield the home folders of this machine, and the folders that hold them."""
     own = os.path.expanduser("~")
     if own not in ("~", "/"):
         yield own
@@ -245,7 +244,7 @@ def _listening() -> Iterator[str]:
 
 
 def _mount_points() -> Iterator[str]:
-    """Yield where other file systems begin: their flags are not the source's."""
+    """Yield the mount points of this machine; each may have flags of its own."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             yield _ESCAPE.sub(lambda m: chr(int(m[1], 8)), line.split()[4])

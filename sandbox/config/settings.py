@@ -1,4 +1,4 @@
-"""What a sandbox may use and how strong its walls must be."""
+"""Settings of a sandbox: limits, network, mounts, packages, isolation."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class _Model(FrozenModel):
 
 
 class Limits(_Model):
-    """What one run may use.
+    """The resources that one run may use.
 
     Every limit is held by something outside the program;
-    `ExecutionResult.usage.enforced_by` names it.
+    `ExecutionResult.usage.enforced_by` names it. Sizes in `_mb` are MiB (2**20 bytes).
     """
 
     wall_seconds: _Seconds = 30.0
@@ -74,7 +74,7 @@ class Limits(_Model):
     runs on."""
 
     stop_at_output_limit: bool = False
-    """Whether reaching `output_bytes` kills the run instead, with the status
+    """True kills the run when it reaches `output_bytes`, with the status
     `output_limit`."""
 
     open_files: Annotated[int, Field(ge=16, le=65_536)] = 256
@@ -116,28 +116,29 @@ def _wider(mine: float | None, theirs: float | None) -> bool:
 
 
 class Network(_Model):
-    """What programs may reach beyond their cell's own loopback interface.
+    """The hosts that programs may reach beyond their cell's own loopback interface.
 
-    `Network.none` is nothing. `Network.allow(["api.example.org:443"])` is what a list
-    names, through a proxy in the cell that the proxy variables of the environment
-    lead to. This machine looks names up and connects. Addresses that are not public
+    `Network.none` allows no host. `Network.allow(["api.example.org:443"])` allows those
+    of a list, through a proxy in the cell; the proxy variables of the environment lead
+    there. This machine looks names up and connects. Addresses that are not public
     (private, loopback, link-local, metadata) are refused whatever name leads there,
     unless the list names the address itself.
     """
 
     none: ClassVar[Network]
-    """Nothing."""
+    """A network without any host."""
 
     mode: Literal["none", "allow"] = "none"
-    """`none`: nothing but the cell itself. `allow`: what `hosts` names."""
+    """`none` allows the cell itself alone; `allow` also allows what `hosts` names."""
 
     hosts: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
-    """At most 1,000 of `api.example.org:443`, `*.example.org:443` for all below a
-    name, `192.0.2.1:443`, `[2001:db8::1]:443`. Names in `xn--` form, ports always."""
+    """At most 1,000 rules such as `api.example.org:443`, `*.example.org:443` for all
+    names below one, `192.0.2.1:443` or `[2001:db8::1]:443`. Names outside ASCII are in
+    `xn--` form; every rule has a port."""
 
     @classmethod
     def allow(cls, hosts: Iterable[str]) -> Network:
-        """Return what a list of `host:port` names; see `hosts`.
+        """Return a network of the hosts in a list of `host:port`; see `hosts`.
 
         Raises:
             ConfigError: One of them cannot be read.
@@ -193,12 +194,12 @@ class Mount(_Model):
     """An absolute path of this machine, at most 512 characters."""
 
     target: Annotated[str, Field(min_length=2, max_length=512)]
-    """Where programs find it, such as `/data`, at most 512 characters; not the
+    """The path in the cell, such as `/data`, at most 512 characters; not one of the
     cell's own folders."""
 
     read_only: bool = True
-    """Whether programs can only read there. What they write otherwise is not
-    counted by `disk_mb`, and not to be trusted: links in it may lead anywhere."""
+    """False lets programs write there. Their files are not counted by `disk_mb`, and
+    are not to be trusted: links in them may lead anywhere."""
 
     @model_validator(mode="after")
     def _harmless(self) -> Mount:
@@ -231,7 +232,7 @@ def _written_as_one(text: str) -> str:
 
 
 Requirement = Annotated[str, Field(max_length=400), AfterValidator(_written_as_one)]
-"""A package as pip is told, such as `numpy==2.1.*`."""
+"""A package in the form that pip takes, such as `numpy==2.1.*`."""
 
 
 def _allowed(text: str) -> str:
@@ -244,21 +245,22 @@ _PackageName = Annotated[
 
 
 class PackageRules(_Model):
-    """Which packages programs may ask for, and where they come from.
+    """Rules for packages: the allowed ones, their index and their limits.
 
     Packages are fetched and unpacked by uv on this machine, outside of any cell,
     from wheels, with their hashes checked; nothing of them is executed there.
     """
 
     allow: tuple[Annotated[str, AfterValidator(_allowed)], ...] = ()
-    """What runs and sessions may ask for, by name; versions written here bind
-    whoever asks, and what comes along with others. `*` allows every name. What an
-    allowed package depends on comes with it. Default: nothing."""
+    """Packages that runs and sessions may ask for, by name. Versions written here bind
+    all requests and all dependencies. `*` allows every name. Dependencies of an
+    allowed package are allowed. Default: none."""
 
     build: Annotated[tuple[_PackageName, ...], Field(max_length=64)] = ()
     """Packages that are built from their source instead, by name, at most 64; each in
-    a cell of its own without network, mounts and `env`, with 2 GiB of memory. What it
-    needs to be built comes as wheels. Default: none; what has no wheel is refused."""
+    a cell of its own without network, mounts and `env`, with 2 GiB of memory. The
+    packages that a build needs come as wheels. Default: none; a package without a
+    wheel is refused."""
 
     index_url: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = None
     """The package index; None takes uv's own settings, by default the public one."""
@@ -269,21 +271,21 @@ class PackageRules(_Model):
     raised."""
 
     layer_mb: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
-    """MiB of the files of one set when it is installed. When it is reached nothing is
-    kept and PackageError is raised; uv is stopped before it has written three times
-    as much, and 256 MiB. A source that is fetched, and a wheel that is built of one,
-    may have as much, 256 MiB at most."""
+    """MiB of the files of one installed set. When it is reached nothing is kept and
+    PackageError is raised; uv is stopped before it has written three times as much
+    and 256 MiB. It holds for a fetched source and for a wheel built from one, too,
+    which have 256 MiB at most."""
 
     folder: Annotated[str, Field(pattern=r"^/")] | None = None
-    """Where sets of packages are kept, an absolute path; None takes the folder
+    """The folder of installed sets, an absolute path; None takes the folder
     `toolcell/packages` of the user's cache."""
 
 
 class CodePolicy(_Model):
-    """A static gate in front of a cell: what the source may import and name.
+    """A static check of a program's imports and names, before it gets a cell.
 
-    It is a courtesy that answers early and with line numbers, never the wall:
-    the cell holds whatever gets past it.
+    It answers early and with line numbers, and is no security boundary: a program
+    that gets past it is confined by its cell as any other.
     """
 
     imports: tuple[str, ...] = ()
@@ -302,7 +304,7 @@ class CodePolicy(_Model):
 
 
 class SandboxConfig(_Model):
-    """How and where a `SandboxManager` runs programs."""
+    """The configuration of a `SandboxManager`; its defaults are closed."""
 
     backend: BackendName = "auto"
     """`auto` takes Docker where its engine answers, else the subprocess backend if
@@ -338,8 +340,8 @@ class SandboxConfig(_Model):
     """The limits of every run; a run may narrow them."""
 
     network: Network = Network()
-    """What programs may reach; a run may narrow it, a session may be given another.
-    Not in `process` isolation."""
+    """The hosts that programs may reach; a run may narrow them, a session may get
+    others. Not in `process` isolation."""
 
     env: dict[Name, str] = Field(default_factory=dict)
     """Environment variables of the programs, the only ones they see."""
@@ -354,10 +356,10 @@ class SandboxConfig(_Model):
     and not with an engine on another machine."""
 
     package_rules: PackageRules = PackageRules()
-    """What runs and sessions may ask for beside that."""
+    """The packages that runs and sessions may ask for beside `packages`."""
 
     code_policy: CodePolicy | None = None
-    """A static gate for Python programs; what it refuses has the status `refused`."""
+    """A static check of Python programs; those that it refuses end as `refused`."""
 
     pool: Annotated[int, Field(ge=0, le=1024)] = 0
     """Never-used cells to keep ready. When they are used up a run waits for a
@@ -418,5 +420,5 @@ class SandboxConfig(_Model):
 
     @property
     def names_docker(self) -> bool:
-        """Whether a runtime or an image is named: what Docker alone can give."""
+        """True if a runtime or an image is named, which only Docker has."""
         return self.runtime is not None or "image" in self.model_fields_set

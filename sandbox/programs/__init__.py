@@ -1,1 +1,1 @@
-"""Makes the program that a cell is asked to run."""
+"""Makes the programs that cells run."""

@@ -1,1 +1,1 @@
-"""What a user gets back: values only."""
+"""Results of runs: values only."""

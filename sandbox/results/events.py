@@ -1,4 +1,4 @@
-"""What a stream of a run yields, in order; `Finished` is always the last."""
+"""The events that a streamed run yields, in order; `Finished` is always the last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Stderr:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactMade:
-    """A file that the program left."""
+    """A file that the program left in `artifacts`."""
 
     artifact: Artifact
 
@@ -37,7 +37,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. The result holds everything but the output, which has passed."""
+    """The end of the run. The result holds everything but the streamed output."""
 
     result: ExecutionResult
 

@@ -1,4 +1,4 @@
-"""What a file is, by its bytes; a name may only choose between kinds of text."""
+"""Media types of files, by their bytes; a name only chooses between kinds of text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXT = {
 
 
 def mime_of(name: str, data: bytes) -> str:
-    """Return a media type; nothing is decoded but UTF-8."""
+    """Return the media type of a file; no decoder but that of UTF-8 runs."""
     for magic, mime in _MAGIC:
         if data.startswith(magic):
             return mime

@@ -1,4 +1,4 @@
-"""What came of a run."""
+"""The result of a run and its parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Status = Literal[
     "cancelled",
     "refused",
 ]
-"""How a run ended; the causes are listed in docs/security.md."""
+"""The outcome of a run; docs/security.md lists the causes of each."""
 
 
 class _ResultModel(BaseModel):
@@ -37,7 +37,7 @@ class OpaqueValue(_ResultModel):
 
 
 class ExceptionInfo(_ResultModel):
-    """An exception that ended the program, in the program's own words."""
+    """An exception that ended the program, as the program reported it."""
 
     type: str
     message: str
@@ -55,7 +55,7 @@ class Truncated(_ResultModel):
 
 
 class Usage(_ResultModel):
-    """What the run used, measured from outside the program."""
+    """The resources that a run used, measured from outside the program."""
 
     wall_ms: float = 0.0
     cpu_ms: float = 0.0
@@ -67,13 +67,13 @@ class Usage(_ResultModel):
     """Largest resident size of one process of the run, from wait4(2)."""
 
     connections: int = 0
-    """Connections that it asked for over the network, refused ones included."""
+    """Connections that the program asked for, refused ones included."""
 
     network_bytes: int = 0
     """Bytes over the network, both directions together."""
 
     enforced_by: dict[str, Enforcer] = Field(default_factory=dict)
-    """Who held each limit; the limits that are not listed need no holder."""
+    """The enforcer of each limit; limits that are not listed need none."""
 
 
 class Isolation(_ResultModel):
@@ -84,7 +84,7 @@ class Isolation(_ResultModel):
 
 
 class Artifact(_ResultModel):
-    """A file that a program left under `./artifacts`, or that was made of its plots."""
+    """A file that a program left under `./artifacts`, or one of its plots."""
 
     name: str
     """Its path below `artifacts`."""
@@ -101,18 +101,17 @@ class Connection(_ResultModel):
     """A connection over the network that a program asked for."""
 
     host: str
-    """The name or address that it asked for; empty if it asked for nothing
-    readable."""
+    """The name or address that the program asked for; empty if it was unreadable."""
 
     port: int
     verdict: Literal["allowed", "refused", "failed"]
-    """`refused` by the rules; `failed`: it was allowed, and nobody was reached."""
+    """`refused`: the rules forbid it. `failed`: it was allowed, and not reached."""
 
     reason: str = ""
-    """Why it was refused, failed, or ended before its time."""
+    """The cause if it was refused, failed or ended early; else empty."""
 
     address: str | None = None
-    """The address that was connected to."""
+    """The IP address that was connected to; None if there was none."""
 
     bytes_in: int = 0
     """Bytes to the program."""
@@ -122,10 +121,11 @@ class Connection(_ResultModel):
 
 
 class ExecutionResult(_ResultModel):
-    """One run, finished.
+    """The result of one run.
 
-    Signal, deadline, caps and counters come from outside the program and can be
-    trusted; `exception`, `stdout`, `stderr` and `value` are the program's word.
+    `signal`, `usage`, `truncated` and the statuses of limits come from outside the
+    program and can be trusted. `exception`, `stdout`, `stderr` and `value` come from
+    the program, which can make them up.
     """
 
     status: Status
@@ -136,10 +136,10 @@ class ExecutionResult(_ResultModel):
     stdout_bytes: bytes = Field(default=b"", repr=False, exclude=True)
     stderr_bytes: bytes = Field(default=b"", repr=False, exclude=True)
     stdout: str = ""
-    """Standard output as text; what is not UTF-8 is replaced."""
+    """Standard output as text; bytes that are not UTF-8 are replaced."""
 
     stderr: str = ""
-    """Standard error as text; what is not UTF-8 is replaced."""
+    """Standard error as text; bytes that are not UTF-8 are replaced."""
 
     truncated: Truncated = Truncated()
     exception: ExceptionInfo | None = None
@@ -150,21 +150,22 @@ class ExecutionResult(_ResultModel):
     """The name of the signal that ended the program, as `SIGSEGV`."""
 
     self_reported: bool = False
-    """True where the status rests on the program's own word: an uncaught
+    """True if the status rests on a report of the program alone: an uncaught
     MemoryError or ENOSPC."""
 
     reasons: tuple[str, ...] = ()
-    """For `refused`: what the code policy found, each with its line."""
+    """The findings of the code policy that refused the program, each with its line."""
 
     warnings: tuple[str, ...] = ()
-    """What a careful reader should know, such as forged result frames."""
+    """Remarks for a careful reader, such as one about a forged result."""
 
     state: Literal["kept", "lost"] | None = None
-    """For a session: whether the variables of this run are there for the next."""
+    """`kept` if the next run of the session finds the variables of this one, `lost`
+    if not; None outside of sessions."""
 
     artifacts: tuple[Artifact, ...] = ()
     connections: tuple[Connection, ...] = ()
-    """What was asked for over the network, in the order in which it was opened."""
+    """The connections that the program asked for, in the order of asking."""
 
     usage: Usage = Usage()
     backend: Literal["docker", "subprocess"] | None = None
@@ -172,7 +173,7 @@ class ExecutionResult(_ResultModel):
 
     @property
     def ok(self) -> bool:
-        """Whether the program ran to its end."""
+        """True if the program ran to its end."""
         return self.status == "ok"
 
     def to_json(self) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Which run gets a cell, and when."""
+"""Decides when a run gets a cell, and which one."""
