@@ -1,4 +1,4 @@
-"""What runs inside a cell: standard library only, Python 3.8 or newer.
+"""The code that runs inside a cell: standard library only, Python 3.8 or newer.
 
 The host never imports these modules to run them; `toolcell.sandbox` packs
 their source into one bundle and sends it to a clean interpreter (see

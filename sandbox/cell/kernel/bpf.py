@@ -1,7 +1,7 @@
-"""Classic BPF for seccomp: one program out of a list of calls and rules about them.
+"""Classic BPF for seccomp: compiles a list of calls and rules into one program.
 
-The kernel runs the program at each system call whose answer depends on arguments, and
-once at the others: it remembers those.
+The kernel runs the program at each system call whose answer depends on arguments. It
+runs it once for each other call, and remembers the answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Iterable
 
     Instruction = tuple[int, int, int, int]
-    # The first number of a row of calls that all get the same answer, and that.
+    # The first number of a run of calls with one answer, and the code of that answer.
     Segment = tuple[int, list[Instruction]]
 
 EPERM, EINVAL, ENOSYS = 1, 22, 38
@@ -32,38 +32,38 @@ Rule = collections.namedtuple("Rule", "call errno tests")
 
 
 def within(argument: int, *values: int | tuple[int, int], mask: int = 0) -> Test:
-    """An argument, or what a mask leaves of it, is one of `values` or in such a range.
+    """Test that an argument, masked if `mask` is given, is among values or ranges.
 
-    The kernel takes 32 bits of these arguments, so no others are looked at.
+    The kernel takes 32 bits of these arguments, so the upper half is ignored.
     """
     return Test(argument, values, mask, True)
 
 
 def outside(argument: int, *values: int | tuple[int, int], mask: int = 0) -> Test:
-    """The contrary of `within`."""
+    """Test the opposite of `within`."""
     return Test(argument, values, mask, False)
 
 
 def given(argument: int) -> Test:
-    """An argument is a pointer that is not NULL."""
+    """Test that an argument is a pointer other than NULL."""
     return Test(argument, (0,), _POINTER, False)
 
 
 def rule(call: str, errno: int, *tests: Test) -> Rule:
-    """A call is answered with `errno` when all `tests` hold."""
+    """Return a rule: the call is answered with `errno` when all `tests` hold."""
     return Rule(call, errno, tests)
 
 
 def assemble(
     audit_arch: int, calls: dict[str, int], rules: Iterable[Rule], last_known: int
 ) -> bytes:
-    """Return `struct sock_filter` records.
+    """Return the program as `struct sock_filter` records.
 
     Args:
-        audit_arch: The only call table that is open, as AUDIT_ARCH_*.
-        calls: The numbers of the calls that are allowed.
-        rules: When these are refused all the same; the first that holds counts.
-        last_known: Beyond it a call fails with ENOSYS, not EPERM.
+        audit_arch: The only system call table that is allowed, as AUDIT_ARCH_*.
+        calls: Numbers of the allowed calls, by name.
+        rules: Exceptions to these; of several for a call the first that holds counts.
+        last_known: Calls beyond this number fail with ENOSYS, other ones with EPERM.
     """
     checks: dict[str, list[Instruction]] = {}
     for each in rules:
@@ -96,7 +96,7 @@ def _allow() -> Instruction:
 
 
 def _refuse_if(refusal: Rule) -> list[Instruction]:
-    """Return its error if all tests hold; else go on behind these instructions."""
+    """Return code that refuses if all tests hold, and else continues behind itself."""
     code = [_errno(refusal.errno)]
     for test in reversed(refusal.tests):
         code = [*_go_on_if(test, len(code)), *code]
@@ -105,7 +105,7 @@ def _refuse_if(refusal: Rule) -> list[Instruction]:
 
 
 def _go_on_if(test: Test, rest: int) -> list[Instruction]:
-    """Go on if a test holds, else skip `rest` instructions more."""
+    """Return code that continues if a test holds, else skips `rest` instructions."""
     code: list[Instruction] = []
     # Behind the comparisons that are yet to come.
     end = 0
@@ -134,7 +134,7 @@ def _load(test: Test) -> list[Instruction]:
 
 
 def _search(segments: list[Segment]) -> list[Instruction]:
-    """A binary search for the segment that a call's number is in."""
+    """Return a binary search for the segment that holds a call's number."""
     if len(segments) == 1:
         return segments[0][1]
     middle = len(segments) // 2

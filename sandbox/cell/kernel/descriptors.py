@@ -1,4 +1,4 @@
-"""Descriptors: over Unix sockets, as Python 3.8 has them, and into place."""
+"""Passes descriptors over Unix sockets, without Python 3.9's help, and moves them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import socket
 
 
 def send_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
-    """Send bytes with descriptors along. Raises OSError."""
+    """Send bytes and descriptors in one message. Raises OSError."""
     packed = array.array("i", fds)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else []
     sock.sendmsg([data], rights)
 
 
 def receive_fds(sock: socket.socket, size: int, count: int) -> tuple[bytes, list[int]]:
-    """Receive bytes and the descriptors that came along. Raises OSError."""
+    """Receive bytes and at most `count` descriptors. Raises OSError."""
     fds = array.array("i")
     room = socket.CMSG_SPACE(count * fds.itemsize)
     data, ancillary, _, _ = sock.recvmsg(size, room)
@@ -27,8 +27,13 @@ def receive_fds(sock: socket.socket, size: int, count: int) -> tuple[bytes, list
 
 
 def move_fds(sources: list[int], inherited: int) -> None:
-    """Make `sources` the descriptors 0, 1, 2, ...; the first ones outlive an exec."""
-    # First out of the way, then into place: one may sit on a target number.
+    """Make `sources` the descriptors 0, 1, 2, ...
+
+    Args:
+        sources: Open descriptors; they stay open.
+        inherited: Targets below this number outlive an exec.
+    """
+    # First out of the way, then into place: a source may have a target's number.
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, len(sources)) for fd in sources]
     for target, fd in enumerate(moved):
         os.dup2(fd, target, inheritable=target < inherited)

@@ -126,7 +126,7 @@ def drop_bounding_set() -> None:
         if _libc.prctl(PR_CAPBSET_DROP, capability) == 0:
             continue
         if ctypes.get_errno() == errno.EINVAL:
-            # The first number that this kernel has no capability for.
+            # This kernel has no capability of this number, nor of a higher one.
             return
         _check(-1, "drop the bounding set")
 

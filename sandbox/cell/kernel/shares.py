@@ -1,8 +1,9 @@
-"""What a cell may take of the accounts that the kernel keeps by user.
+"""Shares of a cell in the accounts that the kernel keeps by user.
 
-Signals that wait, timers, bytes of POSIX queues and of locked memory count, since
-Linux 5.14, for the user in a cell's namespace and for who made that namespace, too. A
-process's limits bound the first count; the maker's, at that time, bound the second.
+Pending signals, timers, bytes of POSIX queues and of locked memory are charged, since
+Linux 5.14, to the user in the cell's namespace and also to the user that made the
+namespace. The limits of a process bound the first count; those that the maker had when
+it made the namespace bound the second.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import resource
 
 from . import linux
 
-# What one cell may take: where each is made by a user of its own, and where one user
-# makes them all.
+# Shares of one cell: where each cell is made by a user of its own, and where one user
+# makes all of them.
 _OF_ITS_OWN = {
     resource.RLIMIT_SIGPENDING: 4096,
     resource.RLIMIT_MSGQUEUE: 512 * 1024,
@@ -28,10 +29,10 @@ _OF_ONE_USER = {
 
 
 class Shares:
-    """How cells are made, so that none takes another's share of these accounts.
+    """Makes cells so that none can use up another's share of these accounts.
 
     Args:
-        own_users: Whether each cell has uids of its own.
+        own_users: True if each cell has uids of its own.
     """
 
     def __init__(self, own_users: bool) -> None:
@@ -54,18 +55,18 @@ class Shares:
         finally:
             if pid != 0:
                 os.seteuid(0)
-                # Who changes its user cannot open its own files in /proc.
+                # A process that changed its user cannot open its own files in /proc.
                 linux.prctl(linux.PR_SET_DUMPABLE, 1)
         return pid
 
     def limit(self) -> None:
-        """Bound what the calling process, of a new cell, may take."""
+        """Lower the limits of the calling process, the first one of a new cell."""
         for kind, maximum in (_OF_ITS_OWN if self._apart else _OF_ONE_USER).items():
             _lower(kind, maximum)
 
 
 def _may_become_others() -> bool:
-    """Keep capabilities over changes of the effective user; tell whether they stay."""
+    """Keep capabilities across changes of the effective user; True if they stay."""
     try:
         linux.prctl(linux.PR_SET_SECUREBITS, linux.SECBIT_NO_SETUID_FIXUP)
     except OSError:
@@ -74,7 +75,7 @@ def _may_become_others() -> bool:
 
 
 def _leave_half() -> None:
-    """Leave half of what one user may have to that user's other processes."""
+    """Halve the hard limits, so that the user's other processes have the other half."""
     for kind in _OF_ONE_USER:
         hard = resource.getrlimit(kind)[1]
         if hard != resource.RLIM_INFINITY:

@@ -1,16 +1,16 @@
-"""What signals do: in our own processes, in the program's, and in what it becomes."""
+"""Signal handlers: of our own processes, of a program, and of what it executes."""
 
 from __future__ import annotations
 
-# Not `signal`, which makes enums of what its functions take and return.
+# Not `signal`, which converts arguments and results to enums at each call.
 import _signal  # type: ignore[import-not-found]
 
-# What Python ignores in every program of its own.
+# Python ignores these in every process.
 _PYTHON_IGNORES = (_signal.SIGPIPE, _signal.SIGXFSZ)
 
 
 def inherit_nothing() -> None:
-    """Undo what the host blocks and ignores: what starts it is in our way to it."""
+    """Undo signals that the host blocks or ignores, as it may have inherited them."""
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     for number in range(1, _signal.NSIG):
         if number in _PYTHON_IGNORES:
@@ -20,17 +20,17 @@ def inherit_nothing() -> None:
 
 
 def await_program() -> None:
-    """Let Ctrl-C pass where no program runs. What is exec'd meanwhile hears it."""
+    """Ignore Ctrl-C while no program runs; processes executed meanwhile receive it."""
     _signal.signal(_signal.SIGINT, _pass)
 
 
 def as_python() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt, as in every program."""
+    """Make Ctrl-C raise KeyboardInterrupt, as in every Python program."""
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def as_new() -> None:
-    """Have what Python ignores or handles as the kernel has it, for another program."""
+    """Restore the kernel's defaults for signals that Python handles, before an exec."""
     for number in (_signal.SIGINT, *_PYTHON_IGNORES):
         _signal.signal(number, _signal.SIG_DFL)
 

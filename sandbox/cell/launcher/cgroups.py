@@ -43,7 +43,16 @@ _ACCOUNT_FILES = {
 
 
 class CellGroup:
-    """The directories of one cell's cgroup and its open counters."""
+    """The cgroup of one cell: a directory in each hierarchy, and its open counters.
+
+    Args:
+        parents: Open directories of the parent groups, by controller.
+        name: The name of the group.
+        values: The limits, as `_LIMIT_FILES` names them.
+
+    Raises:
+        OSError: The kernel refused a directory or a limit; nothing is left behind.
+    """
 
     def __init__(self, parents: dict[str, int], name: str, values: dict[str, Any]):
         self._parents = parents
@@ -78,7 +87,7 @@ class CellGroup:
         self.files = {}
 
     def oom_kills(self) -> int:
-        """Return how many of its processes the kernel killed for memory."""
+        """Return the number of its processes that the kernel killed for memory."""
         for controller, parent in self._parents.items():
             file = _ACCOUNT_FILES.get(controller, {}).get("oom")
             if file is not None:
@@ -86,7 +95,7 @@ class CellGroup:
         return 0
 
     def remove(self) -> bool:
-        """Remove the group, whose processes are gone; tell whether nothing is left."""
+        """Remove the group, whose processes have ended; True if it is gone."""
         self.close()
         gone = True
         for parent in self._parents.values():
@@ -95,11 +104,15 @@ class CellGroup:
 
 
 class GroupMaker:
-    """Makes cgroups below given parents."""
+    """Makes and removes cgroups below given parents.
+
+    Args:
+        parents: Paths of the parent groups, by controller.
+    """
 
     def __init__(self, parents: dict[str, str]) -> None:
         self._paths = parents
-        # Descriptors, because the launcher is about to leave this root.
+        # Descriptors, because the launcher is about to change its root.
         self._parents = {
             name: os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             for name, path in parents.items()
@@ -115,7 +128,7 @@ class GroupMaker:
         self._count = 0
 
     def make(self, limits: dict[str, Any]) -> CellGroup:
-        """Return a new group that holds these limits. Raises OSError."""
+        """Return a new group that enforces these limits. Raises OSError."""
         values = {
             "memory_bytes": limits["memory_mb"] * 1024 * 1024,
             "pids": limits["pids"],
@@ -125,11 +138,11 @@ class GroupMaker:
         return CellGroup(self._parents, f"cell-{self._count}", values)
 
     def remove(self, group: CellGroup) -> None:
-        """Remove a group, and those that the kernel still held the last time."""
+        """Remove a group, and earlier ones that could not be removed yet."""
         self._left = [each for each in (*self._left, group) if not each.remove()]
 
     def remove_parents(self) -> None:
-        """Remove what all groups are in, for a host that did not come to it."""
+        """Remove the parent groups, for a host that was killed before it could."""
         self._left = [each for each in self._left if not each.remove()]
         for name, above in self._above:
             _rmdir(name, above)

@@ -1,4 +1,4 @@
-"""The file system of a cell made of namespaces: private, read-only, small."""
+"""Builds the root file system of cells made of namespaces: private and read-only."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _workdir = ""
 
 
 class MountError(Exception):
-    """A path of the host cannot be shown to cells, or is not what was checked."""
+    """A path of the host cannot be mounted, or is not the one that was checked."""
 
 
 def build(
     show: list[str], mounts: list[tuple[str, str, bool]], workdir: str, uid: int
 ) -> None:
-    """Make the root that all cells start from and move the caller into it.
+    """Make the root that all cells share and move the caller into it.
 
     Args:
         show: Host paths to show read-only at the same place.
-        mounts: Host paths without links, where to show each, and whether read-only.
-        workdir: Where programs run; a mount point for scratch space.
+        mounts: Host path without links, path in cells, and read-only flag of each.
+        workdir: The folder that programs run in; a mount point for scratch space.
         uid: The uid that programs have, for /etc/passwd.
 
     Raises:
@@ -120,7 +120,7 @@ def _mount(source: str, target: str, read_only: bool) -> None:
     flags = linux.MS_NOSUID | linux.MS_NODEV | (linux.MS_RDONLY if read_only else 0)
     try:
         held = os.open(source_path, os.O_PATH)
-        # What is held cannot change any more; what the path leads to can.
+        # The open descriptor cannot change any more; what the path leads to can.
         this = f"/old/proc/self/fd/{held}"
         if os.readlink(this) != source_path:
             raise MountError(f"mount {target}: {source} has become a link")
@@ -142,7 +142,7 @@ def _bind(source: str, target: str) -> None:
 
 
 def _mount_points(below: str) -> list[str]:
-    """Return `below` and every mount under it; a remount covers one at a time."""
+    """Return `below` and every mount under it: a remount covers one mount only."""
     points = []
     with open("/old/proc/self/mountinfo", encoding="utf-8") as file:
         for line in file:
@@ -153,7 +153,7 @@ def _mount_points(below: str) -> list[str]:
 
 
 def _remount(path: str, flags: int) -> None:
-    # The kernel insists that flags locked by an outer namespace stay set.
+    # The kernel refuses to clear flags that an outer namespace has locked.
     held = os.statvfs(path).f_flag
     keep = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC | linux.MS_RDONLY
     keep |= os.ST_NOATIME | os.ST_NODIRATIME | os.ST_RELATIME
@@ -163,16 +163,16 @@ def _remount(path: str, flags: int) -> None:
 
 
 def masks() -> list[str]:
-    """Return the files of /proc that this kernel has and a cell must not see."""
+    """Return the existing files of /proc that a cell must not see."""
     return [path for path in _MASKED if os.path.exists(path)]
 
 
 def finish(masked: list[str], disk_mb: int, uid: int) -> int:
-    """In the cell's own namespaces: its /proc, its terminals and its scratch space.
+    """Mount /proc, terminals and scratch space in the namespaces of one cell.
 
     Returns:
-        A descriptor of the caller's own `oom_score_adj`, which only it can write to:
-        all else sees a /proc that is read-only.
+        A descriptor of the caller's own `oom_score_adj`. It is the only way to write
+        to it, as /proc is read-only from then on.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
@@ -181,7 +181,7 @@ def finish(masked: list[str], disk_mb: int, uid: int) -> int:
     linux.mount("proc", "/proc", "proc", readonly)
     for path in masked:
         linux.mount("/dev/null", path, "", linux.MS_BIND)
-    # A kernel may have none: then the cell has none.
+    # A kernel without devpts makes cells without terminals.
     with contextlib.suppress(OSError):
         linux.mount(
             "devpts",

@@ -1,4 +1,4 @@
-"""What a program finds as its arguments and on its standard input."""
+"""The arguments and the standard input of a program."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 def take(inputs: dict[str, Any], home: str) -> None:
-    """Set both up for the program, if they are among its inputs, and take them out."""
+    """Remove arguments and standard input from `inputs`, and set them up if given."""
     stdin = inputs.pop(STDIN, None)
     if stdin is not None:
-        _give(binascii.a2b_base64(stdin))
+        _replace_stdin(binascii.a2b_base64(stdin))
     argv = inputs.pop(ARGV, None)
     if argv:
         sys.argv = argv
         file = os.path.join(home, argv[0])
-        # Else `multiprocessing` would look for it in vain.
+        # `multiprocessing` would look in vain for a file that is not there.
         if os.path.isfile(file):
             sys.modules["__main__"].__dict__["__file__"] = file
 
 
-def _give(data: bytes) -> None:
-    kept = os.memfd_create("stdin", 0)
+def _replace_stdin(data: bytes) -> None:
+    memory_fd = os.memfd_create("stdin", 0)
     view = memoryview(data)
     while view:
-        view = view[os.write(kept, view) :]
-    os.lseek(kept, 0, os.SEEK_SET)
-    os.dup2(kept, 0)
-    os.close(kept)
+        view = view[os.write(memory_fd, view) :]
+    os.lseek(memory_fd, 0, os.SEEK_SET)
+    os.dup2(memory_fd, 0)
+    os.close(memory_fd)

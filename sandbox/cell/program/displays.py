@@ -1,4 +1,4 @@
-"""Pictures and tables of a program, kept as artifacts without its doing anything."""
+"""Saves figures and tables of a program as artifacts, without code of its own."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MAX_HTML = 1024 * 1024
 
 
 def wanted(value: Any) -> bool:
-    """Tell cheaply whether there may be anything to keep."""
+    """Return True if there may be something to save; costs next to nothing."""
     return _PYPLOT in sys.modules or hasattr(type(value), "_repr_html_")
 
 
 def save(value: Any, folder: str) -> None:
-    """Save open figures as PNG, and a value that knows its HTML as text and HTML."""
+    """Save open figures as PNG, and a value with `_repr_html_` as text and as HTML."""
     target = os.path.join(folder, ARTIFACTS)
     pyplot = sys.modules.get(_PYPLOT)
     if pyplot is not None:

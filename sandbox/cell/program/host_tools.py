@@ -1,6 +1,6 @@
 """The `tools` object of a program: each call goes to the host and comes back.
 
-It is the program's own: whoever calls, and what may be called, the host decides.
+It runs in the program's process and guards nothing: the host decides on each call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _DIGITS = 8
-# A thread that waits for an answer does not hear otherwise that its run is over.
+# A thread that waits for an answer looks this often whether its run is over.
 _LOOK_SECONDS = 0.2
 
 
@@ -33,7 +33,7 @@ class ToolError(Exception):
 
 
 class Tools:
-    """The tools that the host offers, as functions."""
+    """The tools that the host offers, as attributes that can be called."""
 
     def __init__(self, names: list[str], bridge: Bridge) -> None:
         for name in names:
@@ -41,10 +41,13 @@ class Tools:
 
 
 class Bridge:
-    """The way to the host, shared by the tools of a run.
+    """The connection to the host, shared by all threads of a run.
 
-    One waiting thread reads for all; the others sleep until it has their answer, or
-    hands the reading over.
+    One waiting thread reads for all of them. The others sleep until it has their
+    answer, or has its own and hands the reading over.
+
+    Args:
+        fd: The socket that leads to the supervisor.
     """
 
     def __init__(self, fd: int) -> None:
@@ -59,11 +62,11 @@ class Bridge:
         self._state = _thread.allocate_lock()
 
     def call(self, name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
-        """Call a tool and wait. Raises ToolError."""
+        """Call a tool and wait for its value. Raises ToolError."""
         request = {"name": name, "args": arguments, "kwargs": options}
         text = json.dumps(request, allow_nan=False).encode()
         if b"\\ud" in text:
-            # Half a surrogate pair is no text: the host would not answer it.
+            # The host would not answer half a surrogate pair; this line raises for one.
             json.dumps(request, ensure_ascii=False).encode()
         if len(text) > MAX_CALL_BYTES:
             raise ToolError("the arguments are too large", "too_large")
@@ -76,7 +79,7 @@ class Bridge:
         return self._result(number)
 
     def close(self) -> None:
-        """End with the run: threads that it left take nothing from the next one."""
+        """End all waiting; threads left behind cannot read answers of the next run."""
         with self._writing, self._reading:
             self._over = True
         with self._state:
@@ -108,7 +111,7 @@ class Bridge:
         return answer["value"]
 
     def _take_answer(self, number: int) -> Any:
-        """Take the answer, if it came, and let another thread read."""
+        """Return the answer, if it came, and let another thread do the reading."""
         with self._state:
             del self._turns[number]
             if self._reader == number:
@@ -141,7 +144,7 @@ class Bridge:
 
 
 def read_answer(fd: int, head: bytes = b"") -> bytes:
-    """Return the text of an answer of which `head` has been read."""
+    """Return the text of an answer whose first bytes, `head`, have been read."""
     head += _read_exactly(fd, 1 + _DIGITS - len(head))
     if head[:1] != ANSWER:
         raise ToolError("the host does not answer", "gone")
@@ -149,7 +152,7 @@ def read_answer(fd: int, head: bytes = b"") -> bytes:
 
 
 class Tool:
-    """One tool: call it, or await the call inside an event loop."""
+    """One tool. In an event loop a call returns an awaitable, elsewhere the value."""
 
     def __init__(self, bridge: Bridge, name: str) -> None:
         self._bridge = bridge

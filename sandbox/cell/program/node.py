@@ -1,6 +1,6 @@
-"""Programs in JavaScript: this process becomes node, which reports as runner.py does.
+"""Programs in JavaScript: this process becomes node, which reports as `main` does.
 
-The memory limit is kept from outside, by a cgroup or the supervisor's watch: V8
+The memory limit is enforced from outside, by a cgroup or the supervisor's watch: V8
 reserves more address space than it uses, so RLIMIT_AS would kill it at its start.
 Its own heap limit makes it collect garbage before the other one is reached.
 """
@@ -65,7 +65,7 @@ function described() {
     return {type: 'unknown'};
   }
 }
-function told(error) {
+function exceptionOf(error) {
   const isError = error instanceof Error;
   const message = isError ? error.message : inspect(error);
   const number = isError && Number.isInteger(error.errno) ? -error.errno : null;
@@ -92,7 +92,7 @@ process.on('uncaughtExceptionMonitor', (error) => {
 process.on('beforeExit', () => { drained = true; });
 process.on('exit', (status) => {
   if (status === 1 && failure) {
-    report({outcome: 'error', exception: told(failure.error)});
+    report({outcome: 'error', exception: exceptionOf(failure.error)});
   } else if (status === 0 && finished && drained) {
     report({outcome: 'ok', value: described()});
   } else if (status === 0 && drained) {

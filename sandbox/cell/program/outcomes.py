@@ -1,4 +1,4 @@
-"""How a program ended: the report that its process writes."""
+"""The report that a program's process writes of its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _C_LONG = 1 << 63
 
 
 class Outcome:
-    """How the program ended, and what it has to say about it."""
+    """The exit code of a program, and the report for the result pipe."""
 
     __slots__ = ("exit_code", "report")
 
@@ -39,7 +39,7 @@ def exit_outcome(code: object) -> Outcome:
 
 
 def error_outcome(error: BaseException) -> Outcome:
-    """Print the traceback, without frames of ours, and return the outcome."""
+    """Print the traceback without our own frames, and return the outcome."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != FILE_NAME:
         frames = frames.tb_next
@@ -56,7 +56,7 @@ def error_outcome(error: BaseException) -> Outcome:
 
 
 def bare_error(error: BaseException) -> dict[str, Any]:
-    """Report an exception that cannot be shown: out of memory, a broken __str__."""
+    """Return a report without message, for exceptions that cannot be formatted."""
     kind = type(error).__name__
     exception = {"type": kind, "message": "", "traceback": "", "errno": None}
     return {"outcome": "error", "exception": exception}

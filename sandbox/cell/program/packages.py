@@ -1,4 +1,4 @@
-"""Where a program's packages are, for it and for the interpreters that it starts."""
+"""Import paths of a program's packages, also for interpreters that it starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SITE = ("site-packages", "dist-packages")
 
 
 def use(path: str) -> None:
-    """Import from `path` behind the standard library and before the image's own."""
+    """Put `path` after the standard library and before the image's own packages."""
     sys.path[:] = [each for each in sys.path if not each.startswith(_SHOWN)]
     own = (n for n, each in enumerate(sys.path) if os.path.basename(each) in _SITE)
     sys.path.insert(next(own, len(sys.path)), path)

@@ -1,6 +1,6 @@
 """The guards that code compiled by RestrictedPython calls at run time.
 
-Used only in `process` isolation, where nothing but this and rlimits stands
+They are used only in `process` isolation, where they and rlimits are all that stands
 between a program and the machine.
 """
 
@@ -25,9 +25,9 @@ _BUILTINS = (
     "UnicodeError ValueError ZeroDivisionError"
 ).split()
 
-# Reads attributes by names inside a string, past every guard.
+# They read attributes by names inside a string, past every guard.
 _FORMATTERS = ("format", "format_map")
-# Lead from a generator, coroutine, frame or traceback outwards.
+# They lead from a generator, coroutine, frame or traceback to frames outside.
 _INNER = frozenset(
     "tb_frame tb_next f_back f_builtins f_code f_globals f_locals f_trace co_code "
     "gi_frame gi_code gi_yieldfrom cr_await cr_frame cr_code cr_origin ag_frame "
@@ -102,7 +102,7 @@ def _getattr(value: Any, name: str, *default: Any) -> Any:
 
 
 def _same_family(module: Any, inner: Any) -> bool:
-    """Let `collections.abc` through, but not the `sys` that a module imports."""
+    """Return True for `collections.abc`, not for the `sys` that a module imports."""
     name: str = getattr(module, "__name__", "")
     return isinstance(module, type(builtins)) and inner.__name__.startswith(name + ".")
 
@@ -146,7 +146,7 @@ def _inplace(symbol: str, target: Any, value: Any) -> Any:
 
 
 class _Printer:
-    """RestrictedPython turns print into a call on an object of its own."""
+    """Stands in for `print`, which RestrictedPython turns into calls of an object."""
 
     def __init__(self, _getattr_: Any = None) -> None:
         self._getattr = _getattr_

@@ -1,6 +1,6 @@
 """An interpreter that keeps its state: one request after the other, and forks.
 
-Runs in the program's process, so the program can forge all of it.
+This runs in the program's process, so the program can forge all that it says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_COPIED = 4096
 
 
 def interruptible(function: Callable[[], Any]) -> Any:
-    """Call a function that SIGINT may interrupt; None if it did so at the very end."""
+    """Call a function that SIGINT may interrupt; None if SIGINT came after its end."""
     try:
         try:
             signals.as_python()
@@ -37,7 +37,7 @@ def interruptible(function: Callable[[], Any]) -> Any:
 
 
 def receive_fork(request_fd: int) -> tuple[dict[str, Any], list[int]]:
-    """Read what to fork into: the request, and the branch's four descriptors."""
+    """Read a request to fork, and the four descriptors of the new branch."""
     sock = socket.socket(fileno=request_fd)
     try:
         data, fds = receive_fds(sock, 64 * 1024, 4)
@@ -48,7 +48,7 @@ def receive_fork(request_fd: int) -> tuple[dict[str, Any], list[int]]:
 
 
 def fork(request: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
-    """Become two; return None in the old one, the branch's first line in the new.
+    """Fork; return None in the old process, the announcement to send in the new one.
 
     Args:
         request: `to`, the branch's folder, `from`, the folder to copy, and whether
@@ -81,7 +81,7 @@ def fork(request: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
 
 
 def fork_sibling() -> bool:
-    """Fork a child of this process's parent. True in the old process.
+    """Fork a sibling: a child of this process's parent. True in the old process.
 
     Raises:
         OSError: The kernel refused.
@@ -91,7 +91,7 @@ def fork_sibling() -> bool:
     parent = os.getppid()
     pid = linux.clone(linux.CLONE_PARENT)
     if pid == 0 and os.getppid() != parent:
-        # This kernel made a child after all. Its orphan goes to the first process.
+        # gVisor makes a child all the same. An orphan of it becomes the supervisor's.
         if os.fork():
             os._exit(0)
         while os.getppid() != parent:
@@ -118,7 +118,7 @@ def refuse_threads(allowed: bool, announcement: dict[str, Any]) -> None:
 
 
 def shared_files() -> list[str]:
-    """Name the open files that a branch shares with where it came from."""
+    """Return a warning for each open file that the branch shares with its origin."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         if int(name) < _FIRST_FILE:
@@ -133,7 +133,7 @@ def shared_files() -> list[str]:
 
 
 def move_to_copy(source: str, target: str, announcement: dict[str, Any]) -> None:
-    """Copy the work dir and go to the same place in the copy."""
+    """Copy the work dir, and change to the same folder in the copy."""
     here = os.getcwd()
     inside = os.path.relpath(here, source)
     os.makedirs(target, mode=0o700)

@@ -1,4 +1,4 @@
-"""The value of a program's last expression, as its report tells it."""
+"""The value of a program's last expression, as it appears in the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_RESULT_BYTES = 1024 * 1024
 _MAX_REPR = 1024
 _MAX_DEPTH = 102
 _SCALARS = (str, bool, int, float, type(None))
-# Values that need no look: most programs end with one.
+# Values that need no check: most programs end with one.
 _PLAIN = (int, bool, type(None))
 _COMMON = 2**53
 
@@ -29,7 +29,7 @@ def type_name(value: object) -> str:
 
 
 def report(value: Any) -> dict[str, Any]:
-    """Return the value if it is plain JSON of some size, else type and short repr."""
+    """Return the value if it is JSON of bounded size, else its type and short repr."""
     if type(value) in _PLAIN and abs(value or 0) < _COMMON:
         return {"json": value}
     if _is_json(value):
@@ -50,9 +50,9 @@ def report(value: Any) -> dict[str, Any]:
 
 
 def _is_json(value: Any) -> bool:
-    """Tell whether JSON gives this value back, and it is not too many or too deep.
+    """Return True if JSON would restore this value, and its size and depth are bounded.
 
-    JSON has no tuples and no numbers as keys.
+    Tuples and keys that are not strings would come back as something else.
     """
     room = MAX_RESULT_VALUES
     level = [value]
@@ -66,7 +66,7 @@ def _is_json(value: Any) -> bool:
                 each = each.values()
             elif kind is not list:
                 return False
-            # As the host counts: an empty one is two values.
+            # As the host counts: an empty container is two values.
             room -= len(each) or 1
             if room < 0:
                 return False

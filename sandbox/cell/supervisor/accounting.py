@@ -1,4 +1,4 @@
-"""What the kernel says a cell has used, and the limits kept by watching it."""
+"""Resource usage of a cell by the kernel's counters, and limits enforced by polling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ _CONTAINER_FILES = {
 
 
 class ResourceAccounting:
-    """Counters of the cell: from its cgroup where there is one, else from /proc.
+    """Counts CPU time, memory and OOM kills of one run at a time.
+
+    The counters are those of the cell's cgroup where it has one, else those of the
+    processes in /proc. Limits on `cpu_seconds` and on memory without a cgroup hold only
+    as often as `exceeded` is called, so callers poll it every `next_check_in` seconds.
 
     Args:
         cgroup: Open descriptors of the cgroup's `oom` and `cpu` files; None in a
@@ -65,14 +69,14 @@ class ResourceAccounting:
         return files
 
     def begin(self, pid: int, request: dict[str, Any]) -> None:
-        """Remember where the counters stand at the start of a run.
+        """Remember the counters at the start of a run.
 
         Args:
-            pid: The program's process, the one to watch where there is no namespace.
-            request: What is asked for; its limits say what to look at.
+            pid: The program's process, the only one to watch without a PID namespace.
+            request: The request to run; its limits decide what is counted.
         """
         self._only = None if self._owns_namespace else pid
-        # What each fork starts out with, for kernels that know no shares.
+        # Resident size of each fork at its start, for kernels without `smaps_rollup`.
         watched = request["watch_memory_bytes"]
         self._baseline = _resident_bytes("self") if watched else 0
         alone = self._counts_alone(request)
@@ -94,13 +98,13 @@ class ResourceAccounting:
         return self._read_oom() - self._oom_before
 
     def _counts_alone(self, request: dict[str, Any]) -> bool:
-        """Tell whether the cgroup's counter says what this run takes, and no other."""
+        """Return True if the cgroup's CPU counter counts nothing but this run."""
         return bool(request["final"]) and "cpu" in self._files
 
     def cpu_seconds(self, request: dict[str, Any]) -> float:
-        """Return what the run used by the cgroup's counter; 0 where that counts more.
+        """Return the CPU seconds of a run by a counter that misses no process; else 0.
 
-        wait4 says nothing of processes that their parent does not wait for.
+        wait4 misses processes that their parent does not wait for.
         """
         if not self._counts_alone(request):
             return self._charged
@@ -108,17 +112,17 @@ class ResourceAccounting:
         return self._read_cpu_seconds() - self._cpu_before - own
 
     def children(self) -> list[int]:
-        """Return this process's children, the ending ones too."""
+        """Return the pids of this process's children, including zombies."""
         if self._children is None:
             return _children_of(os.getpid())
         return [int(pid) for pid in os.pread(self._children, 4096, 0).split()]
 
     def must_watch(self, request: dict[str, Any]) -> bool:
-        """Tell whether this run has a limit that only watching can hold."""
+        """Return True if this run has a limit that is enforced by polling."""
         return bool(request["cpu_seconds"] or request["watch_memory_bytes"])
 
     def exceeded(self, request: dict[str, Any]) -> str | None:
-        """Return the status that a watched limit calls for, if it is reached."""
+        """Return the status of the polled limit that is reached; None if none is."""
         limit = request["watch_memory_bytes"]
         if limit and self._memory_exceeds(limit):
             return "out_of_memory"
@@ -128,7 +132,7 @@ class ResourceAccounting:
         return None
 
     def next_check_in(self) -> float:
-        """Return after how many seconds to look again at what is watched."""
+        """Return the seconds until `exceeded` should be called again."""
         if self._samples is None:
             return self.INTERVAL_SECONDS
         return min(self._samples.due(time.monotonic()), self.INTERVAL_SECONDS)
@@ -166,9 +170,10 @@ class ResourceAccounting:
         return [name for name in names if name.isdigit() and name != "1"]
 
     def _memory_exceeds(self, limit: int) -> bool:
-        """Sum resident memory; where that is too much, sum it fairly.
+        """Return True if the processes together have more than `limit` bytes resident.
 
-        Forks share most of their pages, so plain sums count them many times.
+        Forks share most of their pages, so where the plain sum is too large each page
+        counts in proportion to the number of its users.
         """
         resident = {pid: _resident_bytes(pid) for pid in self._processes()}
         if sum(resident.values()) <= limit:
@@ -182,7 +187,7 @@ class ResourceAccounting:
         return total > limit
 
     def _cpu_seconds_of_all(self) -> float:
-        # Of those that have ended and were waited for here.
+        # Processes that have ended and were collected here.
         ended = os.times()
         ticks = (ended.children_user + ended.children_system) * _TICKS
         for pid in self._processes():
@@ -215,7 +220,10 @@ def _proportional_bytes(pid: str) -> int | None:
 
 
 def _children_of(parent: int) -> list[int]:
-    """Look through all processes, for kernels that list no children."""
+    """Return the children of a process by looking through all processes.
+
+    Some kernels have no list of children in /proc.
+    """
     found = []
     for name in os.listdir("/proc"):
         try:
@@ -228,7 +236,7 @@ def _children_of(parent: int) -> list[int]:
 
 
 class ProcessMeter:
-    """What a process that lives on has used; it is asked after each run.
+    """Measures a process that keeps its state, after each of its runs.
 
     Args:
         pid: The process.
@@ -241,17 +249,17 @@ class ProcessMeter:
         self._peak = 0
 
     def read(self) -> tuple[float, int]:
-        """Return the CPU seconds and the largest resident size of the process.
+        """Return the CPU seconds and the peak resident bytes of the process.
 
-        The seconds are its own and those of its collected children; the size is in
-        bytes. What has ended has used nothing.
+        The seconds are its own and those of its collected children. Both are 0 once
+        the process has ended.
         """
         # The name before the last parenthesis may hold anything. From proc(5): minflt,
         # majflt and rss are the fields 10, 12 and 24, CPU times 14 to 17.
         fields = _text_of(self._stat).rpartition(b")")[2].split(None, 22)
         faults = [fields[7], fields[9], fields[21]] if fields else []
         if faults != self._faults:
-            # Nothing becomes resident without a fault, and `status` is dear to read.
+            # Nothing becomes resident without a fault, and `status` is slow to read.
             self._faults, self._peak = faults, self._peak_bytes()
         return sum(map(int, fields[11:15])) / _TICKS, self._peak
 
@@ -260,7 +268,7 @@ class ProcessMeter:
         return int(mark_baseline.split(None, 1)[0]) * 1024 if found else 0
 
     def close(self) -> None:
-        """Forget the process."""
+        """Close the process's files."""
         for fd in (self._stat, self._status):
             if fd is not None:
                 os.close(fd)

@@ -1,4 +1,4 @@
-"""What a program leaves in its `artifacts` folder, for the host, file by file."""
+"""Sends the files in a program's `artifacts` folder to the host, one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TICK_NS = 50_000_000
 
 
 class _Known:
-    """A file as it was when it was looked at."""
+    """The state of a file when it was last examined."""
 
     __slots__ = ("checksum", "settled", "state")
 
@@ -37,13 +37,13 @@ class _Known:
 
 
 class Seen:
-    """The artifacts that earlier runs of one cell have left, by work dir."""
+    """The artifacts that the host knows of, by work dir: only changed ones are sent."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, _Known]] = {}
 
     def copy(self, folder: str, origin: str, uid: int | None) -> None:
-        """Take the files of a new branch for those of its origin."""
+        """Count the files of a new branch as sent, as those of its origin were."""
         now = _look(folder, uid, time.monotonic() + COLLECT_SECONDS, LeftOut())
         before = self._known.get(origin, {})
         for name, known in now.items():
@@ -52,13 +52,13 @@ class Seen:
         self._known[folder] = now
 
     def forget(self, folder: str) -> None:
-        """Forget a work dir that is gone."""
+        """Forget a work dir that no longer exists."""
         self._known.pop(folder, None)
 
     def news(
         self, folder: str, uid: int | None, until: float, left: LeftOut
     ) -> dict[str, _Known]:
-        """Return the files that are new or changed, or may be; all are seen now."""
+        """Return the files that are, or may be, new or changed; record all as seen."""
         now = _look(folder, uid, until, left)
         before = self._known.get(folder, {})
         self._known[folder] = now
@@ -75,13 +75,13 @@ class Seen:
 
 
 def send(folder: str, uid: int | None, channel: SupervisorChannel, seen: Seen) -> None:
-    """Send the files that are new, and the names of those that were left out.
+    """Send the new and changed files, and the names of those that were left out.
 
     Args:
         folder: The program's work dir.
-        uid: The program's user; None is the own one.
+        uid: The program's user; None for the user of this process.
         channel: Leads to the host.
-        seen: What earlier runs have left.
+        seen: The artifacts of earlier runs.
     """
     until = time.monotonic() + COLLECT_SECONDS
     left = LeftOut()
@@ -100,7 +100,7 @@ def send(folder: str, uid: int | None, channel: SupervisorChannel, seen: Seen) -
                 left.add(name)
             sent, room = sent + 1, room - size
         os.close(fd)
-        # How long the host takes to read is not the program's time.
+        # The time that the host takes to read is not charged to the program.
         until += time.monotonic() - began
     channel.send(encode({"type": "collected", "left": left.names}))
 
@@ -123,7 +123,7 @@ def _look(
 
 
 def _state(found: os.stat_result) -> State:
-    """Return what a change of a file changes; its program cannot set the last part."""
+    """Return values that change with a file; programs cannot set the last one."""
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -138,14 +138,14 @@ def _checksum(fd: int, size: int) -> int:
 
 
 def _open(folder: str, name: str, uid: int | None, room: int) -> tuple[int | None, int]:
-    """Open a file that may be sent; return its descriptor, if it may, and its bytes."""
+    """Open a file; return its descriptor, None if it may not be sent, and its size."""
     try:
         with acting_as(uid):
             fd = open_file(folder, f"{ARTIFACTS}/{name}", os.O_RDONLY)
     except (OSError, FileProblem):
         return None, 0
     found = os.fstat(fd)
-    # Another name may lead to it from where the program cannot read.
+    # Its other names may be where the program itself cannot read.
     if found.st_nlink != 1 or found.st_size > room:
         os.close(fd)
         return None, 0
@@ -153,7 +153,7 @@ def _open(folder: str, name: str, uid: int | None, room: int) -> tuple[int | Non
 
 
 def _carry(fd: int, name: str, size: int, channel: SupervisorChannel) -> bool:
-    """Send a file piece by piece; False if it has changed and its end is missing."""
+    """Send a file piece by piece; False if it shrank meanwhile and is incomplete."""
     header = {"type": "artifact", "name": name, "size": size}
     for offset in range(0, max(size, 1), _PIECE_BYTES):
         wanted = min(_PIECE_BYTES, size - offset)

@@ -1,4 +1,4 @@
-"""The interpreters of a session that live on: its main line and its forks."""
+"""The interpreters of a session that keep state: its first one and its forks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _MAX_WARNINGS = 100
 
 
 class Branches:
-    """Named processes that keep state between runs."""
+    """Processes that keep state between runs, by the name of their branch."""
 
     def __init__(self) -> None:
         self._children: dict[str, Child] = {}
         self._made = 0
 
     def living(self) -> set[int]:
-        """Return the processes that runs of others must leave alone."""
+        """Return the pids that the end of a run must not kill."""
         return {child.pid for child in self._children.values()}
 
     def take(self, name: str | None) -> tuple[Child | None, str | None]:
-        """Return a branch's process if it lives, else why it does not, if it did."""
+        """Remove and return a branch's process, or the reason why it is gone."""
         child = self._children.pop(name or "", None)
         if child is None or not _has_ended(child.pid):
             return child, None
@@ -45,17 +45,17 @@ class Branches:
         return None, "its process ended between runs"
 
     def keep(self, name: str, child: Child, workdir: str) -> None:
-        """Have a process live on under a name."""
+        """Keep a process, and its state, as the branch `name`."""
         child.folder = child.folder or workdir
         self._children[name] = child
 
     def folder(self, name: str) -> str:
-        """Return the work dir of a branch; empty if it has none of its own."""
+        """Return the work dir of a branch; empty if the branch is not known."""
         child = self._children.get(name)
         return child.folder if child is not None else ""
 
     def drop(self, name: str) -> None:
-        """Forget a branch; its process is nobody's then."""
+        """Forget a branch; its process becomes a stray and is killed."""
         child = self._children.pop(name, None)
         if child is not None:
             child.close()
@@ -63,12 +63,15 @@ class Branches:
     def fork(
         self, request: dict[str, Any], accounting: ResourceAccounting, taken: set[int]
     ) -> dict[str, Any]:
-        """Fork one branch into another; return what the host should know.
+        """Fork one branch into another; return the fields of the answer to the host.
+
+        The pid that the fork announces is the program's claim, so it is accepted only
+        if it is a child of this process and belongs to nothing else.
 
         Args:
-            request: What the host asked for.
-            accounting: Lists the processes that there are.
-            taken: Those that are somebody's already.
+            request: The header of the host's request.
+            accounting: Lists the children of this process.
+            taken: Children that are already accounted for.
         """
         source = self._children.get(request["branch"])
         if source is None:
@@ -101,7 +104,7 @@ class Branches:
 
 
 def open_pipes() -> tuple[Child, runner.Pipes]:
-    """Return both ends of what leads to a process that is yet to be made."""
+    """Return both ends of the pipes to a process that is yet to be forked."""
     request = [end.detach() for end in socket.socketpair()]
     stdout_r, stdout_w = os.pipe()
     stderr_r, stderr_w = os.pipe()
@@ -132,7 +135,7 @@ def _ask(source: Child, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
 
 
 def _read_reply(result_fd: int) -> dict[str, Any]:
-    """Wait for the first line of a new branch, which the program could forge."""
+    """Wait for a new branch's first line, which the program could forge."""
     if not select.select([result_fd], [], [], _FORK_SECONDS)[0]:
         return {"error": "the fork took too long"}
     try:

@@ -1,4 +1,4 @@
-"""Calls of a program to the host, and the answers; never waits for either."""
+"""Passes calls of a program to the host, and the answers back, without blocking."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ _READ_BYTES = 65536
 
 
 class CallRelay:
-    """Passes whole messages on, unread: what they say is the program's claim.
+    """Passes on whole messages unread, as nothing in them can be trusted.
 
-    A message is its size and its number, of eight digits each, and a text. Calls past
-    the limit of a run are refused here: they cost the cell's own share, and the host
-    nothing.
+    A message is its size and its number, of eight hexadecimal digits each, and a text.
+    Calls past the limit of a run are refused here, at the cell's own expense.
 
     Args:
         fd: The socket that leads to the program, not blocking.
-        write_queue: What is written to it.
+        write_queue: Messages to the program.
         channel: Leads to the host.
-        request: Says how many calls the run may make, and how many the host has at
-            work at once. Only `CALLS_AHEAD` times as many are passed on before the
-            first is answered.
+        request: The request to run. Of `calls_at_once`, the calls that the host serves
+            at once, `CALLS_AHEAD` times as many are passed on before the first answer.
+            `max_calls` is the number of calls that the run may make.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class CallRelay:
 
     @property
     def listens(self) -> bool:
-        """Whether there is room for what the program says next."""
+        """True if another call of the program can be passed on."""
         return (
             not self._ended
             and self._open < self._max_open
@@ -62,7 +61,7 @@ class CallRelay:
         )
 
     def take_in(self) -> None:
-        """Read what the program sent."""
+        """Read bytes of the program, without blocking."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
@@ -73,7 +72,7 @@ class CallRelay:
         self._inbox += data
 
     def pass_on(self) -> None:
-        """Send the calls that are there to the host, as far as there is room."""
+        """Send the complete calls to the host, until too many are unanswered."""
         while self.listens:
             call = self._next()
             if call is None:
@@ -87,7 +86,7 @@ class CallRelay:
                 self._refuse(number)
 
     def _next(self) -> tuple[int, bytes] | None:
-        """Return the number and text of a call that is there as a whole."""
+        """Return the number and text of the next complete call, if there is one."""
         text = 2 * _DIGITS
         if len(self._inbox) < text:
             return None
@@ -97,7 +96,7 @@ class CallRelay:
         except ValueError:
             size = number = -1
         if not 0 <= size <= MAX_CALL_BYTES or number < 0:
-            # Nothing after it counts.
+            # After a malformed message none is read.
             self._ended = True
             return None
         end = text + size
@@ -113,7 +112,7 @@ class CallRelay:
         self._send(json.dumps({"id": number, "error": error}).encode())
 
     def answer(self, payload: bytes) -> None:
-        """Send an answer on, as far as the program reads."""
+        """Pass an answer on; what the program does not read yet is queued."""
         self._open -= 1
         self._send(payload)
         self.pass_on()
@@ -124,7 +123,7 @@ class CallRelay:
 
 
 def forget_calls(fd: int) -> None:
-    """Drop what was called before this run: it is not of its calls."""
+    """Drop calls that were made before this run: they do not belong to it."""
     try:
         while os.read(fd, _READ_BYTES):
             pass

@@ -1,10 +1,10 @@
-"""CPU time of processes that nobody waits for, by looking at what is at work.
+"""Samples the CPU time of processes that their parents do not wait for.
 
-The kernel adds the time of a process that ends to its parent's account when the parent
-waits for it, and to nobody's when the parent ignores SIGCHLD. Where no cgroup counts,
-there is only what is seen: at moments that a program cannot know, each thread that is
-found runnable stands for the time since the last look. So once a program has been seen
-to let many processes end, it is charged by such samples, less what chance may add.
+The kernel adds the time of an ended process to its parent when the parent waits for it;
+when the parent ignores SIGCHLD the time is lost. Where no cgroup counts it, it can only
+be sampled: at moments that a program cannot predict, each runnable thread stands for
+the time since the last sample. Once many processes of a program have ended, the program
+is charged by these samples, less a margin for chance.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from typing import Iterator
 
 
-# Looks are half to one and a half times this apart.
+# Samples are half to one and a half times this apart.
 _INTERVAL_SECONDS = 0.05
-# A program that makes few processes is charged by the kernel's accounts alone.
+# A program with fewer ended processes is charged by the kernel's accounts alone.
 _MANY_PROCESSES = 8
-# Standard deviations that a charge is below what was seen.
+# A charge is this many standard deviations below the estimate.
 _DOUBT = 3
-# What a tick and the host's other work may add.
+# Clock ticks and other work of the host may add this share.
 _TOLERANCE = 0.1
 
 
 class CpuSamples:
-    """The looks at one run.
+    """The samples of one run, and its charge by them.
 
     Args:
-        now: When it began, by `time.monotonic`.
-        cpus: How many threads can be at work at once.
+        now: The start of the run, by `time.monotonic`.
+        cpus: The number of CPUs that its threads may use.
     """
 
     def __init__(self, now: float, cpus: int) -> None:
@@ -45,7 +45,7 @@ class CpuSamples:
         self._at_work = self._seconds = self._squares = 0.0
 
     def due(self, now: float) -> float:
-        """Return how many seconds there are until the next look."""
+        """Return the seconds until the next sample."""
         return max(self._next - now, 0.0)
 
     def charge(self, now: float, counted: float, processes: list[str]) -> float:
@@ -53,8 +53,8 @@ class CpuSamples:
 
         Args:
             now: The time, by `time.monotonic`.
-            counted: What the accounts of the living and the collected say.
-            processes: Those that live.
+            counted: CPU seconds of living and collected processes, by the kernel.
+            processes: The pids of living processes.
         """
         self._lost += max(self._counted - counted, 0.0)
         self._counted = counted
@@ -91,9 +91,9 @@ def _tasks(pid: str) -> Iterator[str]:
 
 
 def _at_work(task: str) -> float:
-    """Return which part of a thread is at work, between 0 and 1.
+    """Return the share of a CPU that a thread has, between 0 and 1.
 
-    A runnable one may have to share a CPU with others of this machine.
+    A runnable thread may wait for a CPU that other processes of the machine use.
     """
     if _text(f"{task}/stat").rpartition(")")[2][1:2] != "R":
         return 0.0

@@ -1,11 +1,11 @@
-"""The way out of a cell: bytes between a loopback port and the host, unread.
+"""Carries bytes between a loopback port of a cell and the host, unread.
 
-Theory of operation. The relay listens where the proxy variables of a program lead
-to. Each connection there is a stream of frames on the cell's channel. What its
-bytes say and whom they may reach is the host's to judge; nothing is decided here.
-A side sends no more of a stream than the other has asked for, so that a stream
-that nobody reads waits alone: what is kept for it has its cap, and the channel is
-never held up. The relay has one descriptor to wait for and never waits itself.
+Theory of operation. The relay listens at the address in the proxy variables of a
+program. Each connection there becomes a stream of frames on the cell's channel. The
+host alone interprets the bytes and decides whom they may reach. Each side sends no
+more of a stream than the other has given credit for. So a stream that is not read
+blocks only itself: its buffer is bounded, and the channel stays free. The relay never
+blocks; its callers wait for its one descriptor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_STREAMS = 128
 """Connections at once. When it is reached others wait for one to end."""
 
 _ADDRESS = "127.0.0.1"
-# Between two looks at the deadline and at the host.
+# The deadline and the host are looked at in between.
 _EVENTS_AT_ONCE = 8
 
 
@@ -35,7 +35,7 @@ class _Connection:
     """One connection of a program.
 
     Args:
-        number: Its name on the channel.
+        number: Identifies it on the channel.
         sock: Not blocking.
     """
 
@@ -63,14 +63,14 @@ class _Connection:
         self.mask = 0
 
     def wanted(self) -> int:
-        """Return the events to wait for."""
+        """Return the events to poll for."""
         hears = not self.last_sent and (self.credit > 0 or self.host_closed)
         return (select.EPOLLIN if hears else 0) | (
             select.EPOLLOUT if self.unsent else 0
         )
 
     def push(self) -> None:
-        """Give the program what waits for it. Raises OSError if it is gone."""
+        """Send buffered bytes to the program. Raises OSError if it is gone."""
         while self.unsent:
             try:
                 sent = self.sock.send(self.unsent)
@@ -83,7 +83,10 @@ class _Connection:
 
 
 class EgressRelay:
-    """The connections of one cell's programs.
+    """Accepts the connections of a cell's programs, and relays their bytes.
+
+    It enforces `MAX_STREAMS` and the number of connections of a run. Neither is a
+    security boundary, as the host counts for itself.
 
     Args:
         channel: Leads to the host.
@@ -105,14 +108,14 @@ class EgressRelay:
 
     @property
     def fd(self) -> int:
-        """Readable when `pump` has something to do."""
+        """A descriptor that is readable when `pump` has something to do."""
         return self._epoll.fileno()
 
     def variables(self, without: str) -> dict[str, str]:
-        """Return the environment that leads programs here.
+        """Return the environment variables that lead programs to this relay.
 
         Args:
-            without: The hosts that they reach without the proxy.
+            without: Hosts that programs reach without the proxy, for `no_proxy`.
         """
         url = f"http://{_ADDRESS}:{self._listener.getsockname()[1]}"
         found = {"NODE_USE_ENV_PROXY": "1"}
@@ -122,11 +125,11 @@ class EgressRelay:
         return found
 
     def begin(self, connections: int) -> None:
-        """Serve a run that may make so many connections."""
+        """Start a run that may make at most `connections` connections."""
         self._left = connections
 
     def pump(self) -> None:
-        """Move what can move now."""
+        """Accept, read and write as far as possible without blocking."""
         for fd, events in self._epoll.poll(0, _EVENTS_AT_ONCE):
             stream = self._by_fd.get(fd)
             if stream is None:
@@ -148,7 +151,7 @@ class EgressRelay:
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
-            # No descriptor is left, until a stream ends.
+            # There are no descriptors left until a stream ends.
             self._listen(False)
             return
         if not self._left:
@@ -174,7 +177,7 @@ class EgressRelay:
         self._listens = wanted
 
     def _take_in(self, stream: _Connection) -> None:
-        """Pass on what a program sent. Raises OSError if it is gone."""
+        """Pass on bytes of a program. Raises OSError if it is gone."""
         room = PIECE_BYTES if stream.host_closed else min(stream.credit, PIECE_BYTES)
         if stream.last_sent or not room:
             return
@@ -192,7 +195,7 @@ class EgressRelay:
             self._channel.send(encode({"type": "net_end", "id": stream.number}))
 
     def handle_frame(self, frame: Frame) -> None:
-        """Take what the host says of a stream; of one that is gone nothing counts."""
+        """Handle a frame of the host; frames of closed streams are ignored."""
         kind, stream = frame.header["type"], self._streams.get(frame.header["id"])
         if stream is None:
             return
@@ -202,8 +205,8 @@ class EgressRelay:
             stream.credit += frame.header["bytes"]
         else:
             stream.last_came = True
-            # What it still says finds no reader, but is heard: a closed door would
-            # take from the program what it has not read yet.
+            # Its bytes are still read, and dropped: closing the socket now would take
+            # from the program what it has not read yet.
             stream.host_closed = kind == "net_close"
         try:
             stream.push()
@@ -213,7 +216,7 @@ class EgressRelay:
             self._settle(stream)
 
     def _settle(self, stream: _Connection) -> None:
-        """Ask the host for more, wait for the right events, or end the stream."""
+        """Return credit to the host, poll for the right events, or end the stream."""
         if stream.last_came and stream.last_sent and not stream.unsent:
             self._drop(stream)
             return
@@ -224,7 +227,7 @@ class EgressRelay:
         wanted, fd = stream.wanted(), stream.sock.fileno()
         if wanted == stream.mask:
             return
-        # Without a mask epoll would still tell of the end, over and over.
+        # Even with an empty mask epoll would report a hang-up, again and again.
         if not wanted:
             self._epoll.unregister(fd)
         elif not stream.mask:
@@ -234,7 +237,7 @@ class EgressRelay:
         stream.mask = wanted
 
     def _break(self, stream: _Connection) -> None:
-        """The program left in the middle."""
+        """Tell the host that the program closed its connection early."""
         if not stream.host_closed:
             self._channel.send(encode({"type": "net_close", "id": stream.number}))
         self._drop(stream)
@@ -242,11 +245,11 @@ class EgressRelay:
     def _drop(self, stream: _Connection) -> None:
         del self._streams[stream.number]
         del self._by_fd[stream.sock.fileno()]
-        # Closing takes it out of the epoll, too.
+        # Closing also removes it from the epoll.
         stream.sock.close()
         self._listen(True)
 
     def close_streams(self) -> None:
-        """End with a run: the next one finds the door, and nobody in it."""
+        """Close all streams at the end of a run; the port stays open for the next."""
         for stream in list(self._streams.values()):
             self._drop(stream)

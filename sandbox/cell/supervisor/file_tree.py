@@ -1,4 +1,4 @@
-"""What is below a folder of the work dir, within bounds that no program can move."""
+"""Lists what is below a folder of the work dir, within bounds on time and memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _MAX_NAMED = 100
 _MAX_NAMED_BYTES = 16 * 1024
 
 MAX_LISTED = 10_000
-"""Entries below a folder that are looked at. When it is reached a listing is refused,
-and artifacts are taken of those that were seen."""
+"""Entries below a folder. When it is reached a listing is refused, and artifacts are
+collected from the entries seen so far."""
 
 
 class LeftOut:
-    """Names of what was left out, as text, cut to what is worth telling."""
+    """Names of files that were left out, bounded in number and size."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -38,21 +38,21 @@ class LeftOut:
 
 
 class Tree:
-    """What is below a folder, as far as the bounds allow.
+    """The entries below a folder, as far as the bounds allow.
 
-    Names that are not UTF-8, and what is deeper or longer than a path of the host may
-    be, are left out.
+    Entries are left out whose names are not UTF-8, or whose paths are deeper or longer
+    than a path of the host may be.
 
     Args:
         folder: A work dir.
-        parts: The steps from there to where to look.
-        until: When to stop looking, by `time.monotonic`.
-        left: Is told what was left out.
-        measure: Makes of what lstat(2) says of an entry what is wanted of it.
+        parts: The folder to list, as the steps of a path below the work dir.
+        until: The end of the search, by `time.monotonic`.
+        left: Receives the names of entries that are left out.
+        measure: Turns an entry's lstat(2) result into the last field in `found`.
 
     Raises:
-        OSError: The folder cannot be looked through.
-        FileProblem: There is a link on the way to it.
+        OSError: The folder cannot be listed.
+        FileProblem: A step of its path is a link.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Tree:
         measure: Callable[[os.stat_result], Any],
     ) -> None:
         self.found: list[tuple[int, str, str, Any]] = []
-        """Of each entry the number of its folder, name, kind, and measure.
-        Entries count from 1; 0 is the folder itself."""
+        """Entries: the number of the parent folder, name, kind, and measure. Numbers
+        start with 1; 0 is the folder itself."""
         self.whole = True
-        """Whether neither time nor entries ran out."""
+        """False if time or the number of entries ran out."""
         self._folder = folder
         self._parts = parts
         self._until = until
@@ -75,7 +75,7 @@ class Tree:
         self._measure = measure
         self._seen = 0
         self._look_into(0)
-        # Grows as folders are found.
+        # The list grows while folders are found.
         for number, (_, _, kind, _) in enumerate(self.found, 1):
             if kind == "folder" and self.whole:
                 try:
@@ -103,7 +103,7 @@ class Tree:
         room = _MAX_PATH_BYTES - sum(len(step.encode()) for step in steps)
         fd = open_folder(self._folder, steps)
         try:
-            # gVisor names some twice while others come and go.
+            # gVisor lists some names twice while others come and go.
             entries = {name: (kind, known) for name, kind, known in self._entries(fd)}
         finally:
             os.close(fd)

@@ -1,7 +1,8 @@
-"""Files of the work dir, for the host.
+"""Reads and changes files of the work dir for the host.
 
-The supervisor does this itself, as the program's user and by `steps`. Whatever a
-program has made of its folders, looking through them takes bounded time and memory.
+The supervisor does this as the program's user and step by step (see `path_steps`).
+Whatever a program has made of its folders, each operation takes bounded time and
+memory.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# To empty a folder; one that is deeper keeps its lower part.
+# Bounds on emptying a folder; a deeper one keeps its lower part.
 _ENTRIES_AT_ONCE = 100
 _MAX_EMPTIED_DEPTH = 10_000
-# The host waits for 60.
+# The host waits for 60 seconds.
 _OPERATION_SECONDS = 30.0
 
 
 def serve(
     header: dict[str, Any], payload: bytes, folder: str, uid: int | None
 ) -> tuple[dict[str, Any], bytes]:
-    """Do what a `file` frame asks for; return the answer's header and payload."""
+    """Carry out a `file` frame; return header and payload of the answer."""
     try:
         with acting_as(uid):
             return _OPERATIONS[header["op"]](header, payload, folder)
@@ -52,7 +53,7 @@ def serve(
 
 
 def holds(folder: str, name: str, uid: int | None) -> bool:
-    """Tell whether there is something of this name; as another user only if need be."""
+    """Return True if there is an entry of this name; change the user only if needed."""
     path = f"{folder}/{name}"
     try:
         os.lstat(path)
@@ -111,7 +112,7 @@ def _list(
     tree = Tree(folder, parts, until, LeftOut(), lambda found: found.st_size)
     if not tree.whole:
         raise FileProblem(f"more than {MAX_LISTED} files", "too_many")
-    # In pieces, so that the host reads none that is large.
+    # In lines of bounded size, which the host parses one by one.
     pieces = (
         tree.found[start : start + _ENTRIES_AT_ONCE]
         for start in range(0, len(tree.found), _ENTRIES_AT_ONCE)
@@ -141,10 +142,10 @@ def _remove(
 
 
 def _empty(fd: int) -> None:
-    """Remove all that is in an open folder, however deep, and close it.
+    """Remove the contents of an open folder, however deep, and close it.
 
-    One folder is open at a time. The way back is checked, for the program may move
-    folders meanwhile.
+    One folder is open at a time. The parent is checked on the way back, as the program
+    may move folders meanwhile.
     """
     until = time.monotonic() + _OPERATION_SECONDS
     above: list[tuple[int, int]] = []
@@ -168,7 +169,7 @@ def _empty(fd: int) -> None:
 
 
 def _sweep(fd: int, until: float) -> str | None:
-    """Remove what is in a folder; stop at a folder that is not empty: its name."""
+    """Remove a folder's entries; return the name of the first non-empty folder."""
     with os.scandir(fd) as entries:
         for entry in entries:
             if time.monotonic() > until:
@@ -189,7 +190,7 @@ def _sweep(fd: int, until: float) -> str | None:
 
 
 def _back(fd: int, above: tuple[int, int]) -> int:
-    """Open the folder around an open one, if it is still the one that it was."""
+    """Open the parent of an open folder, if it is still the same folder."""
     outer = os.open("..", DIRECTORY, dir_fd=fd)
     if _identity(outer) != above:
         os.close(outer)

@@ -1,4 +1,4 @@
-"""One output stream of a program: passed on live, kept as head and tail."""
+"""One output stream of a program: sent live up to a cap, then kept as a tail."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _FLUSH_SECONDS = 0.02
 
 
 class OutputBuffer:
-    """Lets the first half of the cap through, then keeps the newest half.
+    """Sends the first half of the cap live, then keeps the newest half.
 
     Args:
         name: "stdout" or "stderr".
-        cap: Bytes that are kept. When it is reached the middle is left out and
+        cap: Bytes that reach the host. When it is reached the middle is left out and
             counted in `dropped`.
-        streamed: Whether all of it passes live, and nothing is kept back.
+        streamed: True to send the whole cap live and keep no tail.
     """
 
     def __init__(self, name: str, cap: int, streamed: bool = False) -> None:
@@ -32,7 +32,7 @@ class OutputBuffer:
         self.dropped = 0
 
     def add(self, data: bytes) -> None:
-        """Take what the program wrote."""
+        """Add bytes that the program wrote."""
         head, tail = data[: self._head_room], data[self._head_room :]
         if head:
             if not self._pending:
@@ -57,7 +57,7 @@ class OutputBuffer:
             self.dropped += excess
 
     def flush_due_in(self) -> float:
-        """Return the seconds until what is pending should be sent."""
+        """Return the seconds until pending output should be sent."""
         if not self._pending:
             return 3600.0
         if len(self._pending) >= _FLUSH_BYTES:
@@ -65,12 +65,12 @@ class OutputBuffer:
         return self._pending_since + _FLUSH_SECONDS - time.monotonic()
 
     def live_frames(self) -> list[bytes]:
-        """Return what is pending as frames, and forget it."""
+        """Remove pending output and return it as frames."""
         data, self._pending = bytes(self._pending), bytearray()
         return [encode({"type": "output", "stream": self._name}, data)] if data else []
 
     def last_frames(self) -> list[bytes]:
-        """Return everything not yet sent; the tail says how much is missing."""
+        """Return all unsent output; the tail frame has the number of dropped bytes."""
         frames = self.live_frames()
         if self.dropped or self._tail:
             header = {"type": "tail", "stream": self._name, "dropped": self.dropped}

@@ -1,8 +1,8 @@
-"""Ways to a file of the work dir: step by step, never through a link, never out.
+"""Opens paths in the work dir step by step, never through a link and never outside.
 
 The supervisor opens files as the program's user, so it can do no more with them than
-the program could. Each step of a path is opened on its own, without following links;
-what is no regular file is never read or written.
+the program could. Each step of a path is opened on its own, without following links.
+Only regular files are read and written.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 MAX_DEPTH = 64
-# Of the errors of system calls, for programs of the host; else `failed`.
 
 
 class FileProblem(Exception):
-    """A request that cannot be met; the text is for the caller.
+    """A file request that cannot be carried out.
 
     Args:
-        message: What is wrong.
-        reason: The same as one identifier, for the host.
+        message: The problem, as text for the host's caller.
+        reason: The problem, as one of a closed set of identifiers.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -39,7 +38,7 @@ class FileProblem(Exception):
 
 @contextmanager
 def acting_as(uid: int | None) -> Iterator[None]:
-    """Use files as another user; None, or the own one, changes nothing."""
+    """Become another user for the time of a `with` block; None changes nothing."""
     if uid is None or uid == os.getuid():
         yield
         return
@@ -55,7 +54,7 @@ def acting_as(uid: int | None) -> Iterator[None]:
 
 
 def _ties() -> int | None:
-    """Return what a change of user undoes: the signal of the launcher's death."""
+    """Return the parent death signal, which a change of user resets."""
     try:
         from ..kernel import linux
 
@@ -74,6 +73,7 @@ def _tie(ties: int | None) -> None:
 
 
 def steps_of(path: str) -> list[str]:
+    """Return the names in a path. Raises FileProblem if it may lead outside."""
     parts = path.split("/")
     if len(parts) > MAX_DEPTH or any(each in ("", ".", "..") for each in parts):
         raise FileProblem("not a path inside the work dir", "invalid_path")
@@ -81,6 +81,7 @@ def steps_of(path: str) -> list[str]:
 
 
 def open_folder(folder: str, parts: list[str]) -> int:
+    """Open a folder below a work dir. Raises OSError, or FileProblem at a link."""
     fd = _open_top(folder)
     for part in parts:
         fd = _step(fd, part)
@@ -88,7 +89,7 @@ def open_folder(folder: str, parts: list[str]) -> int:
 
 
 def _open_top(folder: str) -> int:
-    """Open a work dir; a branch's by steps, which the program could replace."""
+    """Open a work dir. A branch's is opened by steps: the program may replace them."""
     if not folder.startswith(BRANCHES + "/"):
         return os.open(folder, DIRECTORY)
     _, root, *steps = folder.split("/")
@@ -99,7 +100,7 @@ def _open_top(folder: str) -> int:
 
 
 def make_folders(folder: str, parts: list[str]) -> int:
-    """Open a folder, made with those above it where they are missing."""
+    """Open a folder, after making it and its parents where they are missing."""
     fd = _open_top(folder)
     for part in parts:
         try:
@@ -114,7 +115,7 @@ def make_folders(folder: str, parts: list[str]) -> int:
 
 
 def _step(fd: int, part: str) -> int:
-    """Go from an open folder, which is closed, into one that is in it."""
+    """Open a folder inside an open one, and close the outer one."""
     try:
         return inside(fd, part)
     finally:
@@ -122,10 +123,10 @@ def _step(fd: int, part: str) -> int:
 
 
 def inside(fd: int, part: str) -> int:
-    """Open a folder that is in an open one."""
+    """Open a folder inside an open one. Raises OSError, or FileProblem at a link."""
     inner = os.open(part, DIRECTORY, dir_fd=fd)
     try:
-        # gVisor follows links here, O_NOFOLLOW or not.
+        # gVisor follows links here in spite of O_NOFOLLOW.
         named = os.stat(part, dir_fd=fd, follow_symlinks=False)
         if not os.path.samestat(named, os.fstat(inner)):
             raise FileProblem("there is a link on the way", "link")
@@ -137,6 +138,7 @@ def inside(fd: int, part: str) -> int:
 
 @contextmanager
 def opened(folder: str, path: str, flags: int) -> Iterator[int]:
+    """Open a regular file below a work dir for the time of a `with` block."""
     fd = open_file(folder, path, flags)
     try:
         yield fd
@@ -149,7 +151,7 @@ def open_file(folder: str, path: str, flags: int) -> int:
 
     Raises:
         OSError: It cannot be opened.
-        FileProblem: It is no regular file, or there is a link on the way.
+        FileProblem: It is not a regular file, or a step of its path is a link.
     """
     *parents, name = steps_of(path)
     parent = open_folder(folder, parents)

@@ -1,4 +1,4 @@
-"""What waits to be written to a process that may never read it."""
+"""Bytes to write to a process that may never read them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class WriteQueue:
-    """Messages for a descriptor, in order; only `flush` waits.
+    """Writes messages to a descriptor in order. Only `flush` blocks.
 
     Args:
-        fd: Not blocking; it stays its owner's.
+        fd: A non-blocking descriptor. The queue does not close it.
     """
 
     def __init__(self, fd: int) -> None:
@@ -25,10 +25,11 @@ class WriteQueue:
         self._begun = False
 
     def add(self, message: bytes) -> None:
+        """Queue a message; `push` sends it."""
         self._messages.append(memoryview(message))
 
     def push(self) -> bool:
-        """Send what can be sent now; True if something is left."""
+        """Write as much as possible without blocking; True if something is left."""
         while self._messages:
             first = self._messages[0]
             try:
@@ -36,7 +37,7 @@ class WriteQueue:
             except BlockingIOError:
                 return True
             except OSError:
-                # Nobody is there to read the rest.
+                # The reader is gone.
                 self._messages.clear()
                 return False
             self._begun = sent < len(first)
@@ -47,7 +48,7 @@ class WriteQueue:
         return False
 
     def flush(self, seconds: float) -> bool:
-        """Send all, for so long at most; tell whether that was possible."""
+        """Write everything, for at most `seconds`; True if nothing is left."""
         end = time.monotonic() + seconds
         while self.push():
             left = end - time.monotonic()
@@ -56,11 +57,11 @@ class WriteQueue:
         return True
 
     def forget(self) -> None:
-        """Drop all but the rest of what its reader has seen the beginning of."""
+        """Drop every queued message except one that is partly written."""
         while len(self._messages) > self._begun:
             self._messages.pop()
 
     @property
     def pending(self) -> bool:
-        """Whether something is left to be sent."""
+        """True if something is left to be written."""
         return bool(self._messages)

@@ -1,4 +1,4 @@
-"""Names that programs expect: of their own interpreter, and of their machine."""
+"""The names that programs expect to find: their interpreter's and their machine's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FOLDER = "/python/bin"
 """The first folder of a program's PATH."""
 
 HOSTS = "127.0.0.1 localhost cell\n::1 localhost ip6-localhost ip6-loopback cell\n"
-"""What /etc/hosts says in a cell, whose name is `cell`."""
+"""The text of /etc/hosts in a cell, whose host name is `cell`."""
 
 _EXEC = '#!/bin/sh\nexec "%s" %s"$@"\n'
 
@@ -17,14 +17,14 @@ _EXEC = '#!/bin/sh\nexec "%s" %s"$@"\n'
 def make(folder: str) -> None:
     """Make `python`, `python3`, `python3.N` and `pip` in a new folder.
 
-    `pip` is the interpreter's own; where it has none, pip says so, and no other
-    Python's pip is found in its place.
+    `pip` is the interpreter's own. Where the interpreter has none, the command says so,
+    and the pip of another Python is not found in its place.
     """
     os.makedirs(folder, mode=0o755, exist_ok=True)
     python = sys.executable
     for name in ("python", "python3", "python%d.%d" % sys.version_info[:2]):
         if _is_virtual(python):
-            # It finds its packages by the path that it is called by.
+            # It finds its packages by the path that it is called with.
             _write(os.path.join(folder, name), _EXEC % (python, ""))
         else:
             os.symlink(python, os.path.join(folder, name))

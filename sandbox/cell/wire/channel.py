@@ -15,11 +15,20 @@ _READ_BYTES = 65536
 
 
 class HostGone(Exception):
-    """The channel is closed: nobody waits for this cell any more."""
+    """The host has closed the channel: it no longer needs this cell."""
 
 
 class SupervisorChannel:
-    """Blocking frames over two descriptors."""
+    """The supervisor's end of the channel to the host: blocking frames.
+
+    A host that reads slowly must not hold up the supervisor while a program runs.
+    So `await_room` can end the wait; what was not sent by then goes out ahead of the
+    next frame, whole and in order.
+
+    Args:
+        read_fd: Frames of the host come from here.
+        write_fd: Frames to the host go here.
+    """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.read_fd = read_fd
@@ -27,8 +36,8 @@ class SupervisorChannel:
         self._decoder = FrameDecoder(MAX_PAYLOAD_BYTES)
         self._frames: list[Frame] = []
         self._unsent = b""
-        # Called while the host does not read, with what leads to it; False when there
-        # is no more time to wait.
+        # Called with the descriptor while the host does not read; it waits, and returns
+        # False when there is no more time to wait.
         self.await_room: Callable[[int], bool] | None = None
 
     def receive(self) -> Frame:
@@ -42,6 +51,7 @@ class SupervisorChannel:
         return self._frames.pop(0) if self._frames else None
 
     def read_more(self) -> None:
+        """Block until bytes arrive. Raises HostGone at the end of the channel."""
         room = self._decoder.room()
         if room is not None:
             count = os.readv(self.read_fd, [room])
@@ -61,7 +71,7 @@ class SupervisorChannel:
         return bool(select.select([self.read_fd], [], [], seconds)[0])
 
     def send(self, *frames: bytes) -> None:
-        """Send frames; what `await_room` does not wait for goes ahead of the next."""
+        """Send frames; what `await_room` gives up on goes ahead of the next ones."""
         view = memoryview(b"".join((self._unsent, *frames)))
         if self.await_room is not None:
             view = self._send_in_time(view, self.await_room)
@@ -74,7 +84,7 @@ class SupervisorChannel:
     def _send_in_time(
         self, view: memoryview, await_room: Callable[[int], bool]
     ) -> memoryview:
-        """Return what is left when time is up."""
+        """Send as much as `await_room` allows; return the rest."""
         os.set_blocking(self._write_fd, False)
         try:
             while view:
@@ -84,6 +94,6 @@ class SupervisorChannel:
                     if not await_room(self._write_fd):
                         break
         finally:
-            # Whoever reads may do it through the same socket.
+            # The reading side may be the same socket, and reads blockingly.
             os.set_blocking(self._write_fd, True)
         return view

@@ -1,4 +1,4 @@
-"""What host, supervisor and program agree on, beside the frames."""
+"""Constants that host, supervisor and program agree on, besides the frames."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ FILE_NAME = "main.py"
 """The file name of a program, in its tracebacks."""
 
 SECRETS = "$secrets"
-"""Among the inputs of a request, where no input can be: environment variables of
+"""Key among the inputs of a request, which no input can have: environment variables of
 this run alone."""
 
 ARGV = "$argv"
-"""The same: `sys.argv`."""
+"""Key among the inputs of a request, which no input can have: `sys.argv`."""
 
 STDIN = "$stdin"
-"""The same: what standard input holds, in base 64."""
+"""Key among the inputs of a request, which no input can have: the bytes of standard
+input, in base 64."""
 
 WARM_UP = b"?"
-"""In place of a request: there is time to warm up before one comes."""
+"""Sent in place of a request: there is time to warm up before one comes."""
 
 FORK = b"f"
-"""In place of a request: a JSON line follows, and the descriptors of a branch."""
+"""Sent in place of a request: a JSON line follows, and the descriptors of a branch."""
 
 ANSWER = b"a"
-"""The first byte of an answer: none that came too late is taken for a request."""
+"""The first byte of an answer, so that a late one is not taken for a request."""
 
 MAX_CALL_BYTES = 1024 * 1024
-"""Bytes of one call of a host's tool, as JSON, at most."""
+"""Bytes of JSON of one call of a host's tool. When they are exceeded the call fails."""
 
 MAX_RESULT_VALUES = 100_000
 """Values in a program's last value: texts, numbers, lists, objects. When it is reached
 the value is described instead."""
 
 WINDOW_BYTES = 512 * 1024
-"""Bytes of one stream and direction that are under way or kept."""
+"""Bytes of one stream that may be in flight or buffered, in each direction. When it is
+reached the sender waits for credit."""
 
 PIECE_BYTES = 128 * 1024
-"""Bytes of one frame of a stream, at most."""
+"""Largest piece of a stream in one frame, in bytes."""
 
 ARTIFACTS = "artifacts"
 """The folder of the work dir whose files come back with the result."""
@@ -68,5 +70,5 @@ _REASONS = {
 
 
 def reason_of(error: OSError) -> str:
-    """Return why a system call on a file failed, as one identifier."""
+    """Return the identifier of the reason for which a system call on a file failed."""
     return _REASONS.get(error.errno or 0, "failed")

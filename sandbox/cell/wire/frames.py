@@ -35,12 +35,12 @@ socket."""
 
 MAX_ARTIFACTS = 64
 MAX_ARTIFACT_BYTES = 16 * 1024 * 1024
-"""Files that a program leaves, and their bytes. When one is reached the others are
-named, and left out."""
+"""Artifacts of one run: their number, and their bytes together. When either is reached
+the others are left out, and named."""
 
 COLLECT_SECONDS = 5.0
-"""How long the cell looks for them, after the program's end and its report. When it is
-reached the others are named, and left out."""
+"""Seconds of looking for artifacts after a program's report. When they are over the
+others are left out, and named."""
 
 RUN_DEFAULTS: dict[str, Any] = {
     "code_bytes": None,
@@ -88,9 +88,9 @@ class FrameError(ValueError):
 
 
 class Frame:
-    """One message: a JSON object, also as it was written, and raw bytes.
+    """One message: a JSON object (the header), its text, and raw bytes (the payload).
 
-    The object may be another frame's, too, and is not to be changed.
+    Frames with the same text share one header object, so it must not be changed.
     """
 
     __slots__ = ("header", "payload", "text")
@@ -140,10 +140,10 @@ def frame_prefix(text: bytes, payload_bytes: int) -> bytes:
 
 
 def strict_json(text: bytes) -> Any:
-    """Return the value of a JSON text that has one meaning, by the host's own rule.
+    """Return the value of a JSON text that has exactly one meaning.
 
-    That is `core.read_json`; this one is for cells, which have no more than the
-    standard library.
+    The rule is that of `core.read_json`; cells have only the standard library, so they
+    need this implementation of it.
 
     Raises:
         FrameError: The text is not such JSON.
@@ -182,7 +182,7 @@ def _whole(text: str) -> int:
 
 
 def _finite(text: str) -> float:
-    """Return a number that JSON can say again: 1e999 would become infinity."""
+    """Return a number that JSON can express again: 1e999 would become infinity."""
     number = float(text)
     if math.isinf(number):
         raise ValueError("a number is out of range")
@@ -203,7 +203,7 @@ def _is_deep(value: Any) -> bool:
     return True
 
 
-# Python's own limit is another one where it was told so, and none where it is old.
+# Python's own limit can be configured, and older versions have none.
 _digits = getattr(sys, "get_int_max_str_digits", int)()
 _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _decoder = json.JSONDecoder(
@@ -217,8 +217,11 @@ _decoder = json.JSONDecoder(
 class FrameDecoder:
     """Turns a stream of bytes into frames; keeps at most one unfinished frame.
 
-    The rest of a large payload can be read to where it belongs, by `room` and
-    `filled`, in place of `feed`.
+    The rest of a large payload can be read straight into its buffer: read into `room`
+    and call `filled`, in place of `feed`.
+
+    Args:
+        max_payload_bytes: Cap on a payload; a frame beyond it is refused unread.
     """
 
     def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
@@ -233,13 +236,13 @@ class FrameDecoder:
         self._parsed: dict[str, Any] | None = None
 
     def room(self) -> memoryview | None:
-        """Return where the next bytes belong; None if only `feed` can tell."""
+        """Return the buffer for the next bytes; None if they must go through `feed`."""
         if self._header is None:
             return None
         return memoryview(self._payload)[self._have : self._size]
 
     def filled(self, count: int) -> list[Frame]:
-        """Take note of bytes in `room`; return the frame that is now complete."""
+        """Count bytes read into `room`; return the frame if it is now complete."""
         self._have += count
         if self._header is None or self._have < self._size:
             return []

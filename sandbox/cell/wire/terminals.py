@@ -4,4 +4,4 @@ from __future__ import annotations
 
 FOLDER = "/dev/pts"
 OPTIONS = "newinstance,max=16,mode=0620,ptmxmode=0666"
-"""How that is mounted; without `max` it has as many as the kernel has left for all."""
+"""Mount options of devpts. Without `max` a cell could use up those of the machine."""
