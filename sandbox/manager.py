@@ -1,4 +1,4 @@
-"""The front of the sandbox: picks a backend, hands out runs and sessions."""
+"""The entrance to the sandbox: runs programs and opens sessions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
-import anyio.abc
 from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
@@ -20,7 +19,7 @@ from .client.backend import Backend
 from .client.cell import Cell
 from .client.event_stream import Pieces, stream_run
 from .client.host_calls import HostCalls
-from .client.types import Language, OnOutput, Program
+from .client.types import Language, OnOutput
 from .client.workdir import WorkDir
 from .config.settings import Limits, Network, SandboxConfig
 from .program_factory import ProgramFactory, not_open
@@ -28,6 +27,8 @@ from .programs.function_program import call_program, returned
 from .programs.program import RunRequest
 from .results.events import Event, Finished
 from .results.result import ExecutionResult
+from .scheduling.active_cells import ActiveCells
+from .scheduling.background_work import BackgroundWork
 from .scheduling.fair_queue import FairQueue
 from .scheduling.pool import Pool, PoolStats
 from .session import Session
@@ -35,13 +36,6 @@ from .session import Session
 if TYPE_CHECKING:
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
-
-_STOP_SECONDS = 2.0
-
-
-async def _stop(cell: Cell) -> None:
-    await cell.stop()
-    await cell.wait_idle()
 
 
 class SandboxManager(Detachable):
@@ -51,15 +45,19 @@ class SandboxManager(Detachable):
     and leaves nothing behind. Where one task must open it and another one close it,
     as in fixtures and start-up events, use `open` and `aclose`.
 
+    Any number of tasks of its event loop may use it at once. At most
+    `config.max_concurrency` runs and sessions have a cell at a time; others wait, and
+    agents take turns. A cell is never used by two agents.
+
     Args:
-        config: How and where to run; the defaults are closed.
+        config: The backend, limits and rules of its runs; the defaults are closed.
         resolver: Looks up the names that programs may reach, as
             `async def resolver(host, port)`, and returns addresses or raises OSError;
             None asks this machine's.
     """
 
-    _tasks: anyio.abc.TaskGroup
     _queue: FairQueue
+    _work: BackgroundWork
 
     def __init__(
         self, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
@@ -70,11 +68,10 @@ class SandboxManager(Detachable):
         self._backend: Backend | None = None
         self._pool: Pool | None = None
         self._factory: ProgramFactory | None = None
-        self._active: set[Cell] = set()
-        self._watches: set[anyio.CancelScope] = set()
+        self._active = ActiveCells()
         self._entered = False
         self.notices: tuple[str, ...] = ()
-        """What choosing the backend was worth saying, one line each."""
+        """Remarks on the choice of the backend, one line each."""
 
     @classmethod
     async def open(
@@ -109,7 +106,7 @@ class SandboxManager(Detachable):
             await backend.aclose()
             raise
         self._backend = backend
-        self._tasks = tasks
+        self._work = BackgroundWork(tasks)
         self._queue = FairQueue(self.config.max_concurrency, self.config.max_queue)
         self._pool = Pool(backend, self.config, tasks)
         self._pool.start()
@@ -131,11 +128,10 @@ class SandboxManager(Detachable):
         backend, pool, factory = self._backend, self._pool, self._factory
         self._backend = self._pool = self._factory = None
         with anyio.CancelScope(shield=True):
-            for watch in self._watches:
-                watch.cancel()
             if backend is not None:
+                self._work.cancel()
                 self._queue.close()
-            await self._stop_active()
+            await self._active.stop()
             if pool is not None:
                 await pool.aclose()
             if factory is not None:
@@ -146,16 +142,6 @@ class SandboxManager(Detachable):
             if backend is not None:
                 await backend.aclose()
         self._entered = False
-
-    async def _stop_active(self) -> None:
-        """End runs as `cancelled`; idle sessions lose their cells."""
-        with anyio.move_on_after(_STOP_SECONDS):
-            async with anyio.create_task_group() as stops:
-                for cell in self._active:
-                    stops.start_soon(_stop, cell)
-        async with anyio.create_task_group() as ends:
-            for cell in self._active:
-                ends.start_soon(cell.kill)
 
     async def run(
         self,
@@ -189,18 +175,18 @@ class SandboxManager(Detachable):
             argv: The program's name and its arguments, text without NUL, at most
                 `code_bytes` together; `sys.argv`. If the name is one of `files`, it
                 is Python's `__file__`, too. Bash and node take the arguments alone.
-            stdin: What it finds on its standard input, at most `code_bytes`; None is
-                nothing.
-            calls: What the program may call here, as `tools.<name>(...)`.
+            stdin: Bytes on its standard input, at most `code_bytes`; None is empty.
+            calls: Functions that the program may call here, as `tools.<name>(...)`.
             secrets: Environment variables of this run alone, at most 65,536 bytes
-                together. They reach the program, and through it whatever it
-                prints or returns; no record, log or repr of ours shows them.
+                together. No record, log or repr of toolcell shows them; the program
+                may print or return them.
             packages: Packages that it can import, such as "numpy==2.1.*", beside
-                those of the configuration; see `PackageRules`. Installed at the
-                first use, which is before the run and not in its time.
-            agent_id: Who asks. Agents that wait take turns; None is one agent, too.
-            network: Whom this run may reach, of those that the manager's allows; None
-                takes the manager's.
+                those of the configuration; see `PackageRules`. They are installed
+                before the first run that needs them, outside of its limits.
+            agent_id: The agent that asks. Agents that wait take turns; None is an agent
+                of its own.
+            network: The hosts that this run may reach, within the manager's network;
+                None takes that.
             on_output: Called with the stream's name and bytes as output arrives.
             on_connection: Called with each connection that the program asked for,
                 when it has ended or was refused; they are in the result, too.
@@ -221,8 +207,10 @@ class SandboxManager(Detachable):
             secrets=secrets,
             calls=calls,
         )
-        program = self._program(request, network, on_connection, agent_id)
-        refusal = self._programs.refusal(program)
+        programs = self._programs
+        program = programs.make(request, final=True)
+        program = programs.with_network(program, network, on_connection, agent_id)
+        refusal = programs.refusal(program)
         if refusal is not None:
             return refusal
         program = await self._programs.with_packages(program, packages)
@@ -237,11 +225,14 @@ class SandboxManager(Detachable):
         *,
         on_step: OnStep | None = None,
     ) -> str:
-        """Have packages ready before a run asks for them; return where cells see them.
+        """Install packages before a run asks for them.
 
         Args:
             packages: As in `run`; those of the configuration come with them.
-            on_step: Called with each line that the installer says.
+            on_step: Called with each line that the installer prints.
+
+        Returns:
+            The path of the packages in cells; empty if there are none.
 
         Raises:
             InvalidInputError: A package is not written as one.
@@ -249,20 +240,6 @@ class SandboxManager(Detachable):
             SandboxUnavailableError: uv is not installed, or there is no cell.
         """
         return await self._programs.install(packages, on_step=on_step)
-
-    def _program(
-        self,
-        request: RunRequest,
-        network: Network | None,
-        on_connection: OnConnection | None,
-        agent_id: str | None,
-    ) -> Program:
-        programs = self._programs
-        program = programs.make(request, final=True)
-        rules = programs.narrowed_network(network)
-        if rules.mode == "none":
-            return program
-        return programs.with_egress(program, rules, on_connection, agent_id)
 
     async def stream(
         self,
@@ -277,11 +254,11 @@ class SandboxManager(Detachable):
         agent_id: str | None = None,
         network: Network | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Run a program as `run` does, and yield what happens as it happens.
+        """Run a program as `run` does, and yield its events as they happen.
 
-        Output waits in the cell until it is asked for, so any amount passes within
-        a small budget of memory here; the program waits with it, and its deadline
-        does not. `limits.output_bytes` of each stream pass. Close the iterator, or
+        Output stays in the cell until it is asked for, so any amount passes in little
+        memory here. The program waits for the reader, while its deadline does not.
+        `limits.output_bytes` bytes of each stream pass. Close the iterator, or
         use `contextlib.aclosing`, to end the run early.
 
         Arguments and errors are those of `run`.
@@ -295,8 +272,12 @@ class SandboxManager(Detachable):
             streamed=True,
         )
         pieces = Pieces()
-        program = self._program(request, network, pieces.add_connection, agent_id)
-        refusal = self._programs.refusal(program)
+        programs = self._programs
+        program = programs.make(request, final=True)
+        program = programs.with_network(
+            program, network, pieces.add_connection, agent_id
+        )
+        refusal = programs.refusal(program)
         if refusal is not None:
             yield Finished(refusal)
             return
@@ -312,13 +293,13 @@ class SandboxManager(Detachable):
     ) -> Any:
         """Call a Python function in a cell and return its value.
 
-        It travels with what it refers to: modules, functions, data, context
-        variables; see `call_program`. Arguments and the value are JSON.
+        The modules, functions, data and context variables that it refers to travel
+        with it; see `call_program`. Arguments and the value are JSON.
 
         Raises:
             InvalidInputError: The function or an argument cannot travel.
-            CallFailedError: It raised, was stopped, or returned what is not
-                JSON; `result` holds the whole story.
+            CallFailedError: It raised, was stopped, or returned a value that is not
+                JSON; its `result` is the result of the run.
             SandboxUnavailableError: There is no cell to be had.
             CellLostError: The cell went away during the call.
         """
@@ -337,10 +318,10 @@ class SandboxManager(Detachable):
         """Open a cell for several runs of one agent; closing destroys it.
 
         Args:
-            packages: What its programs can import; as in `run`.
-            agent_id: Whose session this is, for records; as in `run` otherwise.
-            network: Whom its runs may reach, as in `run`; `Session.set_network`
-                changes it.
+            packages: Packages that its programs can import, as in `run`.
+            agent_id: The agent whose session it is, as in `run`.
+            network: The hosts that its runs may reach, as in `run`;
+                `Session.set_network` changes them.
 
         Raises:
             InvalidInputError: A package is not written as one, or `network` reaches
@@ -380,7 +361,7 @@ class SandboxManager(Detachable):
                 it is read at the pace at which results are taken.
             concurrency: Programs at once, at most `max_concurrency`; None: one a CPU.
             limits: As in `run`, for each program; a `Job` may narrow them.
-            ordered: Whether results keep the order of the programs.
+            ordered: True keeps results in the order of the programs.
             on_progress: Called with how many programs have ended and how many run.
             agent_id: As in `run`.
 
@@ -400,23 +381,12 @@ class SandboxManager(Detachable):
         return BatchResults(batch)
 
     def _start(self, work: Work) -> anyio.CancelScope:
-        """Start work that ends with the manager; return what cancels it."""
+        """Start work that ends with the manager; return a scope that cancels it."""
         _ = self._open_backend
-        scope = anyio.CancelScope()
-
-        async def run() -> None:
-            try:
-                with scope:
-                    await work()
-            finally:
-                self._watches.discard(scope)
-
-        self._watches.add(scope)
-        self._tasks.start_soon(run)
-        return scope
+        return self._work.start(work)
 
     def pool_stats(self) -> PoolStats:
-        """Return how many cells are ready, how fast they are made, who waits.
+        """Return the state of the pool of prepared cells.
 
         Raises:
             SandboxUnavailableError: The manager is not open.
@@ -426,16 +396,17 @@ class SandboxManager(Detachable):
         return self._pool.stats(self._queue.waiting)
 
     async def check(self) -> None:
-        """Look whether the engine with its image, or the launcher, is there.
+        """Ask whether cells can be made, without making one.
 
         Raises:
-            SandboxUnavailableError: It is not, or the manager is not open.
+            SandboxUnavailableError: The engine, its image or the launcher is gone, or
+                the manager is not open.
         """
         await self._open_backend.check()
 
     @property
     def active_cells(self) -> int:
-        """How many cells are in use by runs and sessions now."""
+        """The number of cells that runs and sessions use now."""
         return len(self._active)
 
     @property
@@ -452,7 +423,7 @@ class SandboxManager(Detachable):
 
     @asynccontextmanager
     async def _cell(self, limits: Limits, agent_id: str | None) -> AsyncIterator[Cell]:
-        """Take a cell in turn; destroy it afterwards, off the caller's path."""
+        """Take a cell in turn, and destroy it afterwards in the background."""
         _ = self._open_backend
         queue = self._queue
         entered = await queue.enter(agent_id)
@@ -465,11 +436,11 @@ class SandboxManager(Detachable):
             cell = await pool.take(limits)
             self._active.add(cell)
             try:
-                # It may have been closed meanwhile, and has not seen this cell.
+                # The manager may have been closed meanwhile, without this cell.
                 _ = self._open_backend
                 yield cell
             except BaseException:
-                # Cancelled or lost: nothing of it may live when control returns.
+                # Cancelled or lost: nothing of the cell may outlive this call.
                 await pool.destroy(cell)
                 raise
             else:

@@ -133,6 +133,23 @@ class ProgramFactory:
             )
         return own.narrowed_by(network)
 
+    def with_network(
+        self,
+        program: Program,
+        network: Network | None,
+        on_connection: OnConnection | None,
+        agent_id: str | None,
+    ) -> Program:
+        """Return a program that reaches the hosts of a network, if there are any.
+
+        Raises:
+            InvalidInputError: As `narrowed_network`.
+        """
+        allowed = self.narrowed_network(network)
+        if allowed.mode == "none":
+            return program
+        return self.with_egress(program, allowed, on_connection, agent_id)
+
     def with_egress(
         self,
         program: Program,
