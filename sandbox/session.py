@@ -1,4 +1,4 @@
-"""A cell for several runs of one agent, with state, files and forks."""
+"""Sessions: several runs in one cell, with state, files and forks."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ next fork is refused."""
 
 _MAIN = "main"
 _OPEN_ANOTHER = "open a new session"
-# How it ends for a program whose cell is taken away, also one that just starts.
+# The errors of a program whose cell is taken away, also of one that just starts.
 _LOST = (CellLostError, SandboxUnavailableError)
 
 
 class _SharedCell:
-    """What the branches of one session share: a cell, and whose turn it is.
+    """The cell that a session shares with its forks; one of them runs at a time.
 
-    `async with shared as cell` waits until no branch is at work.
+    `async with shared as cell` waits until no run and no question is under way.
     """
 
     def __init__(self, cell: Cell, network: Network) -> None:
@@ -74,7 +74,7 @@ class _SharedCell:
         try:
             lost = isinstance(error, _LOST)
             if lost or (error is not None and not self.cell.settled):
-                # Half a run is no state to go on from.
+                # A half-done run leaves no usable state.
                 await self.cell.kill()
                 if self.over and lost:
                     raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
@@ -85,10 +85,15 @@ class _SharedCell:
 
 
 class Session:
-    """One cell that lives until the session is closed; no other session has it.
+    """A cell that several runs of one agent share.
 
-    Variables, imports, the current folder and files stay from run to run. Get one
-    from `SandboxManager.session`.
+    Variables, imports, the current folder and files stay from run to run, until the
+    session is closed. No other session sees them. Any number of tasks may use it; its
+    runs, and those of its forks, follow each other. A cell that is lost is not
+    replaced: every later call raises CellLostError.
+
+    `SandboxManager.session` opens one, and `fork` makes another in the same cell.
+
     """
 
     def __init__(
@@ -111,7 +116,7 @@ class Session:
         self._installing = anyio.Lock()
         self.agent_id = agent_id
         self.warnings = warnings
-        """What a fork shares with where it came from, or has lost."""
+        """Files and threads that a fork shares with its origin, or has lost."""
 
     @property
     def limits(self) -> Limits:
@@ -120,7 +125,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Whether the next run finds its cell; looked at while no run is on."""
+        """True if the next run finds its cell; meaningful while no run is under way."""
         return not self._shared.over and self._shared.cell.alive()
 
     async def run(
@@ -147,7 +152,7 @@ class Session:
 
         Args:
             code: The program's text.
-            fresh: A new interpreter for this run, beside the state.
+            fresh: True takes a new interpreter, and leaves the variables alone.
             language: As in `SandboxManager.run`.
             inputs: As in `SandboxManager.run`.
             limits: Narrower limits for this run; None takes the manager's.
@@ -188,7 +193,7 @@ class Session:
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Run a program as `run` does, and yield what happens as it happens.
+        """Run a program as `run` does, and yield its events as they happen.
 
         Arguments and errors are those of `run`; see `SandboxManager.stream`.
         """
@@ -219,13 +224,13 @@ class Session:
 
     @property
     def _own_branch(self) -> str:
-        """The branch that is its own, as long as its turn lasts."""
+        """The branch of this session; valid while it has its turn."""
         if self._branch not in self._shared.branches:
             raise InvalidInputError("this fork was closed", hint="make a new one")
         return self._branch
 
     def _with_current_branch(self, program: Program) -> Program:
-        """Return the program for where a rollback may have led while it waited."""
+        """Return the program for the current branch: a rollback may have changed it."""
         line = self._own_branch
         if program.branch in (None, line):
             return program
@@ -239,11 +244,11 @@ class Session:
     ) -> None:
         """Let programs import more packages, from the next run on.
 
-        What they have imported already stays as it is.
+        Modules that they have imported already stay as they are.
 
         Args:
             packages: As in `SandboxManager.run`; they must go with earlier ones.
-            on_step: Called with each line that the installer says.
+            on_step: Called with each line that the installer prints.
 
         Raises:
             InvalidInputError: A package is not written as one.
@@ -262,7 +267,7 @@ class Session:
     def _with_egress(
         self, program: Program, on_connection: OnConnection | None
     ) -> Program:
-        """Return the program with its way out, if the session has one now."""
+        """Return the program with a proxy to the network, if the session has one."""
         shared = self._shared
         if shared.network.mode == "none" and not shared.was_out:
             return program
@@ -276,23 +281,24 @@ class Session:
 
     @property
     def network(self) -> Network:
-        """Whom its runs may reach now."""
+        """The hosts that its runs may reach now."""
         return self._shared.network
 
     async def set_network(self, network: Network) -> None:
-        """Change whom this session, and its forks, may reach; also beyond the config.
+        """Change the hosts that this session and its forks may reach.
 
-        It holds at once for new connections of a run that goes on, and when this
-        returns, open connections to hosts that are not allowed any more have been
-        closed. A run that began without network has none until it ends.
+        They may exceed those of the configuration.
+
+        The change holds at once for new connections of a run that goes on, and when
+        this returns, open connections to hosts that are no longer allowed are closed.
+        A run that began without network has none until it ends.
 
         Args:
-            network: `Network.none`, or `Network.allow([...])`, which raises ConfigError
-                for what cannot be read; the old rules stand then.
+            network: `Network.none`, or `Network.allow([...])`.
 
         Raises:
             InvalidInputError: It is no Network.
-            SandboxUnavailableError: `process` isolation has none.
+            SandboxUnavailableError: `process` isolation has no network.
         """
         if not isinstance(network, Network):
             raise InvalidInputError(
@@ -307,7 +313,7 @@ class Session:
     async def interrupt(self) -> None:
         """Interrupt the run of this session, if there is one, as Ctrl-C does.
 
-        It ends as `cancelled`; `result.state` says whether its variables are kept.
+        The run ends as `cancelled`; its `result.state` is `kept` or `lost`.
         """
         await self._shared.cell.stop()
 
@@ -368,7 +374,7 @@ class Session:
             self._shared.branches.remove(branch)
 
     async def checkpoint(self) -> str:
-        """Keep the variables and files of now; return the id for `rollback`.
+        """Save the current variables and files; return the id for `rollback`.
 
         Raises:
             InvalidInputError: As `fork`.
@@ -381,7 +387,7 @@ class Session:
         return name
 
     async def rollback(self, checkpoint: str) -> None:
-        """Go back to a checkpoint, which stays and can be gone back to again.
+        """Return to a checkpoint; it stays, and can be used again.
 
         Raises:
             InvalidInputError: There is no such checkpoint.
