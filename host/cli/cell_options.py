@@ -12,9 +12,11 @@ _OPTIONS = {
     "image": "--image",
     "limits.memory_mb": "--memory",
     "limits.wall_seconds": "--timeout",
+    "max_concurrency": "--concurrency",
     "minimum_isolation": "--isolation",
     "network.hosts": "--allow-host",
     "package_rules.allow": "--package",
+    "packages": "--package",
     "package_rules.build": "--build",
     "runtime": "--runtime",
 }

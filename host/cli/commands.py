@@ -35,6 +35,7 @@ _BAD_INPUT = (
 )
 _COMMANDS = {
     "run": "run",
+    "map": "map",
     "repl": "repl",
     "doctor": "cells",
     "init": "init",

@@ -67,6 +67,17 @@ AllowHost = Annotated[
     list[str] | None,
     typer.Option(help="HOST:PORT that it may reach; *.HOST:PORT for all below."),
 ]
+Timeout = Annotated[float, typer.Option(help="Seconds of real time.")]
+Packages = Annotated[
+    list[str] | None,
+    typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
+]
+Isolation = Annotated[
+    str,
+    typer.Option(
+        help="The weakest accepted: kernel, container, namespaces or process."
+    ),
+]
 BackendOption = Annotated[str, typer.Option(help="auto, docker or subprocess.")]
 Memory = Annotated[int, typer.Option(help="MiB of memory.")]
 Image = Annotated[str | None, typer.Option(help="The image of Docker cells.")]

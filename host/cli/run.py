@@ -12,7 +12,16 @@ import typer
 from toolcell.core import InvalidInputError
 
 from ..terminal.exit_codes import EXIT_REFUSED
-from .options import AllowHost, BackendOption, Image, Memory, Runtime
+from .options import (
+    AllowHost,
+    BackendOption,
+    Image,
+    Isolation,
+    Memory,
+    Packages,
+    Runtime,
+    Timeout,
+)
 
 _EXIT_BY_STATUS = {
     "ok": 0,
@@ -30,10 +39,6 @@ _EXIT_BY_STATUS = {
 _STDIN_BYTES = 33_554_432
 """Of standard input for a program. More is refused."""
 
-_Package = Annotated[
-    list[str] | None,
-    typer.Option(help="A package to import, such as 'numpy==2.1.*'."),
-]
 _Build = Annotated[
     list[str] | None,
     typer.Option(help="A package to build from its source, in a cell."),
@@ -59,12 +64,6 @@ _File = Annotated[
 _Out = Annotated[
     Path | None, typer.Option(help="A new folder for the program's artifacts.")
 ]
-_Isolation = Annotated[
-    str,
-    typer.Option(
-        help="The weakest accepted: kernel, container, namespaces or process."
-    ),
-]
 _AsJson = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON line only.")
 ]
@@ -75,17 +74,17 @@ def run(
     args: _Args = None,
     backend: BackendOption = "auto",
     language: _Language = None,
-    timeout: Annotated[float, typer.Option(help="Seconds of real time.")] = 30.0,
+    timeout: Timeout = 30.0,
     memory: Memory = 256,
     input_: _Input = None,
     file_: _File = None,
     stdin: _Stdin = False,
-    package: _Package = None,
+    package: Packages = None,
     build: _Build = None,
     out: _Out = None,
     image: Image = None,
     runtime: Runtime = None,
-    isolation: _Isolation = "namespaces",
+    isolation: Isolation = "namespaces",
     allow_host: AllowHost = None,
     as_json: _AsJson = False,
 ) -> None:

@@ -3,6 +3,9 @@
 EXIT_LEFT_SOMETHING = 1
 """`toolcell clean` could not remove all that it found."""
 
+EXIT_NOT_ALL_RUN = 1
+"""`toolcell map` could not run some of the programs."""
+
 EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
 EXIT_COULD_NOT_RUN = 4

@@ -25,6 +25,7 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "budget": ((), 2, "config"),
     "bench": (NO_ENGINE, 4, "sandbox.unavailable"),
     "run": (("program.py", *NO_ENGINE), 4, "sandbox.unavailable"),
+    "map": (("program.py", "--out", "r", *NO_ENGINE), 4, "sandbox.unavailable"),
     "doctor": (("--image", ""), 2, "config"),
     "clean": (("--no-such-option",), 2, "usage"),
     "tools pin": ((), 2, "config"),

@@ -302,7 +302,7 @@ def test_the_command_says_its_version_and_lists_commands_as_they_are_met() -> No
     assert re.fullmatch(rb"toolcell \d+\.\d+\.\d+\n", version.stdout)
     assert (short.stdout, short.returncode) == (version.stdout, 0)
     text = listed.stdout.decode()
-    first = ["run", "repl", "doctor", "init", "serve", "call", "tools", "policy"]
+    first = ["run", "map", "repl", "doctor", "init", "serve", "call", "tools", "policy"]
     places = [re.search(rf"^\W*{name}  ", text, re.M) for name in first]
     found = [place.start() for place in places if place is not None]
     assert len(found) == len(first)

@@ -1,0 +1,294 @@
+"""The files of `toolcell map`: programs to run, and results that outlive a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import IO, Annotated, Any, Self
+
+from pydantic import Field, JsonValue, StrictInt, StrictStr
+
+from toolcell.core import (
+    ErrorInfo,
+    FrozenModel,
+    InvalidInputError,
+    ToolcellError,
+)
+from toolcell.core.text.strict_json import read_json
+from toolcell.sandbox import Job, JobResult, Limits
+
+MAX_LINE_BYTES = 33_554_432
+"""Bytes of a line of programs, 32 MiB. When it is reached the line is not run, and its
+result says so."""
+
+_BEGINNING = b'{"id": '
+"""Of each line of results."""
+
+_Id = Annotated[StrictStr, Field(max_length=1000)] | StrictInt
+
+
+class ProgramLine(FrozenModel):
+    """One line of programs."""
+
+    refusal = InvalidInputError
+    refusal_hint = "fields are id, code, inputs, language, files and limits"
+
+    id: _Id | None = None
+    """Names its result; each id of a file once."""
+
+    code: str
+    inputs: dict[str, JsonValue] | None = None
+    language: str = "python"
+    files: dict[str, str] | None = None
+    """Texts of the work dir, by path."""
+
+    limits: Limits | None = None
+
+
+class ProgramsFile:
+    """A file with a program in each line, read as it is needed.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InvalidInputError: It cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._open() as file:
+            self.size = sum(1 for _ in _numbered_lines(file))
+            """Programs in it; blank lines are none."""
+
+    def _open(self) -> IO[bytes]:
+        if self._path.exists() and not self._path.is_file():
+            raise _not_plain(self._path)
+        try:
+            return self._path.open("rb")
+        except OSError as error:
+            raise InvalidInputError(
+                f"cannot read {self._path}: {error.strerror}",
+                hint="name a file with one JSON object in each line",
+            ) from None
+
+    def without_result(self, results: ResultsFile) -> Iterator[Job]:
+        """Yield what has no result yet, as jobs whose `id` is the number of the line.
+
+        A line that is no program gets its result at once.
+        """
+        seen: set[str | int] = set()
+        with self._open() as file:
+            for number, text in _numbered_lines(file):
+                if number in results.lines:
+                    continue
+                try:
+                    line = _read_line(text)
+                    if line.id in seen:
+                        raise InvalidInputError(
+                            f"the id {line.id!r} stands in an earlier line",
+                            hint="give each program an id of its own",
+                        )
+                except InvalidInputError as error:
+                    why = ErrorInfo.of(error)
+                    results.add(JobResult(index=number - 1, id=number, error=why))
+                    continue
+                if line.id is not None:
+                    seen.add(line.id)
+                    if line.id in results.ids:
+                        continue
+                    results.expect(number, line.id)
+                yield Job(
+                    line.code,
+                    id=number,
+                    inputs=line.inputs,
+                    language=line.language,  # type: ignore[arg-type] # checked by run
+                    files=line.files,
+                    limits=line.limits,
+                )
+
+
+def _not_plain(path: Path) -> InvalidInputError:
+    return InvalidInputError(
+        f"{path} is not a plain file", hint="name a file that can be read again"
+    )
+
+
+def _numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """Yield lines that are not blank; None stands for one that is too long."""
+    for number in itertools.count(1):
+        text = file.readline(MAX_LINE_BYTES + 1)
+        if not text:
+            return
+        if len(text) > MAX_LINE_BYTES:
+            while text and not text.endswith(b"\n"):
+                text = file.readline(MAX_LINE_BYTES)
+            yield number, None
+        elif text.strip():
+            yield number, text
+
+
+def _read_line(text: bytes | None) -> ProgramLine:
+    if text is None:
+        raise InvalidInputError(
+            f"the line has more than {MAX_LINE_BYTES} bytes",
+            hint="pass large data in a mount or a package",
+        )
+    try:
+        value = read_json(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the line is not JSON: {error}", hint="write one JSON object in each line"
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidInputError(
+            "the line is no JSON object", hint='write it like {"id": 1, "code": "1"}'
+        )
+    return ProgramLine.model_validate(value)
+
+
+class ResultsFile:
+    """A file with a result in each line, whole lines only; it goes on after a crash.
+
+    A line is written in the moment in which its program has ended. What an earlier
+    process left is read first, and a last line that it did not finish is cut off.
+
+    Args:
+        path: The file; it is made where there is none.
+
+    Raises:
+        InvalidInputError: It cannot be written, holds something else, or another
+            process writes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ids: dict[int, str | int] = {}
+        self.ids: set[str | int] = set()
+        """Ids that have a result."""
+
+        self.lines: set[int] = set()
+        """Numbers of lines that have a result, of those without an id of their own."""
+
+        self.statuses: Counter[str] = Counter()
+        """How many results have each status."""
+
+        self._file = self._open()
+        try:
+            self._load()
+        except BaseException:
+            self._file.close()
+            raise
+        self.before = self.size
+        """Results that were there before."""
+
+    @property
+    def size(self) -> int:
+        """How many results it has."""
+        return self.statuses.total()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def expect(self, number: int, id_: str | int) -> None:
+        """Remember the id of a line until its result comes."""
+        self._ids[number] = id_
+
+    def add(self, ended: JobResult) -> None:
+        """Write what came of a line.
+
+        Args:
+            ended: Its `id` is the number of the line.
+
+        Raises:
+            ToolcellError: It cannot be written.
+        """
+        assert isinstance(ended.id, int)
+        record: dict[str, Any] = {
+            "id": self._ids.pop(ended.id, None),
+            "line": ended.id,
+            "status": ended.status,
+        }
+        if ended.error is not None:
+            record["error"] = ended.error.model_dump()
+        elif ended.result is not None:
+            record["result"] = ended.result.to_json()
+        data = memoryview(json.dumps(record).encode() + b"\n")
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            raise ToolcellError(
+                f"cannot write {self._path}: {error.strerror}",
+                hint="make room; the same command goes on where this one ended",
+            ) from None
+        self._count(record)
+
+    def _open(self) -> FileIO:
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        except OSError as error:
+            raise InvalidInputError(
+                f"cannot write {self._path}: {error.strerror}",
+                hint="name a file of a folder that is there",
+            ) from None
+        file = FileIO(descriptor, "r+b")
+        with contextlib.ExitStack() as undo:
+            undo.callback(file.close)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise _not_plain(self._path)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InvalidInputError(
+                    f"another process writes {self._path}",
+                    hint="let it end, or name another file",
+                ) from None
+            undo.pop_all()
+        return file
+
+    def _load(self) -> None:
+        whole = 0
+        # Another file object, whose buffer this one must not share.
+        with self._path.open("rb") as lines:
+            for text in lines:
+                if not text.endswith(b"\n"):
+                    if not text.startswith(_BEGINNING[: len(text)]):
+                        raise self._foreign()
+                    break
+                self._read(text)
+                whole += len(text)
+        self._file.truncate(whole)
+        self._file.seek(whole)
+
+    def _read(self, text: bytes) -> None:
+        try:
+            if not text.startswith(_BEGINNING):
+                raise ValueError
+            self._count(json.loads(text))
+        except (KeyError, TypeError, ValueError):
+            raise self._foreign() from None
+
+    def _foreign(self) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self._path} has lines that are no results of `toolcell map`",
+            hint="name a new file, or one of the same programs",
+        )
+
+    def _count(self, record: dict[str, Any]) -> None:
+        if record["id"] is None:
+            self.lines.add(record["line"])
+        else:
+            self.ids.add(record["id"])
+        self.statuses[record["status"]] += 1

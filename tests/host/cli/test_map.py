@@ -1,0 +1,283 @@
+"""`toolcell map`: each program of a file has one result, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from ...support.polling import until
+from ...support.process_tree import below, runs
+from ...support.terminal import Terminal
+from ...support.toolcell_command import TOOLCELL
+from .conftest import Command
+
+MANY = 10_000
+FULL = [pytest.mark.full, pytest.mark.timeout(3000)]
+ARGUMENTS = ("map", "programs.jsonl", "--out", "results.jsonl")
+SUBPROCESS = ("--backend", "subprocess")
+BOUND_MB = 30
+
+
+def write(folder: Path, *lines: object) -> None:
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in lines]
+    (folder / "programs.jsonl").write_text("".join(f"{each}\n" for each in texts))
+
+
+def numbered(count: int) -> list[dict[str, Any]]:
+    return [{"id": f"p{number}", "code": str(number)} for number in range(count)]
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "results.jsonl").read_text()
+    assert text.endswith("\n") or not text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def written(folder: Path) -> int:
+    path = folder / "results.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [TOOLCELL, *ARGUMENTS, *SUBPROCESS],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    anyio.run(until, condition)
+
+
+def test_each_line_has_a_result(command: Command, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"id": "value", "code": "6 * 7"},
+        {
+            "id": 2,
+            "code": "x + open('a').read()",
+            "inputs": {"x": "b"},
+            "files": {"a": "c"},
+        },
+        {"code": "echo hi; exit 3", "language": "bash"},
+        {"id": "long", "code": "while True: pass", "limits": {"wall_seconds": 0.3}},
+        {"id": "wide", "code": "1", "limits": {"wall_seconds": 900}},
+    )
+
+    done = command(*ARGUMENTS, *SUBPROCESS, "--json")
+
+    assert done.code == 1
+    statuses = {"ok": 2, "exit": 1, "timeout": 1, "not_run": 1}
+    assert done.json == {"programs": 5, "results": 5, "before": 0, "statuses": statuses}
+    found = {each["line"]: each for each in read(tmp_path)}
+    assert [found[line]["id"] for line in range(1, 6)] == [
+        "value",
+        2,
+        None,
+        "long",
+        "wide",
+    ]
+    assert [found[line]["result"]["value"] for line in (1, 2)] == [42, "bc"]
+    assert found[3]["result"]["stdout"] == "hi\n"
+    assert "wall_seconds" in found[5]["error"]["message"]
+
+
+BAD = {
+    "nonsense": "not JSON",
+    "[1]": "no JSON object",
+    '{"id": "b"}': "Field required",
+    '{"code": "1", "cod": "1"}': "Extra inputs",
+    '{"code": "1", "code": "2"}': "given twice",
+    '{"id": true, "code": "1"}': "id",
+    '{"id": "a", "code": "1"}': "stands in an earlier line",
+    '{"code": "1", "language": "cobol"}': "unknown language",
+    '{"code": "1", "files": {"../x": ""}}': "leads out",
+    "\ufeff{}": "not JSON",
+}
+
+
+def test_a_line_that_cannot_be_run_ends_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    write(tmp_path, {"id": "a", "code": "1"}, "", *BAD, {"id": "z", "code": "2"})
+
+    done = command(*ARGUMENTS, *SUBPROCESS)
+
+    assert (done.code, done.err) == (1, "")
+    assert done.out == f"{len(BAD) + 2} results: {len(BAD)} not_run, 2 ok\n"
+    found = {each["line"]: each for each in read(tmp_path)}
+    for line, why in enumerate(BAD.values(), 3):
+        assert why in found[line]["error"]["message"]
+        assert found[line]["id"] is None
+    assert 2 not in found
+
+
+def test_a_line_that_is_too_long_is_not_run(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolcell.host.cli.batch_files.MAX_LINE_BYTES", 100)
+    write(tmp_path, {"code": "1" * 500}, {"id": "b", "code": "1"})
+
+    command(*ARGUMENTS, *SUBPROCESS)
+
+    found = {each["line"]: each for each in read(tmp_path)}
+    assert "more than 100 bytes" in found[1]["error"]["message"]
+    assert found[2]["status"] == "ok"
+
+
+def test_the_same_command_runs_only_what_has_no_result(
+    command: Command, tmp_path: Path
+) -> None:
+    lines: list[object] = [{"id": "a", "code": "1"}, {"code": "2"}, "nonsense"]
+    write(tmp_path, *lines)
+    command(*ARGUMENTS, *SUBPROCESS)
+    before = (tmp_path / "results.jsonl").read_text()
+    torn = '{"id": "b", "line": 4, "status": "ok", "result": {"val'
+    (tmp_path / "results.jsonl").write_text(before + torn)
+    write(tmp_path, *lines, {"id": "b", "code": "3"}, {"id": "a", "code": "4"})
+
+    done = command(*ARGUMENTS, *SUBPROCESS)
+
+    assert done.out == "5 results (3 from before): 3 ok, 2 not_run\n"
+    assert (tmp_path / "results.jsonl").read_text().startswith(before)
+    assert [each["line"] for each in read(tmp_path)[3:]] == [5, 4]
+    assert read(tmp_path)[4]["id"] == "b"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"id": "a", "code": "1"}\n', "dear diary", '{"id": 1}\n', "[]\n", "\n"]
+)
+def test_a_file_of_something_else_is_left_alone(
+    command: Command, tmp_path: Path, text: str
+) -> None:
+    write(tmp_path, {"code": "1"})
+    (tmp_path / "results.jsonl").write_text(text)
+
+    done = command(*ARGUMENTS, *SUBPROCESS)
+
+    assert done.code == 2
+    assert "no results of `toolcell map`" in done.err
+    assert (tmp_path / "results.jsonl").read_text() == text
+
+
+def test_files_that_cannot_be_used_are_told(command: Command, tmp_path: Path) -> None:
+    missing = command(*ARGUMENTS, *SUBPROCESS)
+    assert (missing.code, "cannot read programs.jsonl" in missing.err) == (2, True)
+    assert not (tmp_path / "results.jsonl").exists()
+
+    write(tmp_path, {"code": "1"})
+    folder = command("map", "programs.jsonl", "--out", ".", *SUBPROCESS)
+    assert (folder.code, "cannot write ." in folder.err) == (2, True)
+    device = command("map", "programs.jsonl", "--out", "/dev/null", *SUBPROCESS)
+    assert (device.code, "not a plain file" in device.err) == (2, True)
+    source = command("map", "/dev/null", "--out", "results.jsonl", *SUBPROCESS)
+    assert (source.code, "not a plain file" in source.err) == (2, True)
+
+
+def test_two_processes_do_not_write_one_file(command: Command, tmp_path: Path) -> None:
+    write(tmp_path, {"code": "1"})
+    with (tmp_path / "results.jsonl").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = command(*ARGUMENTS, *SUBPROCESS)
+
+    assert (done.code, "another process writes" in done.err) == (2, True)
+
+
+def test_ctrl_c_ends_the_cells_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    endless = {"id": "endless", "code": "import time; time.sleep(600)"}
+    write(tmp_path, {"id": "a", "code": "1"}, endless, endless)
+    with start(tmp_path) as process:
+        wait_for(lambda: written(tmp_path) == 2)
+        started = below(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert told.splitlines() == [
+        "toolcell: 2 of 3 have a result; the same command goes on",
+        "toolcell: ended by SIGINT",
+    ]
+    wait_for(lambda: not any(runs(*each) for each in started.items()))
+    write(tmp_path, {"id": "a", "code": "1"}, {"id": "endless", "code": "2"})
+    with start(tmp_path) as process:
+        out, _ = process.communicate(timeout=60)
+    assert out == "3 results (2 from before): 2 ok, 1 not_run\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "kills"), [(40, 3), pytest.param(MANY, 10, marks=FULL, id="whole")]
+)
+def test_kills_lose_no_program_and_run_none_twice(
+    tmp_path: Path, count: int, kills: int
+) -> None:
+    write(tmp_path, *numbered(count))
+    for kill in range(1, kills + 1):
+        wanted = count * kill // (kills + 1)
+        before = written(tmp_path)
+        kept = (tmp_path / "results.jsonl").read_bytes() if before else b""
+        with start(tmp_path) as process:
+            wait_for_lines(process, tmp_path, wanted)
+            process.kill()
+        assert (
+            (tmp_path / "results.jsonl")
+            .read_bytes()
+            .startswith(kept[: kept.rfind(b"\n") + 1])
+        )
+    with start(tmp_path) as process:
+        out, _ = process.communicate()
+
+    assert process.returncode == 0
+    assert f"{count} results (" in out
+    found = Counter(each["id"] for each in read(tmp_path))
+    assert found == Counter(each["id"] for each in numbered(count))
+    assert all(f"p{each['result']['value']}" == each["id"] for each in read(tmp_path))
+
+
+def wait_for_lines(process: subprocess.Popen[str], folder: Path, count: int) -> None:
+    while written(folder) < count:
+        assert process.poll() is None
+
+
+def peak_mb(folder: Path, count: int) -> float:
+    """Return the largest resident size of a batch's own process."""
+    folder.mkdir()
+    write(folder, *numbered(count))
+    process = start(folder)
+    with process:
+        assert process.stdout is not None
+        process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert len(read(folder)) == count
+    return usage.ru_maxrss / 1024
+
+
+@pytest.mark.parametrize("count", [400, pytest.param(MANY, marks=FULL, id="whole")])
+def test_memory_does_not_grow_with_the_batch(tmp_path: Path, count: int) -> None:
+    few = peak_mb(tmp_path / "few", 100)
+    many = peak_mb(tmp_path / "many", count)
+
+    print(f"{count} programs: {many:.1f} MiB; 100: {few:.1f} MiB")
+    assert many - few <= BOUND_MB
+
+
+def test_a_terminal_shows_the_rate_and_the_time_left(tmp_path: Path) -> None:
+    write(tmp_path, *numbered(30))
+    with Terminal(*ARGUMENTS, *SUBPROCESS, folder=tmp_path) as terminal:
+        terminal.expect("/30")
+        terminal.expect("/s")
+        terminal.expect("30 results: 30 ok")
