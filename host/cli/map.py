@@ -119,6 +119,7 @@ def _facts(source: ProgramsFile, results: ResultsFile) -> dict[str, Any]:
 
 
 def _summary(source: ProgramsFile, results: ResultsFile) -> str:
-    counts = [f"{count} {status}" for status, count in results.statuses.most_common()]
+    sizes = sorted((-count, status) for status, count in results.statuses.items())
+    counts = [f"{-count} {status}" for count, status in sizes]
     before = f" ({results.before} from before)" if results.before else ""
     return f"{results.size} results{before}: {', '.join(counts) or 'none'}"

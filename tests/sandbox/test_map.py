@@ -144,16 +144,21 @@ async def test_the_source_is_read_no_further_than_the_window() -> None:
             await until(lambda: read == 10)
 
 
-async def test_no_more_run_at_once_than_were_asked_for() -> None:
+@pytest.mark.parametrize(("concurrency", "cells"), [(3, 32), (50, 3)])
+async def test_no_more_run_at_once_than_were_asked_for(
+    concurrency: int, cells: int
+) -> None:
     door = Door()
     names = [str(number) for number in range(6)]
 
     async def read(results: BatchResults) -> None:
         assert [each.id async for each in results] == names
 
-    async with SandboxManager(SUBPROCESS.config(max_concurrency=3)) as sandbox:
+    async with SandboxManager(SUBPROCESS.config(max_concurrency=cells)) as sandbox:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read, sandbox.map(map(door.job, names), concurrency=50))
+            tasks.start_soon(
+                read, sandbox.map(map(door.job, names), concurrency=concurrency)
+            )
             for ended, name in enumerate(names):
                 expected = min(6, ended + 3)
                 await until(partial(_arrived, door, expected))

@@ -145,7 +145,7 @@ def test_the_same_command_runs_only_what_has_no_result(
     write(tmp_path, *lines)
     command(*ARGUMENTS, *SUBPROCESS)
     before = (tmp_path / "results.jsonl").read_text()
-    torn = '{"id": "b", "line": 4, "status": "ok", "result": {"val'
+    torn = '{"id": "b", "line": 4, "status": "ok", "result": {"value": "' + 9999 * "x"
     (tmp_path / "results.jsonl").write_text(before + torn)
     write(tmp_path, *lines, {"id": "b", "code": "3"}, {"id": "a", "code": "4"})
 
