@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..terminal.exit_codes import EXIT_NOT_ALL_RUN
-from ..terminal.output import print_json, tell
-from ..terminal.signals import Ended, run_async
+from ..terminal.output import print_json, print_notice
+from ..terminal.signals import SignalExit, run_async
 from .options import (
     AsJson,
     BackendOption,
@@ -71,15 +71,15 @@ def map(  # noqa: A001 - the command is called so
         try:
             with rate_bar(source.size, results.size, quiet=as_json) as show:
                 notices = run_async(_map, config, source, results, concurrency, show)
-        except Ended:
-            tell(
+        except SignalExit:
+            print_notice(
                 f"{results.size} of {source.size} have a result; "
                 "the same command goes on",
                 as_json=as_json,
             )
             raise
     for line in notices:
-        tell(line, as_json=as_json)
+        print_notice(line, as_json=as_json)
     if as_json:
         print_json(_facts(source, results))
     else:
