@@ -1,7 +1,7 @@
-"""Packs `sandbox/cell` into what a clean interpreter needs to become a cell.
+"""Packs `sandbox/cell` into a bundle with which a clean interpreter becomes a cell.
 
-The stub travels on the interpreter's command line, the bundle on its standard
-input: argv is capped at 128 KiB, and a read-only root can take no files.
+A stub is on the interpreter's command line, the bundle on its standard input: argv is
+capped at 128 KiB, and a read-only root takes no files.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Bundle:
         exec(code, module.__dict__)
 sys.meta_path.insert(0, Bundle())
 __import__("{_PACKAGE}." + sys.argv[1])
-sys.modules["{_PACKAGE}." + sys.argv[1]].main(*[int(word) for word in sys.argv[2:]])
+sys.modules["{_PACKAGE}." + sys.argv[1]].main(*[int(fd) for fd in sys.argv[2:]])
 """
 
 
 @functools.cache
 def bundle() -> bytes:
-    """Return the sources of a cell, for any python3, behind their length."""
+    """Return the sources of a cell, for any python3, after their length."""
     return _pack(
         {
             name: path.read_text(encoding="utf-8")
@@ -72,14 +72,14 @@ def compiled_bundle() -> bytes:
         spec = importlib.util.find_spec(name.replace(_PACKAGE, _SOURCE, 1))
         assert spec is not None
         assert spec.loader is not None
-        # Comes from the byte code cache where that is fresh.
+        # The byte code cache answers where it is fresh.
         code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
         modules[name] = _renamed(code, f"<{name}>")
     return _pack(modules)
 
 
 def _renamed(code: CodeType, name: str) -> CodeType:
-    """Return code that does not tell programs where this host keeps its files."""
+    """Return code without the paths of this host, which programs could read there."""
     constants = tuple(
         _renamed(constant, name) if isinstance(constant, CodeType) else constant
         for constant in code.co_consts
@@ -88,7 +88,7 @@ def _renamed(code: CodeType, name: str) -> CodeType:
 
 
 def module_files() -> dict[str, Traversable]:
-    """Return each module of the cell and of its packages, by its name in a cell."""
+    """Return the file of each module and package of a cell, by its name in a cell."""
     return dict(_below(_PACKAGE, resources.files(_SOURCE)))
 
 
@@ -108,13 +108,14 @@ def _pack(modules: Any) -> bytes:
 
 
 def framed(modules: bytes) -> bytes:
-    """Return modules behind their length, as the stub reads them."""
+    """Return modules after their length, as the stub reads them."""
     return f"{len(modules):08x}".encode() + modules
 
 
 ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""What every supervisor is started with: large blocks in huge pages, so that a fork
-of 200 MB copies hundreds of entries, not tens of thousands. No program sees it."""
+"""The environment of every supervisor: large blocks are in huge pages, so a fork of
+200 MB copies hundreds of page table entries, not tens of thousands. Programs do not see
+it."""
 
 
 def command(python: str, entry: str, *descriptors: int, site: bool = True) -> list[str]:
@@ -124,7 +125,7 @@ def command(python: str, entry: str, *descriptors: int, site: bool = True) -> li
         python: The interpreter.
         entry: The module of the bundle whose `main` is called.
         descriptors: Its arguments.
-        site: Whether the interpreter runs its `site` module, .pth files included.
+        site: True to run the interpreter's `site` module, including .pth files.
     """
     flags = ["-I"] if site else ["-I", "-S"]
     return [python, *flags, "-c", STUB, entry, *map(str, descriptors)]

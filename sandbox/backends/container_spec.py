@@ -1,4 +1,4 @@
-"""How a Docker cell is locked down: the arguments of one `create` call."""
+"""The confinement of a Docker cell: the arguments of one `create` call."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .surroundings import WORKDIR
 OWNER_LABEL = "dev.toolcell.owner"
 MACHINE_LABEL = "dev.toolcell.place"
 CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
-"""What the supervisor needs to become, and to kill, the program's user. SETPCAP
-lets it empty the bounding set, so that the program has no capability anywhere."""
+"""The supervisor needs these to become, and to kill, the program's user. With SETPCAP it
+empties the bounding set, so that no program can have a capability."""
 
 _OWN_KERNEL = ("runsc", "gvisor", "kata")
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _FILES_PER_MB = 256
-# Where the supervisor names the image's interpreter, and no program can write.
+# The supervisor makes names of the image's interpreter here; programs cannot write.
 _ALIASES = os.path.dirname(aliases.FOLDER)
 IN_MEMORY = (_ALIASES, WORKDIR, "/tmp", "/dev/shm")  # noqa: S108 - the cell's own
-"""Where a cell has file systems of its own."""
+"""Paths of a cell's own file systems in memory."""
 
 _MOUNT_FLAGS = "nosuid,nodev,exec"
 
@@ -38,8 +38,8 @@ _MOUNT_FLAGS = "nosuid,nodev,exec"
 def seccomp_profile() -> str:
     """Return the cell's system call list as the engine's JSON profile.
 
-    An engine can allow a call for some values of one argument, no more; the other rules
-    are in the filter that the cell itself installs.
+    An engine can allow a call for some values of one argument. The other rules are only
+    in the filter that the cell itself installs.
     """
     names = {*allowed_calls("x86_64"), *allowed_calls("aarch64")}
     tests = {
@@ -77,12 +77,12 @@ def _allow_if(name: str, test: Test, value: int) -> dict[str, Any]:
 
 
 def has_own_kernel(runtime: str | None) -> bool:
-    """Tell, by its name, whether a runtime keeps containers off the host's kernel."""
+    """Return True if a runtime of this name gives containers a kernel of their own."""
     return (runtime or "").lower().startswith(_OWN_KERNEL)
 
 
 def labels() -> dict[str, str]:
-    """Return the labels that say whose a container is."""
+    """Return the labels that name a container's owner and its machine."""
     return {
         OWNER_LABEL: process_identity.this_process(),
         MACHINE_LABEL: process_identity.machine_id(),
@@ -100,7 +100,12 @@ def container_arguments(
     """Return the body of the engine's create call for one cell.
 
     Args:
-        covers: What is put over the image's volumes; see `docker_volumes`.
+        image: Its id.
+        image_env: Its environment, as NAME=value.
+        runtime: The engine's runtime; None for the engine's default.
+        limits: The limits of the cell.
+        binds: Paths of the host that the cell is shown.
+        covers: Tmpfs mounts over the image's volumes; see `docker_volumes`.
     """
     return {
         "Image": image,
@@ -149,7 +154,7 @@ def _mount(bind: Bind) -> dict[str, Any]:
 def _terminals() -> dict[str, Any]:
     """Return a mount of pseudo-terminals, few enough to leave others theirs."""
     options = {"type": "devpts", "device": "devpts"}
-    # The engine's own mount takes as many as the kernel has left.
+    # The engine's own mount has as many as the kernel has left.
     options["o"] = f"nosuid,noexec,{terminals.OPTIONS}"
     return {
         "Type": "volume",
@@ -189,7 +194,7 @@ def _host_config(
         "NanoCpus": int(limits.cpus * 1_000_000_000),
         "PidsLimit": limits.pids,
         "OomScoreAdj": 500,
-        # The only limit that also keeps a crash from the machine's handler of cores.
+        # Only a limit of 1 byte also keeps the kernel from starting a core handler.
         "Ulimits": [{"Name": "core", "Soft": 1, "Hard": 1}],
         "LogConfig": {"Type": "none", "Config": {}},
         "RestartPolicy": {"Name": "no"},

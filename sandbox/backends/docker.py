@@ -1,12 +1,12 @@
 """Cells made of Docker containers, on a local or a remote engine.
 
-Theory of operation. A cell is one container whose entry point is the image's
-own python3. The host attaches to its standard streams before it starts, sends
-the supervisor's bundle over them, then frames; nothing is mounted, copied or
-baked in, so a remote engine and a read-only root work alike. The stream is also
-the lease: when the host's end closes, however that happens, the supervisor sees
-the end of its input and exits, and the engine removes the container. Labels
-name the owner, for the sweep of containers that never got that far.
+Theory of operation. A cell is one container whose entry point is the image's own
+python3. The host attaches to its standard streams before it starts, sends the
+supervisor's bundle over them, and then frames. Nothing is mounted, copied or baked in,
+so remote engines and read-only roots work alike. The stream is also the lease: when the
+host's end closes, however that happens, the supervisor sees the end of its input and
+exits, and the engine removes the container. Labels name the owner, so that containers
+that never got that far can be swept.
 """
 
 from __future__ import annotations
@@ -53,17 +53,25 @@ _log = logging.getLogger(__name__)
 
 
 class DockerBackend:
-    """Makes cells out of containers of one image."""
+    """Makes cells out of containers of one image.
+
+    It speaks to the engine through two clients: one for questions, which time out after
+    five seconds, and one for making and removing containers, which may take longer. An
+    engine that stops answering fails the call, never the event loop. The image is
+    pinned by its id at `start`.
+
+    Args:
+        config: Names the engine, the image and the runtime.
+    """
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
-        # One for questions and one for orders, which an engine may take long over.
         self._client: docker.DockerClient | None = None
         self._maker: docker.DockerClient | None = None
         self._closed = False
         self._runtime = config.runtime
-        # By its id: a name may come to mean another image, with another Python. And
-        # our modules, once its Python has compiled them.
+        # The id, as a name may come to mean another image, with another Python; and our
+        # modules, once its Python has compiled them.
         self._image = ""
         self._code = b""
         self._image_env: list[str] = []
@@ -104,7 +112,11 @@ class DockerBackend:
         return "kernel" if own else "container"
 
     async def start(self) -> None:
-        """Find the engine, its runtime and the image; begin to remove orphans."""
+        """Find the engine, its runtime and the image; begin to remove orphans.
+
+        Raises:
+            SandboxUnavailableError: One of them is missing, or does not work.
+        """
         if self._config.mounts or layers.wants_packages(self._config):
             mount_rules.require_local(self._where())
         try:
@@ -122,7 +134,7 @@ class DockerBackend:
                 self._hosts.make()
             orphans = await self._ask(lambda: docker_engine.orphans(self._engine))
             if orphans:
-                # Nobody waits for what may take an engine long.
+                # In the background, as an engine may take long.
                 threading.Thread(
                     target=docker_engine.remove_all,
                     args=(self._makes, orphans),
@@ -155,7 +167,7 @@ class DockerBackend:
         version: str = client.api.api_version
         self._maker = docker_engine.connect(host, docker_engine.SLOW_SECONDS, version)
         if self._closed:
-            # Whoever waited for this has given up meanwhile.
+            # The caller has given up meanwhile.
             self._disconnect()
             raise SandboxUnavailableError("the backend is closed", hint=_OPEN_ANOTHER)
         info: dict[str, Any] = client.info()
@@ -180,7 +192,7 @@ class DockerBackend:
         return held
 
     async def _ask(self, question: Callable[[], T]) -> T:
-        """Have the engine say something, within five seconds."""
+        """Run a question to the engine, for at most five seconds."""
         return await self._call(question, docker_engine.QUICK_SECONDS)
 
     async def _call(
@@ -189,7 +201,16 @@ class DockerBackend:
         seconds: float,
         give_up: Callable[[], None] | None = None,
     ) -> T:
-        """Run a blocking engine call in a thread; give its errors our names."""
+        """Run a blocking engine call in a thread.
+
+        Args:
+            function: Calls the engine.
+            seconds: The time limit.
+            give_up: Called when the time is over or the caller is cancelled.
+
+        Raises:
+            SandboxUnavailableError: The engine failed, or did not answer in time.
+        """
         try:
             with anyio.move_on_after(seconds):
                 return await docker_engine.in_thread(
@@ -202,7 +223,7 @@ class DockerBackend:
         raise docker_engine.silent(seconds, self._config)
 
     def _call_if_reachable(self, function: Callable[[], T]) -> T:
-        """Call an engine that has been connected to before; it may have gone."""
+        """Call `function` if the engine still accepts connections."""
         try:
             docker_engine.probe_socket(self._where())
         except OSError as error:
@@ -234,7 +255,7 @@ class DockerBackend:
         return sock, making.container_id
 
     def _keep_code(self, modules: bytes) -> None:
-        """Spare the next cells of the image what the first has compiled."""
+        """Keep modules that a cell compiled, for the next cells of the image."""
         self._code = framed(modules)
 
     def _arguments(self, limits: Limits) -> dict[str, Any]:
@@ -275,7 +296,7 @@ class DockerBackend:
         await self._ask(lambda: api.inspect_image(self._image))
 
     async def remove(self, container_id: str) -> None:
-        """Kill and remove a container; one that is gone already is fine."""
+        """Kill and remove a container; a missing one is fine."""
         client = self._maker
         if client is None:
             return
@@ -287,7 +308,7 @@ class DockerBackend:
             _log.error("the cell %s is lost: %s", container_id[:12], error.message)
 
     async def reported_oom(self, container_id: str, since: float) -> bool:
-        """Tell whether the engine says that memory ran out in a container."""
+        """Return True if the engine reports an OOM kill in a container."""
         # A backend that is closed ended its cells itself.
         if not self._enforced.memory or self._client is None:
             return False
@@ -297,7 +318,7 @@ class DockerBackend:
         wanted = {"container": [container_id], "event": ["oom"]}
 
         def ask() -> bool:
-            # It says so a little later than the container has ended.
+            # The event may follow the end of the container.
             until = int(now) + _OOM_SECONDS
             return any(api.events(since=began, until=until, filters=wanted))
 
@@ -320,12 +341,14 @@ class DockerBackend:
 
 
 class _Making:
-    """A container that is made in a thread, for somebody who may go away meanwhile.
+    """A container that is made in a thread, for a caller that may give up meanwhile.
+
+    Of the thread and `give_up`, the one that comes second removes the container.
 
     Args:
-        client: Of the engine.
-        arguments: The body of its create call.
-        has_covers: Whether the image declares volumes, which must not be there.
+        client: The client for slow calls.
+        arguments: The body of the create call.
+        has_covers: True if the image declares volumes, which must not be mounted.
     """
 
     def __init__(
@@ -334,13 +357,12 @@ class _Making:
         self._client = client
         self._arguments = arguments
         self._has_covers = has_covers
-        # Of the thread and of who gives up, the second to come undoes what was made.
         self._decided = threading.Lock()
         self._sock: socket.socket | None = None
         self.container_id = ""
 
     def give_up(self) -> None:
-        """Have the container removed, as soon as it is made."""
+        """Have the container removed as soon as it is made."""
         if not self._decided.acquire(blocking=False):
             threading.Thread(target=self._undo, daemon=True).start()
 
@@ -379,7 +401,12 @@ class _Making:
 
 
 class ContainerProcess:
-    """The container of one cell."""
+    """The container of one cell.
+
+    Args:
+        backend: Kills it.
+        container_id: Its id.
+    """
 
     def __init__(self, backend: DockerBackend, container_id: str) -> None:
         self._backend = backend

@@ -1,8 +1,8 @@
-"""A Docker engine: how to reach it, and how long to wait for it.
+"""Access to a Docker engine: connections, time limits, removal, and errors.
 
-Theory of operation. The SDK blocks, so its calls run in threads of their own. A
-thread cannot be stopped, but it can be left alone: who is cancelled, or has waited
-long enough, goes on at once, and neither the event loop nor the end of the process
+Theory of operation. The SDK blocks, so its calls run in threads of their own. A thread
+cannot be stopped, but it can be abandoned: a caller that is cancelled, or has waited
+long enough, continues at once, and neither the event loop nor the end of the process
 waits for the thread.
 """
 
@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK_SECONDS = 5
-"""How long an engine has to answer a question, such as which images it has."""
+"""Seconds that an engine has to answer a question, such as which images it has. When
+they are over the call fails."""
 
 SLOW_SECONDS = 30
-"""How long an engine has to make, start or remove a container."""
+"""Seconds that an engine has to make, start or remove a container. When they are over
+the call fails."""
 
 _TO_CLEAN_UP = 1.0
 _POOLS = 1024
@@ -47,12 +49,12 @@ _DEFAULT_HOST = "unix:///var/run/docker.sock" if os.name == "posix" else ""
 async def in_thread(
     function: Callable[[], T], give_up: Callable[[], None] | None = None
 ) -> T:
-    """Call in a thread of its own, which is left alone when the caller is cancelled.
+    """Call a function in a thread, which is abandoned when the caller is cancelled.
 
     Args:
         function: May block.
-        give_up: Called when the caller is cancelled. The thread has a second then, to
-            clean up before control returns; later it does so in the background.
+        give_up: Called when the caller is cancelled. The thread then has a second to
+            clean up before this returns; after that it does so in the background.
     """
     token = anyio.lowlevel.current_token()
     done, outcome = anyio.Event(), Future[T]()
@@ -60,7 +62,7 @@ async def in_thread(
     def work() -> None:
         try:
             outcome.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - raised to who waits
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
             outcome.set_exception(error)
         # The loop may have ended meanwhile.
         with contextlib.suppress(RuntimeError):
@@ -85,15 +87,15 @@ def connect(
 
     Args:
         docker_host: The engine's address.
-        seconds: How long each request waits for the next word of an answer.
-        version: That of the engine's API; None asks the engine, for five seconds.
+        seconds: The time limit between two reads of an answer.
+        version: The version of the engine's API; None asks the engine.
 
     Raises:
         docker.errors.DockerException: Nothing answers there.
-        OSError: The same, of a Unix socket.
+        OSError: Nothing listens on the engine's Unix socket.
     """
     probe_socket(address(docker_host))
-    # Not for who has no engine: they take a third as long as all else that is imported.
+    # Late, for hosts without an engine: this takes a third of the time of all imports.
     import docker
     import docker.utils
 
@@ -105,14 +107,14 @@ def connect(
     client = docker.DockerClient(
         timeout=QUICK_SECONDS + 1, num_pools=_POOLS, version=version, **where
     )
-    # Longer than whoever waits: the SDK does not tell silence from absence.
+    # Longer than the caller waits: the SDK has one error for silence and absence.
     client.api.timeout = seconds + 1
     client.api.headers["Connection"] = "close"
     return client
 
 
 def address(docker_host: str | None) -> str:
-    """Return where the engine is."""
+    """Return the address of the engine."""
     return docker_host or os.environ.get("DOCKER_HOST") or _DEFAULT_HOST
 
 
@@ -123,7 +125,7 @@ def probe_socket(where: str) -> None:
     """
     if where.startswith(UNIX):
         with socket.socket(socket.AF_UNIX) as sock:
-            # A stopped engine may have no room for one more who waits.
+            # The queue of a stopped engine's socket may be full.
             sock.settimeout(QUICK_SECONDS)
             sock.connect(where.removeprefix(UNIX))
 
@@ -142,10 +144,10 @@ def orphans(client: docker.DockerClient) -> list[str]:
 
 
 def remove(client: docker.DockerClient, container_id: str) -> None:
-    """Kill and remove a container; one that is gone already is fine.
+    """Kill and remove a container; a missing one is fine.
 
-    Raises nothing: an engine that is gone cannot be asked; its containers end with
-    their streams, and the next start sweeps.
+    It raises nothing: the containers of an engine that is gone end with their streams,
+    and the next start sweeps.
     """
     import docker.errors
 
@@ -156,7 +158,7 @@ def remove(client: docker.DockerClient, container_id: str) -> None:
     except docker.errors.APIError as error:
         if error.status_code != 409:
             return
-        # The engine is at it already; wait until it is done.
+        # The engine is removing it already; wait until that is done.
         with contextlib.suppress(Exception):
             client.api.wait(container_id, timeout=10, condition="removed")
     except Exception:  # noqa: BLE001 - the SDK and its transport raise anything
@@ -164,15 +166,15 @@ def remove(client: docker.DockerClient, container_id: str) -> None:
 
 
 def remove_all(client: docker.DockerClient, container_ids: Iterable[str]) -> None:
-    """Remove containers, one after the other. Raises nothing."""
+    """Remove containers one after the other. It raises nothing."""
     for each in container_ids:
         remove(client, each)
 
 
 def own_socket(attached: Any) -> socket.socket:
-    """Return a plain socket for an attach stream, ours to close.
+    """Return a plain socket for an attach stream; the caller closes it.
 
-    No process that is forked from here keeps the stream open.
+    No process forked from this one keeps the stream open.
     """
     raw = getattr(attached, "_sock", attached)
     if type(raw) is socket.socket:
@@ -201,7 +203,7 @@ def _relay(source: Any, target: Any) -> None:
 
 
 def silent(seconds: float, config: SandboxConfig) -> SandboxUnavailableError:
-    """Say that the engine is there and does not answer."""
+    """Return the error for an engine that has not answered in time."""
     place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
     return SandboxUnavailableError(
         f"the Docker engine at {place} has not answered for {seconds:g} seconds",
@@ -210,7 +212,7 @@ def silent(seconds: float, config: SandboxConfig) -> SandboxUnavailableError:
 
 
 def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
-    """Turn an error of the Docker SDK into ours, with what to do about it."""
+    """Return our error, with a hint, for an error of the Docker SDK."""
     import docker.errors
 
     text = getattr(error, "explanation", None) or str(error)
@@ -236,7 +238,7 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
 def nobody_answers(
     error: Exception | str, config: SandboxConfig
 ) -> SandboxUnavailableError:
-    """Say that there is no engine, or that it may not be spoken to."""
+    """Return the error for an engine that is absent or refuses this user."""
     place = config.docker_host or os.environ.get("DOCKER_HOST") or "the local socket"
     details = {"error": str(error)}
     if isinstance(error, PermissionError):

@@ -1,4 +1,4 @@
-"""What containers see as /etc/hosts: their engine gives none without a network."""
+"""The /etc/hosts of containers: without a network their engine provides none."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TARGET = "/etc/hosts"
 
 
 class HostsFile:
-    """A file of this machine, for engines that see its files."""
+    """The hosts file in a folder of this machine, for engines that share its files."""
 
     def __init__(self) -> None:
         self._folder = ""
         self._shown = False
 
     def make(self) -> None:
-        """Write the file; without room for it, cells do without."""
+        """Write the file; if that fails, cells have none."""
         prefix = f"{process_identity.FOLDER_PREFIX}{process_identity.this_process()}_"
         with contextlib.suppress(OSError):
             self._folder = tempfile.mkdtemp(prefix=prefix)
@@ -38,18 +38,18 @@ class HostsFile:
         return f"{self._folder}/hosts"
 
     def binds(self) -> list[Bind]:
-        """Return how containers are shown the file, if there is one."""
+        """Return the mount of the file; empty if there is no file."""
         return [Bind(self._path, _TARGET, read_only=True)] if self._shown else []
 
     def is_to_blame(self, error: Exception) -> bool:
-        """Tell whether an engine refused it: it has other files than this machine.
+        """Return True if an engine refused the file, as it has other files.
 
-        Also of a cell that was begun before the file was given up for another one.
+        This also holds for a cell that was begun before the file was removed.
         """
         return bool(self._folder) and self._path in str(error)
 
     def remove(self) -> None:
-        """Remove it; containers that have it keep it."""
+        """Remove the file; running containers keep it."""
         self._shown = False
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)

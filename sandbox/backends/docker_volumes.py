@@ -1,7 +1,7 @@
-"""What an image's VOLUMEs become: nothing that is on the host's disk.
+"""Replaces an image's VOLUMEs by empty read-only file systems.
 
 For each volume that its image declares, an engine gives a container a new folder on
-the host's disk: writable, whatever else is read-only, and without a limit of size.
+the host's disk. It is writable, whatever else is read-only, and its size has no limit.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def covers(declared: Iterable[str], taken: Collection[str]) -> dict[str, str]:
     """Return an empty, read-only file system for each volume, as tmpfs options.
 
     Args:
-        declared: Where an image wants its volumes.
-        taken: Where cells have something else, which comes first.
+        declared: The paths of the image's volumes.
+        taken: Paths where cells have other mounts, which take precedence.
 
     Raises:
-        SandboxUnavailableError: A volume is where nothing can be put over it.
+        SandboxUnavailableError: Nothing can be mounted over one of the volumes.
     """
     places = {
         volume: "/" + posixpath.normpath(volume).lstrip("/") for volume in declared
@@ -43,9 +43,9 @@ def covers(declared: Iterable[str], taken: Collection[str]) -> dict[str, str]:
 
 
 def require_none(mounts: Iterable[dict[str, str]]) -> None:
-    """Raise SandboxUnavailableError if a container got a volume all the same.
+    """Raise SandboxUnavailableError if a container got a volume in spite of them.
 
-    Its pseudo-terminals are one that cells ask for; see `docker_profile`.
+    The pseudo-terminals are a volume that cells ask for; see `container_spec`.
     """
     for mount in mounts:
         if (

@@ -1,9 +1,9 @@
 """The host's end of a launcher, the process that makes cells of namespaces.
 
-Theory of operation. A launcher answers each request in its turn. One that has
-answered nothing for ten seconds is killed, and its cells with it: it may have been
-stopped, and nobody can wait for it. It ends with its host: it is given a pidfd of
-this process, since a process that C code forks keeps the control socket open.
+Theory of operation. A launcher answers requests one by one. A launcher that has
+answered nothing for ten seconds is killed, and its cells with it, as it may have been
+stopped. It ends with its host, of which it has a pidfd: the control socket is not
+enough, since a process that C code forks keeps it open.
 """
 
 from __future__ import annotations
@@ -36,7 +36,16 @@ _log = logging.getLogger(__name__)
 
 
 class LauncherProcess:
-    """The host's end of one launcher process."""
+    """One launcher process and its control socket.
+
+    Requests are not concurrent: callers take turns, and an answer is matched by its id,
+    so that one whose caller was cancelled is dropped and its cell killed.
+
+    Args:
+        process: The launcher, whose standard input takes its code.
+        control: The host's end of its control socket, not blocking.
+        code: The bundle for its interpreter.
+    """
 
     def __init__(
         self, process: subprocess.Popen[bytes], control: socket.socket, code: bytes
@@ -45,7 +54,7 @@ class LauncherProcess:
         self._control = lease(control)
         self._code = code
         self._next_id = 0
-        # When it was asked what it has not answered, if anything.
+        # The time of the first request without an answer; None if there is none.
         self._silent_since: float | None = None
         self._killed = False
 
@@ -88,11 +97,11 @@ class LauncherProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone, or was given up."""
+        """True if the process has ended or was killed."""
         return self._killed or self._process.poll() is not None
 
     async def set_up(self, setup: dict[str, Any]) -> None:
-        """Have the root built.
+        """Have the launcher build the root file system of cells.
 
         Raises:
             SandboxUnavailableError: The kernel refused, a mount is not what was
@@ -120,7 +129,7 @@ class LauncherProcess:
         )
 
     async def _send_code(self) -> None:
-        """Give the interpreter its code; it may read late, or never."""
+        """Send the interpreter its code, which it may read late, or never."""
         view = memoryview(self._code)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
@@ -132,7 +141,7 @@ class LauncherProcess:
                     await anyio.wait_writable(pipe)
 
     def _send_setup(self, setup: bytes) -> None:
-        """Say what to build, and hand over what tells that this process has ended."""
+        """Send the set-up, and a pidfd of this process."""
         try:
             own = os.pidfd_open(os.getpid())
         except OSError as error:
@@ -147,7 +156,7 @@ class LauncherProcess:
             os.close(own)
 
     async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int, int]:
-        """Make a cell; return its channel, and pidfd and pid of its first process.
+        """Make a cell; return its channel, and the pidfd and pid of its first process.
 
         Raises:
             SandboxUnavailableError: The cell could not be made.
@@ -175,13 +184,13 @@ class LauncherProcess:
                     hint="raise its limit on open files: `ulimit -n`",
                 )
         except BaseException:
-            # A cell that nobody watches ends with its channel.
+            # The cell, if it was made, ends with its channel.
             ours.close()
             raise
         return ours, fds[0], answer["pid"]
 
     async def check(self) -> None:
-        """Raise SandboxUnavailableError if it does not answer."""
+        """Raise SandboxUnavailableError if the launcher does not answer."""
         self._request({}, [])
         answer, _ = await self._answer(_CHECK_SECONDS)
         if "error" in answer:
@@ -190,10 +199,10 @@ class LauncherProcess:
             )
 
     async def oom_kills(self, pid: int) -> int:
-        """Return how many processes of a cell that ended the kernel killed for memory.
+        """Return the number of OOM kills in a cell that has ended.
 
         Raises:
-            SandboxUnavailableError: It does not answer.
+            SandboxUnavailableError: The launcher does not answer.
         """
         self._request({"ended": pid}, [])
         answer, _ = await self._answer(_CHECK_SECONDS)
@@ -207,7 +216,7 @@ class LauncherProcess:
         try:
             socket.send_fds(self._control, [message], fds)
         except OSError as error:
-            # It is gone, or has read nothing for long.
+            # It is gone, or has not read for long.
             self._kill()
             raise SandboxUnavailableError(
                 f"the launcher is gone: {error}",
@@ -218,7 +227,7 @@ class LauncherProcess:
         """Return the answer to the last request.
 
         Args:
-            seconds: How long to wait. What is silent for ten seconds is killed.
+            seconds: The time limit. A launcher silent for ten seconds is killed.
         """
         now = anyio.current_time()
         silent_until = (self._silent_since or now) + _ANSWER_SECONDS
@@ -267,9 +276,10 @@ class LauncherProcess:
         self._process.kill()
 
     async def aclose(self) -> None:
-        """End the launcher and with it its cells; return when all are gone.
+        """End the launcher and its cells; return when all are gone.
 
-        What does not end within five seconds is killed, and given up after five more.
+        A launcher that does not end in five seconds is killed, and abandoned after five
+        more.
         """
         with anyio.CancelScope(shield=True):
             if self._control.fileno() != -1:
@@ -291,8 +301,8 @@ class NamespaceProcess:
     """The first process of a PID namespace.
 
     Args:
-        pidfd: The process; it is closed here.
-        oom_kills: Says how many of the cell's processes memory has cost.
+        pidfd: The process; `kill` closes it.
+        oom_kills: Returns the number of OOM kills in the cell.
     """
 
     def __init__(self, pidfd: int, oom_kills: Callable[[], Awaitable[int]]) -> None:

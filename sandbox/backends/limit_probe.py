@@ -1,8 +1,7 @@
-"""Which limits a container runtime really holds: tried once, then remembered.
+"""Finds out which limits a container runtime really enforces, and caches the answer.
 
-An engine accepts a memory limit for any runtime; gVisor started with
---ignore-cgroups then enforces nothing. So a cell with small limits is asked to
-exceed them.
+An engine accepts a memory limit for any runtime, but gVisor started with
+--ignore-cgroups enforces none. So a cell with small limits tries to exceed them.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _EXCEED_MEMORY = b"import os; x = b'1' * (192 << 20); os._exit(1)"
 
 
 class EnforcedLimits(BaseModel):
-    """Which limits the runtime enforces by itself."""
+    """The limits that a runtime enforces by itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -49,7 +48,7 @@ class EnforcedLimits(BaseModel):
 
 
 async def probe(create_cell: Callable[[Limits], Awaitable[Cell]]) -> EnforcedLimits:
-    """Try to exceed both limits in a cell; see what stops us."""
+    """Try to exceed both limits in a cell; return those that held."""
     from ..client.types import Program
 
     held = []
@@ -70,7 +69,7 @@ def _cache_file(set_up: str) -> Path:
 
 
 def load_cached(set_up: str) -> EnforcedLimits | None:
-    """Return what an earlier probe of this engine and runtime found, if any."""
+    """Return the result of an earlier probe of this engine and runtime, if any."""
     try:
         return EnforcedLimits.model_validate_json(_cache_file(set_up).read_bytes())
     except (OSError, ValidationError):
@@ -78,7 +77,7 @@ def load_cached(set_up: str) -> EnforcedLimits | None:
 
 
 def save_cached(set_up: str, held: EnforcedLimits) -> None:
-    """Keep what a probe found; a cache that cannot be written costs only time."""
+    """Save the result of a probe; failures are ignored, as they only cost time."""
     file = _cache_file(set_up)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

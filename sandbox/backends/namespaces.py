@@ -1,11 +1,11 @@
 """Cells made of Linux namespaces, without any daemon.
 
-Theory of operation. One launcher process (`cell/launcher.py`) per backend makes
-the cells. The host gives it a socket for each new cell and gets back a pidfd of
-the cell's first process. Killing that process makes the kernel kill the whole
-PID namespace, and the pidfd becomes readable only when nothing of it is left.
-The launcher, and with it every cell, ends when the host does or the host's end of
-its control socket closes, however that happens.
+Theory of operation. One launcher process (`cell/launcher/main.py`) per backend makes
+the cells. The host gives it a socket for each new cell and gets back a pidfd of the
+cell's first process. When that process is killed the kernel kills the whole PID
+namespace, and the pidfd becomes readable only when nothing of it is left. The launcher,
+and with it every cell, ends when the host ends or the host's end of the control socket
+closes, however that happens.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SHOWN = (
     "/etc/ld.so.conf.d",
     "/etc/alternatives",
     "/etc/fonts",
-    # The public certificates of the system, for programs that may reach out.
+    # The system's public certificates, for programs with a network.
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
     "/usr/share/ca-certificates",
@@ -71,7 +71,15 @@ _log = logging.getLogger(__name__)
 
 
 class SubprocessBackend:
-    """Makes cells out of namespaces on this machine (Linux 5.4 or newer)."""
+    """Makes cells out of namespaces on this machine (Linux 5.4 or newer).
+
+    All cells come from one launcher. When it ends, which ends its cells too, the next
+    request starts another. Without cgroups the same limits are enforced by rlimits, CPU
+    affinity and the supervisor's watch, and `traits` says so.
+
+    Args:
+        config: Names the interpreter, the mounts and the default limits.
+    """
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
@@ -103,13 +111,16 @@ class SubprocessBackend:
 
     @property
     def why_no_cgroups(self) -> str:
-        """Why cells have no cgroup of their own; empty if they have one."""
+        """The reason why cells have no cgroup of their own; empty if they have one."""
         return self._why_no_cgroups
 
     async def start(self) -> None:
         """Sweep orphans, start the launcher and make one cell to see that it works.
 
-        Orphans that do not go at once stay for `clean`.
+        Cgroups of orphans that cannot be removed at once are left to `clean`.
+
+        Raises:
+            SandboxUnavailableError: This machine cannot make cells.
         """
         if sys.platform != "linux":
             raise SandboxUnavailableError(
@@ -156,7 +167,7 @@ class SubprocessBackend:
             await launcher.check()
 
     async def _living_launcher(self) -> LauncherProcess:
-        """Return the launcher; one that was killed took only its own cells with it."""
+        """Return the launcher, or start another if it has ended."""
         if self._launcher is None:
             raise SandboxUnavailableError(
                 "the backend is closed", hint="open a new SandboxManager"
@@ -189,11 +200,11 @@ class SubprocessBackend:
                 return await launcher.oom_kills(pid)
 
         process = NamespaceProcess(pidfd, oom_kills)
-        # Its supervisor has its settings from the launcher.
+        # The supervisor has its settings from the launcher.
         return Cell(Channel(sock), process, self.traits, {})
 
     def _kind(self, limits: Limits) -> dict[str, Any]:
-        """Return what makes cells alike: the launcher keeps one of a kind ahead."""
+        """Return the kind of a cell: the launcher prepares one of the last kind."""
         own = limits.model_dump(include={"disk_mb", "memory_mb", "pids", "cpus"})
         return {"limits": own, "settings": self._settings(limits)}
 
@@ -228,10 +239,10 @@ class SubprocessBackend:
 
 
 def node_binds(node: str | None) -> list[mount_rules.Bind]:
-    """Return how cells are shown a node: not where it is, which may be below /tmp.
+    """Return the mount of node: at its own path it might be below a cell's /tmp.
 
     Args:
-        node: Its path; None takes the one on this process's PATH, if there is one.
+        node: Its path; None for the one on this process's PATH, if there is one.
     """
     found = node or shutil.which("node")
     return (
@@ -242,7 +253,7 @@ def node_binds(node: str | None) -> list[mount_rules.Bind]:
 
 
 def shown_paths(python: str) -> list[str]:
-    """Return the host paths that an interpreter needs, and nothing else."""
+    """Return the host paths that an interpreter needs, and no others."""
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
     own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64", "include")]
     return [*_SHOWN, *(path for path in own if path not in _SHOWN)]

@@ -1,7 +1,7 @@
-"""The last resort: RestrictedPython and rlimits, where the OS gives no walls.
+"""The last resort: RestrictedPython and rlimits, where the system offers no isolation.
 
-Only used when `minimum_isolation="process"` asks for it by name. A cell is a
-supervisor and its child under the caller's own uid; the child runs code that
+It is used only when `minimum_isolation="process"` asks for it by name. A cell is a
+supervisor and its child under the caller's own uid. The child runs code that
 RestrictedPython has compiled, with few builtins and imports.
 """
 
@@ -31,7 +31,13 @@ _KILL_SECONDS = 2.0
 
 
 class ProcessBackend:
-    """Makes cells out of plain processes."""
+    """Makes cells out of plain processes, confined by RestrictedPython and rlimits.
+
+    A program that escapes the language has all that the caller's user has.
+
+    Args:
+        config: Names the interpreter and the environment of programs.
+    """
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
@@ -52,7 +58,7 @@ class ProcessBackend:
         )
 
     async def start(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     async def create_cell(self, limits: Limits) -> Cell:
         python = self._config.python or interpreter()
@@ -87,14 +93,14 @@ class ProcessBackend:
         return cell
 
     async def check(self) -> None:
-        """Nothing that could be gone."""
+        """Do nothing: there is nothing that could fail."""
 
     async def aclose(self) -> None:
-        """Nothing to leave behind."""
+        """Do nothing: each cell removes its own work dir."""
 
 
 def _spawn(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start a supervisor; return the socket that leads to it, too. Raises OSError."""
+    """Start a supervisor; return its socket and its process. Raises OSError."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -114,7 +120,12 @@ def _spawn(python: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
 
 
 class PlainProcess:
-    """A supervisor that is an ordinary process. Owns it and its work dir."""
+    """A supervisor that is an ordinary process.
+
+    Args:
+        process: The supervisor.
+        workdir: Its work dir, which `kill` removes.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], workdir: str) -> None:
         self._process = process

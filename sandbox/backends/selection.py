@@ -1,4 +1,4 @@
-"""Which backend a configuration gets: never weaker than asked, never silently."""
+"""Chooses the backend for a configuration: never a weaker one than it asks for."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..packages.layer_store import require_possible
 
 
 async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]:
-    """Return a started backend and what its choice is worth saying.
+    """Return a started backend, and notices about the choice for the user.
 
     Raises:
-        SandboxUnavailableError: Nothing here gives what is asked for.
+        SandboxUnavailableError: No backend here provides the isolation asked for.
     """
     if config.backend == "docker" or config.names_docker:
         return await _start_docker(config), ()
@@ -58,7 +58,7 @@ async def _open_subprocess(config: SandboxConfig) -> tuple[Backend, tuple[str, .
 
 
 def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
-    """Raise SandboxUnavailableError if a backend does not give what is asked for."""
+    """Raise SandboxUnavailableError if a backend is weaker than the configuration."""
     wanted = config.minimum_isolation
     if LEVELS.index(traits.level) < LEVELS.index(wanted):
         raise SandboxUnavailableError(

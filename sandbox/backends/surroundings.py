@@ -1,4 +1,4 @@
-"""What every program finds: its user, its work dir, its environment."""
+"""The work dir and the environment of every program."""
 
 from __future__ import annotations
 

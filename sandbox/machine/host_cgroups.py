@@ -1,4 +1,4 @@
-"""Where on this host cells can have cgroups of their own, and what was left there."""
+"""Parent cgroups for cells on this host, and removal of those of dead processes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 _numbers = itertools.count()
 EMPTY_SECONDS = 5.0
-"""How long to wait for killed processes: each leaves when it has freed what it held."""
+"""Seconds to wait until killed processes have freed their memory and left the group."""
 
 _SHORT_SECONDS, _LONG_SECONDS = 0.001, 0.05
 
 
 def name_of(process: str) -> str:
-    """Return what marks a process's groups: whose pid means something only here."""
+    """Return the prefix of the groups of a process of this PID namespace."""
     return f"{PREFIX}{process_identity.pid_namespace()}-{process}"
 
 
 def own_name() -> str:
-    """Return what marks this process's groups, unique over pid reuse."""
+    """Return the prefix of this process's groups; it is not reused with the pid."""
     return name_of(process_identity.this_process())
 
 
@@ -38,7 +38,7 @@ def parents() -> dict[str, str]:
     """Return the directory below which this process may make groups, by controller.
 
     Raises:
-        OSError: There is no such place; the message says why.
+        OSError: There is none; the message says why.
     """
     mounts, own = _mounts(), _own_paths()
     if all(name in mounts for name in _V1_CONTROLLERS):
@@ -81,10 +81,10 @@ def _own_paths() -> dict[str, str]:
 def _delegated(own: str) -> str:
     """Return a group whose children can have limits (cgroup version 2).
 
-    A group with members cannot have such children; so what is in it steps aside into
-    a leaf, which is allowed only where this subtree was delegated to us.
+    A group with members cannot have such children, so its members are moved to a leaf.
+    That is allowed only where this subtree was delegated to this user.
     """
-    # This process has stepped aside already, if it or its parent made cells before.
+    # This process is in the leaf already if it or its parent made cells before.
     path = Path(own).parent if Path(own).name == _LEAF else Path(own)
     available = (path / "cgroup.controllers").read_text().split()
     missing = [name for name in _V2_CONTROLLERS if name not in available]
@@ -95,15 +95,15 @@ def _delegated(own: str) -> str:
     try:
         control.write_text(wanted)
     except OSError:
-        _step_aside(path)
+        _move_members_to_leaf(path)
         control.write_text(wanted)
     return str(path)
 
 
-def _step_aside(path: Path) -> None:
+def _move_members_to_leaf(path: Path) -> None:
     leaf = path / _LEAF
     leaf.mkdir(exist_ok=True)
-    # They may fork meanwhile.
+    # Members may fork meanwhile.
     for _ in range(_MOVES):
         members = (path / "cgroup.procs").read_text().split()
         if not members:
@@ -120,7 +120,7 @@ def create() -> dict[str, str]:
         OSError: They cannot be made here; the message says why.
     """
     made: dict[str, str] = {}
-    # Never a name again: a group that could not be removed may still be there.
+    # A new name each time: a group that could not be removed may still be there.
     name = f"{own_name()}-{next(_numbers)}"
     try:
         for controller, parent in parents().items():
@@ -136,18 +136,18 @@ def create() -> dict[str, str]:
 
 
 def remove(paths: dict[str, str]) -> list[str]:
-    """Remove groups with everything in them; what is gone already is fine.
+    """Kill the members of groups and remove the groups; missing ones are fine.
 
-    Blocks until what was killed has left them, for at most five seconds in all.
+    Blocks until the killed processes have left, for at most five seconds in all.
 
     Returns:
-        What could not be removed.
+        The groups that could not be removed.
     """
     return _remove_all(paths.values(), EMPTY_SECONDS)
 
 
 def _remove_all(groups: Iterable[str], seconds: float) -> list[str]:
-    """Kill and remove, once and then again until the time is over; return the rest."""
+    """Kill and remove until `seconds` are over, at least once; return the rest."""
     end, rest = time.monotonic() + seconds, _SHORT_SECONDS
     while True:
         groups = [path for path in groups if not _removed(path)]
@@ -158,11 +158,11 @@ def _remove_all(groups: Iterable[str], seconds: float) -> list[str]:
 
 
 def _removed(group: str) -> bool:
-    """Kill what is in a group and those below it, remove what is empty."""
+    """Kill the members of a group and of those below; True if it is gone."""
     for path, _, _ in os.walk(group, topdown=False):
         with contextlib.suppress(OSError):
             for pid in Path(path, "cgroup.procs").read_text().split():
-                # What this PID namespace does not show has the number 0.
+                # Processes that this PID namespace does not show have the number 0.
                 if int(pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(int(pid), signal.SIGKILL)
@@ -174,7 +174,7 @@ def sweep() -> list[str]:
     """Kill and remove, once, the groups of dead owners beside those of this process.
 
     Returns:
-        What is gone; it waits for nothing.
+        The removed groups. Those whose processes have not left yet stay.
     """
     try:
         places = set(parents().values())
@@ -186,13 +186,13 @@ def sweep() -> list[str]:
 
 
 def sweep_everywhere() -> tuple[list[str], list[str]]:
-    """Remove the groups of owners that are dead, wherever this user may.
+    """Remove the groups of dead owners wherever this user may.
 
     A host that was started in another unit or login made its groups there. Blocks
     for at most five seconds.
 
     Returns:
-        What was removed, and what could not be.
+        The removed groups, and those that could not be removed.
     """
     mounts = _mounts()
     roots = {mounts[name] for name in (*_V1_CONTROLLERS, "unified") if name in mounts}

@@ -1,4 +1,4 @@
-"""Sockets that cells live by: when the host's last copy closes, the cell ends.
+"""Sockets that keep cells alive: a cell ends when the host's last copy closes.
 
 A forked process would hold copies of them for as long as it lives.
 """
@@ -15,13 +15,13 @@ _leases = WeakSet[socket.socket]()
 
 
 def lease(sock: socket.socket) -> socket.socket:
-    """Have every process that is forked from here close its copy of a socket."""
+    """Make every process forked from this one close its copy of a socket."""
     _leases.add(sock)
     return sock
 
 
 def end(sock: socket.socket) -> None:
-    """Close a socket; the other end sees it whoever else has a copy."""
+    """Close a socket; the other end sees it even if other processes have copies."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()

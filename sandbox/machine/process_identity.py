@@ -1,4 +1,4 @@
-"""Who made a container or a cgroup, so that leftovers of the dead can be told."""
+"""Names of processes that are not reused, to mark what they make on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER_PREFIX = "toolcell_"
 
 
 def start_time(pid: int) -> str:
-    """Return when a process started, in clock ticks; empty if there is none."""
+    """Return the start time of a process in clock ticks; empty if there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -21,7 +21,7 @@ def start_time(pid: int) -> str:
 
 @functools.cache
 def pid_namespace() -> int:
-    """Return the number of the namespace in which pids mean what they do here.
+    """Return the number of this process's PID namespace.
 
     Raises:
         OSError: There is no /proc.
@@ -45,7 +45,7 @@ def this_process() -> str:
 
 
 def lives(process: str) -> bool:
-    """Tell whether a process named by `this_process` is still running here."""
+    """Return True if the process that `this_process` named so is still running."""
     pid, _, started = process.partition("-")
     if not pid.isdigit():
         return False

@@ -1,4 +1,4 @@
-"""The first words of TLS: for whom a client says that it is calling.
+"""Parses the ClientHello of TLS: the server that a client asks for.
 
 Sources: RFC 8446 sections 4.1.2 and 5.1, RFC 6066 section 3, RFC 9849.
 """
@@ -9,28 +9,28 @@ from typing import NamedTuple
 
 HANDSHAKE = 22
 RECORDS = range(20, 25)
-"""With which a record of TLS begins: its kind."""
+"""The kinds of TLS records; a record begins with its kind."""
 
 _CLIENT_HELLO = 1
 _SERVER_NAME = 0
 _ENCRYPTED_CLIENT_HELLO = 0xFE0D
 _MAX_RECORD = 2**14
 MAX_HELLO_BYTES = 65_536
-"""Bytes in which a client has to have said it."""
+"""Bytes of a ClientHello. When it is exceeded the connection is refused."""
 
 
 class ClientHello(NamedTuple):
-    """What a client shows of itself."""
+    """The parts of a ClientHello that name a server."""
 
     server_name: str | None
-    """The host that it names, if it does."""
+    """The host in its server name extension, if there is one."""
 
     encrypted: bool
-    """Whether it names another one that only the server can read."""
+    """True if it also has an encrypted name, which only the server can read."""
 
 
 class _Reader:
-    """Takes bytes off the front. Raises ValueError where there are none."""
+    """Reads bytes from the front. Raises ValueError where there are too few."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -48,7 +48,7 @@ class _Reader:
         return int.from_bytes(self.take(size), "big")
 
     def vector(self, size: int) -> _Reader:
-        """Take a length of `size` bytes, and what it counts."""
+        """Take a length of `size` bytes, and as many bytes as it says."""
         return _Reader(self.take(self.number(size)))
 
     def rest(self) -> bytes:
@@ -56,10 +56,10 @@ class _Reader:
 
 
 def read_client_hello(data: bytes) -> ClientHello | None:
-    """Return what a client says first; None if more of it has to come.
+    """Return the ClientHello at the start of a stream; None if it is incomplete.
 
     Raises:
-        ValueError: This is not TLS, or has no one meaning.
+        ValueError: This is not TLS, or is ambiguous.
     """
     message = _message(data)
     if message is None:
@@ -86,7 +86,7 @@ def read_client_hello(data: bytes) -> ClientHello | None:
 
 
 def _message(data: bytes) -> bytes | None:
-    """Return the body of the first message, put together from its records."""
+    """Return the body of the first message, joined from its records."""
     found = b""
     while len(data) >= 5:
         size = int.from_bytes(data[3:5], "big")

@@ -1,11 +1,11 @@
-"""The host's side of a run's network: judges, connects, counts and records.
+"""The host's side of a run's network: decides, connects, counts and records.
 
-Theory of operation. The relay in the cell (`cell/egress_relay.py`) passes on every
-byte that programs send to its port. Here one task for each connection reads what is
-asked for (`proxy.py`), looks the name up, and connects to an address that the rules
-allow: the address that was judged is the one that is connected to, so that a name
-which leads elsewhere a moment later leads nowhere. A redirect is a request like any
-other. Nothing that a program sends is decided upon anywhere else.
+Theory of operation. The relay in the cell (`cell/supervisor/egress_relay.py`) passes on
+every byte that programs send to its port. Here one task for each connection reads the
+proxy request (`proxy.py`), looks the name up, and connects to an address that the rules
+allow. It connects to the very address that was checked, so a name cannot lead elsewhere
+a moment later. A redirect is a request like any other. All decisions about what a
+program sends are made here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_REASON = 300
 
 
 class Spawn(Protocol):
-    """Starts a task that outlives the caller."""
+    """Starts a task that may run longer than its caller."""
 
     def __call__(
         self, function: Callable[[_Attempt], Coroutine[Any, Any, None]], /, *args: Any
@@ -45,7 +45,7 @@ class Spawn(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """One connection that a program asked for."""
+    """One connection of a program, from its first byte to its record."""
 
     stream: CellStream
     host: str = ""
@@ -68,7 +68,7 @@ class _Attempt:
         self.verdict, self.reason = verdict, str(why)[:_MAX_REASON]
 
     def stop(self, why: object = "") -> None:
-        """End it where it stands."""
+        """Cancel the connection; `why` is its reason unless it has one."""
         self.reason = self.reason or str(why)[:_MAX_REASON]
         self.scope.cancel()
 
@@ -87,11 +87,16 @@ class _Attempt:
 class Egress:
     """The network of one run.
 
+    Each connection is served by one task and recorded once, when it has ended or was
+    refused. `limits.connections` and `limits.network_bytes` count over the whole run,
+    both directions together; when the bytes are used up all connections end. A fault
+    in the proxy ends one connection, closed, and never the run.
+
     Args:
-        network: Whom its program may reach.
-        limits: How much of it.
+        network: The hosts that its program may reach.
+        limits: Caps on connections and bytes.
         resolve: Looks names up.
-        spawn: Starts tasks; what they raise is ours to catch.
+        spawn: Starts tasks; exceptions in them are handled here.
         on_connection: Called with each connection when it has ended or was refused.
     """
 
@@ -122,7 +127,7 @@ class Egress:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What the cell has to know."""
+        """The part of a request to run that concerns the network."""
         return {
             "set_variables": self._network.mode == "allow",
             "without_proxy": self._rules.without_proxy(),
@@ -131,12 +136,12 @@ class Egress:
 
     @property
     def connections(self) -> tuple[Connection, ...]:
-        """What was asked for and has ended, in the order in which it was opened."""
+        """Records of ended connections, in the order in which they were opened."""
         return tuple(self._records[number] for number in sorted(self._records))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Which limits were reached."""
+        """Warnings about limits that were reached."""
         found = []
         if self._opened >= self._max_connections:
             found.append(f"the run has used up its {self._max_connections} connections")
@@ -145,14 +150,14 @@ class Egress:
         return tuple(found)
 
     def begin(self, send_frame: SendFrame) -> None:
-        """Be ready to answer the cell."""
+        """Set the function that sends frames to the cell."""
         self._send_frame = send_frame
 
     def serve(self, header: dict[str, Any], payload: bytes) -> None:
-        """Take in a frame; never waits.
+        """Handle a frame of the cell, without waiting.
 
         Raises:
-            FrameError: A cell does not say such a thing.
+            FrameError: No cell of ours sends such a frame.
         """
         kind, number = header["type"], header["id"]
         if self._over:
@@ -171,7 +176,7 @@ class Egress:
             self._attempts[number].stream.take(kind, header, payload)
 
     async def set_network(self, network: Network) -> None:
-        """Go by other rules; return when what they forbid has ended."""
+        """Change the rules; return when connections that they forbid have ended."""
         self._rules = Rules(network.hosts)
         ended = [each for each in self._attempts.values() if not self._may_stay(each)]
         for attempt in ended:
@@ -188,7 +193,7 @@ class Egress:
         )
 
     def stop(self) -> None:
-        """Let every connection end, and none begin."""
+        """Cancel every connection, and accept no more."""
         self._over = True
         for attempt in self._attempts.values():
             attempt.stop()
@@ -198,7 +203,7 @@ class Egress:
         """End every connection; the cell ends its side by itself.
 
         Raises:
-            Exception: What `on_connection` raised.
+            Exception: `on_connection` raised it.
         """
         self.stop()
         with anyio.CancelScope(shield=True):
@@ -208,7 +213,7 @@ class Egress:
             raise self._problem
 
     async def _serve(self, attempt: _Attempt) -> None:
-        """Carry one connection from its first byte to its record."""
+        """Serve one connection from its first byte to its record."""
         try:
             with attempt.scope:
                 await self._carry(attempt)
@@ -268,11 +273,11 @@ class Egress:
             await self._relay(attempt, proxy_request, remote)
 
     async def _reach(self, attempt: _Attempt) -> socket.socket:
-        """Return a connection to where an attempt may go.
+        """Return a connection to the host that an attempt asks for.
 
         Raises:
-            RefusedError: It may not go there.
-            OSError: Nobody is there, or answered in time.
+            RefusedError: The rules or the limits forbid it.
+            OSError: The host does not answer, or not in time.
         """
         host, port = attempt.host, attempt.port
         if not self._rules.allow(host, port):
@@ -286,7 +291,7 @@ class Egress:
                 "the list would have to name it"
             )
             for address in addresses:
-                # Judged at the last moment: the rules may have changed meanwhile.
+                # Checked at the last moment: the rules may have changed meanwhile.
                 if not self._rules.allow_address(address, port):
                     continue
                 attempt.address = address
@@ -335,7 +340,7 @@ class Egress:
             )
             if isinstance(preamble, proxy.HTTPRequest):
                 await preamble.make(stream, send)
-                # One request, one connection: the next would not have been judged.
+                # One request, one connection: the next would not have been checked.
                 while await stream.receive():
                     pass
                 return
@@ -362,7 +367,7 @@ class Egress:
             attempt.stop(error)
 
     def _pay(self, size: int) -> bool:
-        """Count bytes; at the limit end all connections and count none."""
+        """Charge bytes to the run. At the limit end all connections; False then."""
         if size <= self._bytes_left:
             self._bytes_left -= size
             self.spent += size

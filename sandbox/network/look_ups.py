@@ -1,4 +1,4 @@
-"""Looks names up in threads of its own, of which nobody holds all."""
+"""Looks names up in threads, which runs and agents share fairly."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Find = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port. May block; raises OSError."""
 
 MAX_LOOK_UPS = 64
-"""Look-ups at once. When it is reached further ones wait, and so do those of an agent
-that holds half of what the others leave."""
+"""Look-ups at once. When it is reached further ones wait. So do those of an agent that
+has half as many as the other agents leave free."""
 
 _OF_A_RUN = 4
 
@@ -31,11 +31,12 @@ def _addresses(host: str, port: int) -> list[str]:
 class LookUps:
     """The look-ups of one event loop.
 
-    A look-up that nobody waits for any more holds its place until the name server has
-    answered, for its thread cannot be stopped.
+    No run has more than four at once, and no agent more than half of what is free, so
+    none can starve the others. An abandoned look-up counts until the name server has
+    answered, as its thread cannot be stopped.
 
     Args:
-        find: Looks one name up.
+        find: Looks one name up; it may block.
     """
 
     def __init__(self, find: Find = _addresses) -> None:
@@ -47,7 +48,7 @@ class LookUps:
     def of_run(
         self, agent_id: str | None
     ) -> Callable[[str, int], Coroutine[Any, Any, Sequence[str]]]:
-        """Return what looks names up for one run of an agent."""
+        """Return a function that looks names up for one run of an agent."""
         run = object()
 
         async def look_up(host: str, port: int) -> Sequence[str]:
@@ -84,13 +85,13 @@ class LookUps:
             found: Sequence[str] | Exception
             try:
                 found = self._find(host, port)
-            except Exception as error:  # noqa: BLE001 - raised to who waits
+            except Exception as error:  # noqa: BLE001 - raised to the caller
                 found = error
             with contextlib.suppress(RuntimeError):
                 # The loop may have ended meanwhile.
                 loop.call_soon_threadsafe(end, found)
 
-        # Not a pool's: at the end of the process nobody waits for a name server.
+        # Not a pool's thread: the end of the process must not wait for a name server.
         thread = threading.Thread(target=work, name="toolcell look-up", daemon=True)
         thread.start()
         self._of_agents[agent_id] += 1

@@ -1,4 +1,4 @@
-"""What programs ask a proxy for: HTTP, CONNECT and SOCKS5, and what they say after.
+"""Proxy requests of programs (HTTP, CONNECT, SOCKS5), and checks of what follows them.
 
 Sources: RFC 9110 section 7, RFC 9112 section 3.2, RFC 1928.
 """
@@ -20,18 +20,18 @@ _MAX_HEAD_BYTES = 65_536
 _MAX_LINE_BYTES = 16_384
 _HTTP_PORT = 80
 _ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
-# What lenient servers overlook before a method and take for a space: Python's split().
+# Lenient servers skip these before a method, and take them for a space: str.split().
 _BLANK = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0"
 _SPACE = b"[" + _BLANK + b"]"
 _METHOD = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
-# No target begins with a control character; LDAP has one behind "0" and its length.
+# No target begins with a control character; LDAP has one after "0" and its length.
 _MAY_BE_HTTP = re.compile(
     b"(?:%b)?(?:%b+(?:[^\0- ]|\\Z)|\\Z)|GET%b" % (_METHOD, _SPACE, _SPACE)
 )
 _OTHER_RECORDS = tuple(bytes((kind,)) for kind in RECORDS if kind != HANDSHAKE)
 _PROXY_HEADERS = (b"PROXY ", b"\r\n\r\n\0")
 _VERSION = re.compile(rb"(?i)HTTP/")
-# HTTP/0.9, and what some servers take for it.
+# HTTP/0.9, and first lines that some servers take for it.
 _NO_VERSION = re.compile(b"GET%b|%b%b+(?i:/|https?:)" % (_SPACE, _METHOD, _SPACE))
 _ENDS_IN_VERSION = re.compile(b"(?i)%bHTTP/[0-9.+_]*%b*\\Z" % (_SPACE, _SPACE))
 _OPTIONS = (b"OPTIONS", "*")
@@ -46,11 +46,11 @@ _NO_METHOD, _NOT_ALLOWED, _NO_HOST, _NO_COMMAND, _NO_ADDRESS = 0xFF, 2, 4, 7, 8
 
 
 class RefusedError(Exception):
-    """What a program says is not granted.
+    """A request of a program is refused.
 
     Args:
-        reason: Why.
-        answer: What it is told in its own protocol, if anything.
+        reason: The reason, for the record of the connection.
+        answer: The reply in the program's own protocol; empty for none.
     """
 
     def __init__(self, reason: str, answer: bytes = b"") -> None:
@@ -60,13 +60,18 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRequest:
-    """Where a program wants to go."""
+    """A request of a program to the proxy: a host and a port to reach.
+
+    The host has exactly one spelling here (see `config.host_rules`), and every check
+    and connection uses this one. With `http` the proxy makes the request itself;
+    without, the program gets a tunnel.
+    """
 
     host: str
     port: int
     socks: bool = False
     http: HTTPRequest | None = None
-    """The request, if the proxy is to make it; else a tunnel is wanted."""
+    """The HTTP request that the proxy is to make; None for a tunnel."""
 
     rest: bytes = b""
     """Bytes that followed the request."""
@@ -78,13 +83,18 @@ class ProxyRequest:
 
     @property
     def success_reply(self) -> bytes:
-        """What the program hears when its tunnel stands."""
+        """The reply to the program once the connection stands."""
         if self.socks:
             return _socks_answer(0)
         return b"" if self.http else b"HTTP/1.1 200 Connection established\r\n\r\n"
 
     def error_reply(self, reason: str, *, failed: bool = False) -> bytes:
-        """Return what the program hears when it gets nothing."""
+        """Return the reply to the program when it gets no connection.
+
+        Args:
+            reason: The reason, in the body of an HTTP reply.
+            failed: True if the host did not answer, False if it is not allowed.
+        """
         if self.socks:
             return _socks_answer(_NO_HOST if failed else _NOT_ALLOWED)
         status = "502 Bad Gateway" if failed else "403 Forbidden"
@@ -92,10 +102,10 @@ class ProxyRequest:
 
 
 async def read_proxy_request(source: ByteStream) -> ProxyRequest | None:
-    """Read what a program asks for; None if it says nothing.
+    """Read the request at the start of a connection; None if it ends at once.
 
     Raises:
-        RefusedError: It is nothing that a proxy is asked for.
+        RefusedError: It is not a request to a proxy.
     """
     first = await source.receive()
     if not first:
@@ -106,7 +116,7 @@ async def read_proxy_request(source: ByteStream) -> ProxyRequest | None:
 
 
 class _Buffer:
-    """Exact numbers of bytes out of a stream."""
+    """Reads exact numbers of bytes from a stream."""
 
     def __init__(self, source: ByteStream, data: bytes) -> None:
         self._source = source
@@ -194,7 +204,7 @@ async def _read_head(
 
 
 def _behind(connection: h11.Connection) -> bytes:
-    """Return what came behind a CONNECT. Raises ValueError if it has a body."""
+    """Return bytes that followed a CONNECT. Raises ValueError if it has a body."""
     if not isinstance(connection.next_event(), h11.EndOfMessage):
         raise ValueError("CONNECT has no body")
     return connection.trailing_data[0]
@@ -203,10 +213,10 @@ def _behind(connection: h11.Connection) -> bytes:
 def _check_host(
     request: h11.Request, host: str, port: int, default_port: int = _HTTP_PORT
 ) -> None:
-    """Refuse a request that goes to one host and speaks to another.
+    """Check that the Host header of a request is the host that it goes to.
 
     Raises:
-        ValueError: It does.
+        ValueError: It names another one.
     """
     for name, value in request.headers:
         if name == b"host":
@@ -223,12 +233,12 @@ def _path(text: str) -> str:
 
 
 class HTTPRequest:
-    """A request that is made anew: what reaches the server is what was checked.
+    """A request that is made anew, so that the server gets exactly what was checked.
 
     Args:
-        connection: What reads the rest of it.
+        connection: Parses the rest of the request.
         request: Its head.
-        target: What the server is asked for.
+        target: Path and query for the server.
         host: The server.
         port: Its port.
     """
@@ -251,10 +261,10 @@ class HTTPRequest:
     async def make(
         self, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
     ) -> None:
-        """Send the request and its body; one connection has one.
+        """Send the request and its body; a connection carries one request.
 
         Raises:
-            RefusedError: The body is not what its head says.
+            RefusedError: The body does not match its head.
         """
         out = h11.Connection(h11.CLIENT)
         event: object = self._head
@@ -273,7 +283,7 @@ class HTTPRequest:
 
 
 def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers that go on to the server."""
+    """Return the headers for the server, without those meant for the proxy."""
     named = dict(request.headers)
     nominated = named.get(b"connection", b"").lower().split(b",")
     dropped = {name.strip().decode("latin-1") for name in nominated} | _HOP_BY_HOP
@@ -298,15 +308,15 @@ def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, by
 async def read_tunnel_preamble(
     source: ByteStream, proxy_request: ProxyRequest
 ) -> bytes | HTTPRequest:
-    """Read what a program says first in a tunnel, as far as it names a host.
+    """Read the first bytes in a tunnel, as far as they can name a host.
 
-    TLS and HTTP do; it has to be the host of the proxy request.
+    TLS and HTTP do; their host has to be the one of the proxy request.
 
     Returns:
-        The bytes, to be passed on as they are; or a request, to be made.
+        The bytes, to be passed on unchanged; or a request, to be made anew.
 
     Raises:
-        RefusedError: It speaks to another host than it asked for.
+        RefusedError: They name another host than the proxy request.
     """
     data = more = proxy_request.rest or await source.receive()
     while (is_http := _is_http(data, proxy_request.host, ended=not more)) is None:
@@ -318,7 +328,7 @@ async def read_tunnel_preamble(
 
 
 def _names_the_host(data: bytes, host: str) -> bool:
-    """Check the first message of TLS; False if it is not complete."""
+    """Check the server name of a ClientHello; False if it is incomplete."""
     try:
         hello = read_client_hello(data)
         if hello is None:
@@ -334,9 +344,9 @@ def _names_the_host(data: bytes, host: str) -> bool:
 
 
 def _is_http(data: bytes, host: str, *, ended: bool) -> bool | None:
-    """Tell whether HTTP begins here, and check TLS; None if that is not whole yet."""
+    """Return True if HTTP begins here; None if more bytes are needed. Checks TLS."""
     if data[:1] in _OTHER_RECORDS:
-        # Some servers overlook alerts, and read the ClientHello behind them.
+        # Some servers skip alerts, and read the ClientHello after them.
         raise RefusedError("TLS: it does not begin with a ClientHello")
     if data.startswith(_PROXY_HEADERS):
         raise RefusedError("a header of the PROXY protocol hides what is behind it")
@@ -359,13 +369,13 @@ def _is_http(data: bytes, host: str, *, ended: bool) -> bool | None:
 async def forward_opaque(
     data: bytes, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
 ) -> None:
-    """Send what is no HTTP as it is; `data` is its beginning.
+    """Send a tunnel's bytes that are not HTTP unchanged; `data` is their beginning.
 
-    Some servers take any bytes for a method: its first line is watched to its end, or
-    until it is longer than servers read.
+    Some servers take any bytes for a method, so the first line is checked to its end,
+    or until it is longer than servers read.
 
     Raises:
-        RefusedError: It ends as a request's first line does.
+        RefusedError: The first line ends like that of an HTTP request.
     """
     line, newline = b"", b""
     while data:

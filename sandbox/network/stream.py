@@ -1,4 +1,4 @@
-"""One connection of a program, seen from the host, and sockets that are waited for."""
+"""The host's end of a program's connection, and non-blocking sockets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from .types import SendFrame
 
 
 class CellStream:
-    """Bytes from and to a program.
+    """One connection of a program: bytes in both directions, with flow control.
+
+    The cell sends no more than `WINDOW_BYTES` ahead of `receive`, and `send` waits for
+    the program to read, so neither side buffers more than a window.
 
     Args:
-        number: Its name on the channel.
+        number: Identifies the connection on the channel.
         send_frame: Sends a frame to the cell.
     """
 
@@ -35,10 +38,10 @@ class CellStream:
         self._changed = anyio.Event()
 
     def take(self, kind: str, header: dict[str, Any], payload: bytes) -> None:
-        """Take in what the cell says of this stream.
+        """Handle a frame of this stream.
 
         Raises:
-            FrameError: It is nothing that a cell may say.
+            FrameError: No cell of ours sends such a frame.
         """
         if kind == "net_data":
             self._kept += len(payload)
@@ -57,11 +60,11 @@ class CellStream:
         self._changed.set()
 
     async def receive(self) -> bytes:
-        """Return what the program sent next; empty at the end.
+        """Return the next bytes of the program; empty at the end.
 
         Raises:
-            ConnectionResetError: The program has gone away.
-            CellLostError: The cell has.
+            ConnectionResetError: The program closed the connection.
+            CellLostError: The cell is gone.
         """
         if self._taken >= WINDOW_BYTES // 4 and not self._last_came:
             self._kept -= self._taken
@@ -78,10 +81,10 @@ class CellStream:
         return data
 
     async def room(self) -> int:
-        """Wait until the program reads; return how many bytes may be sent now.
+        """Wait until the program reads; return the number of bytes that may be sent.
 
         Raises:
-            ConnectionResetError: The program has gone away.
+            ConnectionResetError: The program closed the connection.
         """
         self._require_open()
         while not self._credit:
@@ -93,8 +96,8 @@ class CellStream:
         """Send bytes to the program.
 
         Raises:
-            ConnectionResetError: The program has gone away.
-            CellLostError: The cell has.
+            ConnectionResetError: The program closed the connection.
+            CellLostError: The cell is gone.
         """
         while data:
             size = await self.room()
@@ -103,11 +106,11 @@ class CellStream:
             await self._send_frame({"type": "net_data", "id": self.number}, piece)
 
     async def end(self) -> None:
-        """Say that no more comes. Raises CellLostError."""
+        """End the direction to the program. Raises CellLostError."""
         await self._send_frame({"type": "net_end", "id": self.number})
 
     async def aclose(self) -> None:
-        """End both ways, once what was sent has been read. Raises CellLostError."""
+        """End both directions once the program has read all. Raises CellLostError."""
         if not self._broken:
             await self._send_frame({"type": "net_close", "id": self.number})
 
@@ -122,7 +125,7 @@ class CellStream:
 
 
 async def connect(address: str, port: int) -> socket.socket:
-    """Return a connection to this very address. Raises OSError."""
+    """Connect to an address, without a look-up of names. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -141,7 +144,7 @@ async def connect(address: str, port: int) -> socket.socket:
 
 
 async def receive(sock: socket.socket, size: int) -> bytes:
-    """Return what came next, at most `size` bytes. Raises OSError."""
+    """Return the next bytes, at most `size`; empty at the end. Raises OSError."""
     while True:
         try:
             return sock.recv(size)
@@ -150,7 +153,7 @@ async def receive(sock: socket.socket, size: int) -> bytes:
 
 
 async def send(sock: socket.socket, data: bytes) -> None:
-    """Send all of it. Raises OSError."""
+    """Send all of `data`. Raises OSError."""
     view = memoryview(data)
     while view:
         try:
