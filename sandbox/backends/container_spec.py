@@ -20,8 +20,8 @@ from .surroundings import WORKDIR
 OWNER_LABEL = "dev.toolcell.owner"
 MACHINE_LABEL = "dev.toolcell.place"
 CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
-"""The supervisor needs these to become, and to kill, the program's user. With SETPCAP it
-empties the bounding set, so that no program can have a capability."""
+"""The supervisor needs these to become, and to kill, the program's user. With SETPCAP
+it empties the bounding set, so that no program can have a capability."""
 
 _OWN_KERNEL = ("runsc", "gvisor", "kata")
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
