@@ -9,15 +9,15 @@ from .definition.json_schema_tool import JSONSchemaTool
 from .definition.options import ToolOptions
 from .definition.tool import FunctionTool, Tool, tool
 from .definition.validation import Arguments
-from .execution.attempt import RunContext
 from .execution.circuit_breaker import CircuitBreaker
+from .execution.components import RunContext
 from .execution.executor import (
     Call,
     ConcurrentExecutor,
-    ResultStream,
     SequentialExecutor,
     ToolExecutor,
 )
+from .execution.result_stream import ResultStream
 from .execution.retries import RetryPolicy
 from .export.providers import to_anthropic, to_mcp, to_openai
 from .hooks.cache import CacheHook

@@ -94,6 +94,19 @@ async def tool_call(options: Options) -> list[Row]:
     ]
 
 
+async def tool_one(options: Options) -> list[Row]:
+    """A batch of one call, as most models ask for it."""
+    executor = _executor()
+    one = _Timed(
+        "executor.execute",
+        lambda call: executor.execute([call]),
+        lambda results: results[0].content,
+    )
+    alone = _Timed("executor.call", executor.call, attrgetter("content"))
+    await take_turns([one.contender, alone.contender], options.runs)
+    return against("batch of one tool call", [one.each, alone.each], [1.25], "share")
+
+
 async def tool_batch(options: Options) -> list[Row]:
     """A batch of calls that do next to nothing."""
 
@@ -189,6 +202,7 @@ async def _against_peer(make: Callable[[], _Timed], options: Options) -> list[Ro
 
 TOOL_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "tool-call": tool_call,
+    "tool-one": tool_one,
     "tool-batch": tool_batch,
     "peer-tool-mcp": peer_mcp,
     "peer-tool-fastmcp": partial(_against_peer, _fastmcp),

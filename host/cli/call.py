@@ -111,7 +111,7 @@ async def _outcome(
     async with Host.from_config(path) as host:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_tell_of_waiting, host.approvals, asked, as_json)
-            result = await host.executor.outcome(asked, run=run)
+            result = await host.executor.call(asked, run=run, raise_on_error=False)
             tasks.cancel_scope.cancel()
         return result
 

@@ -128,7 +128,9 @@ class Host(Detachable):
             arguments={} if arguments is None else arguments,  # type: ignore[arg-type]
             agent_id=agent_id,
         )
-        return await self.executor.outcome(call, run=run or RunContext())
+        return await self.executor.call(
+            call, run=run or RunContext(), raise_on_error=False
+        )
 
     def tools(self, agent_id: str) -> list[Tool]:
         """Return the tools that an agent may know of."""

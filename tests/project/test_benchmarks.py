@@ -61,7 +61,7 @@ def test_the_subprocess_rows_print_their_table(tmp_path: Path) -> None:
 def test_the_tool_rows_print_their_table(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = bench(
-        *("--only", "tool-call", "tool-batch", "peer-tool-mcp"),
+        *("--only", "tool-call", "tool-one", "tool-batch", "peer-tool-mcp"),
         *("--runs", "1", "--json", str(figures)),
     )
 
@@ -69,6 +69,7 @@ def test_the_tool_rows_print_their_table(tmp_path: Path) -> None:
     works = {row["work"] for row in json.loads(figures.read_text())["rows"]}
     assert works == {
         *("one tool call", "one tool call, p99"),
+        "batch of one tool call",
         "batch of 1,000 tool calls",
     }
 

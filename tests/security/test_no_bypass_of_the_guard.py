@@ -31,13 +31,13 @@ pytestmark = pytest.mark.anyio
 
 RUN_TOOLS = {
     Host: {"call"},
-    ToolExecutor: {"call", "execute", "execute_streaming", "outcome"},
+    ToolExecutor: {"call", "execute", "execute_streaming"},
     CodeExecutor: {"execute"},
 }
 DO_NOT = {
     Host: {
-        *("approvals", "audit", "executor", "from_config", "guard", "registry"),
-        *("sandbox", "sessions", "tools"),
+        *("aclose", "approvals", "audit", "executor", "from_config", "guard", "open"),
+        *("registry", "sandbox", "sessions", "tools"),
     },
     ToolExecutor: {"approval_seconds", "refuse", "sees", "still_running", "tools"},
     CodeExecutor: {"describe_tools"},
@@ -48,10 +48,6 @@ Way = Callable[[ToolExecutor], Awaitable[ToolResult]]
 
 async def call(executor: ToolExecutor) -> ToolResult:
     return await executor.call(CALL)
-
-
-async def outcome(executor: ToolExecutor) -> ToolResult:
-    return await executor.outcome(CALL)
 
 
 async def execute(executor: ToolExecutor) -> ToolResult:
@@ -66,7 +62,7 @@ async def execute_streaming(executor: ToolExecutor) -> ToolResult:
     raise AssertionError("no result came")
 
 
-WAYS: list[Way] = [call, outcome, execute, execute_streaming]
+WAYS: list[Way] = [call, execute, execute_streaming]
 
 
 class Dropped:
@@ -171,7 +167,7 @@ def callers_of(*names: str) -> set[str]:
     ("name", "where"),
     [
         # What runs a tool is made and called at one place each, behind the guard.
-        ("Runner", {"tools/execution/executor.py"}),
+        ("ToolRunner", {"tools/execution/executor.py"}),
         ("runner.run", {"tools/execution/pipeline.py"}),
         ("Pipeline", {"tools/execution/executor.py"}),
         ("_run_tool", set()),

@@ -23,8 +23,9 @@ from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
 from ..definition.tool import Tool, tool
-from ..execution.attempt import RunContext
-from ..execution.runner import max_run_bytes, record_usage
+from ..execution.call_state import record_usage
+from ..execution.components import RunContext
+from ..execution.runner import max_run_bytes
 
 _EXTRA_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.25

@@ -21,7 +21,7 @@ from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSessions
 from ..definition.context import ToolContext
 from ..definition.tool import Tool, tool
-from ..execution.runner import record_usage
+from ..execution.call_state import record_usage
 
 MAX_LINES = 2_000
 """Lines that `read_file` returns. When it is reached the rest is counted only."""

@@ -14,9 +14,9 @@ from toolcell.guard import ActionGuard
 from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager, Session
 
 from ..definition.tool import Tool
-from ..execution.attempt import RunContext
+from ..execution.call_state import record_usage
+from ..execution.components import RunContext
 from ..execution.executor import ConcurrentExecutor, ToolExecutor
-from ..execution.runner import record_usage
 from ..export.python_stubs import stub
 from ..registry.registry import ToolRegistry
 from .program_calls import (

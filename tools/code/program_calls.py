@@ -19,7 +19,7 @@ from toolcell.core import (
 )
 
 from ..definition.tool import Tool
-from ..execution.attempt import RunContext
+from ..execution.components import RunContext
 from ..execution.executor import ToolExecutor
 
 
@@ -150,7 +150,7 @@ class ProgramCallHandler:
             made.call = ToolCall(**{**dict(call), "arguments": named})
         except ToolcellError as error:
             return self._executor.refuse(call, error)
-        return await self._executor.outcome(made.call, run=self._run)
+        return await self._executor.call(made.call, run=self._run, raise_on_error=False)
 
 
 @dataclass(slots=True)

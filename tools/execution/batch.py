@@ -1,53 +1,81 @@
-"""The calls of a batch, shared out among tasks.
+"""Runs the calls of a batch, in as few tasks as isolation allows.
 
-A task of its own is dear beside a call that never waits. Such calls share one, each
-in a context of its own. A call that waits or fails is the last one of its task, so
-that nothing that it did to the task meets another call.
+A task costs more than a call that never waits, so such calls share one, each in a
+context of its own. Once a call waits or fails, its task takes no further call, so that
+nothing leaks from one call to another. The only call of a batch runs in the caller's
+task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import suppress
-from contextvars import Context, copy_context
-from typing import Any
+from collections.abc import Coroutine, Iterable, Sequence
+from contextvars import copy_context
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from .runner import is_cancelled
+from .stepping import (
+    OWN_TASK,
+    TaskCancels,
+    Work,
+    current_task,
+    drive,
+    run_in_callers_task,
+    take_back_cancels,
+)
 
-BatchCall = Callable[[], Coroutine[Any, Any, bool]]
-"""One call of a batch. It hands its result over, and returns whether all went well;
-it raises when it is cancelled."""
-
-_LONGEST_HOLD_SECONDS = 0.001
-"""How long calls that never wait keep the event loop. When it is reached others have
-their turn."""
+_MAX_HOLD_SECONDS = 0.001
+"""Seconds for which calls that never wait hold the event loop. When it is reached
+other tasks have their turn."""
 
 
-async def run_batch(
-    turns: Sequence[BatchCall], names: Sequence[str], tasks: int
+class BatchCall(Protocol):
+    """One call of a batch.
+
+    Awaited, it hands its result over, and returns whether the call succeeded. It raises
+    when it is cancelled.
+    """
+
+    def __call__(self, cancels: TaskCancels = OWN_TASK, /) -> Work: ...
+
+
+def run_batch(
+    calls: Sequence[BatchCall], names: Iterable[str], tasks: int
+) -> Coroutine[Any, Any, object]:
+    """Make calls in their order, once it is awaited.
+
+    Args:
+        calls: The calls; each is made once.
+        names: The names of their tasks, for debuggers.
+        tasks: Calls that may wait at once. When it is reached the next ones begin as
+            others end.
+    """
+    if len(calls) == 1:
+        return run_in_callers_task(calls[0])
+    return _run_in_tasks(calls, names, tasks)
+
+
+async def _run_in_tasks(
+    calls: Sequence[BatchCall], names: Iterable[str], tasks: int
 ) -> None:
-    """Await every turn in its order, so many at once, in tasks of these names."""
     async with anyio.create_task_group() as group:
-        _Batch(group, turns, names, tasks).start_next()
+        _Batch(group, calls, names, tasks).start_next()
 
 
 class _Batch:
     def __init__(
         self,
         group: TaskGroup,
-        turns: Sequence[BatchCall],
-        names: Sequence[str],
+        calls: Sequence[BatchCall],
+        names: Iterable[str],
         tasks: int,
     ) -> None:
         self._group = group
-        self._left = iter(list(zip(turns, names, strict=True)))
+        self._left = iter(list(zip(calls, names, strict=True)))
         self._free = tasks
 
     def start_next(self) -> None:
@@ -55,73 +83,39 @@ class _Batch:
         following = next(self._left, None) if self._free > 0 else None
         if following is not None:
             self._free -= 1
-            turn, name = following
-            self._group.start_soon(self._work, turn, name=name)
+            call, name = following
+            self._group.start_soon(self._work, call, name=name)
 
-    async def _work(self, turn: BatchCall) -> None:
-        task = _task()
+    async def _work(self, call: BatchCall) -> None:
+        task = current_task()
         began = time.perf_counter()
-        while (
-            await self._run_inline(turn) and task is not None and not task.cancelling()
-        ):
-            if time.perf_counter() - began > _LONGEST_HOLD_SECONDS:
+        while await self._run_inline(call) and task and not task.cancelling():
+            if time.perf_counter() - began > _MAX_HOLD_SECONDS:
                 await anyio.lowlevel.checkpoint()
                 began = time.perf_counter()
             following = next(self._left, None)
             if following is None:
                 break
-            turn, name = following
+            call, name = following
             task.set_name(name)
         if task is not None and task.cancelling():
-            await _forget_cancellation(task)
+            await _forget_cancels(task)
         self._free += 1
         self.start_next()
 
-    async def _run_inline(self, turn: BatchCall) -> bool:
-        """Make a call; return whether its task is as good as new."""
-        context, work = copy_context(), turn()
+    async def _run_inline(self, call: BatchCall) -> bool:
+        """Make a call; return whether its task can take another one."""
+        context, work = copy_context(), call()
         try:
             waited = context.run(work.send, None)
         except StopIteration as end:
             return bool(end.value)
         self.start_next()
-        await _drive_rest(work, context, waited)
+        await drive(work, waited, context.run)
         return False
 
 
-@types.coroutine
-def _drive_rest(
-    work: Coroutine[Any, Any, Any], context: Context, waited: Any
-) -> Generator[Any, Any, None]:
-    """Do the rest of work that has begun to wait, in its context."""
-    try:
-        while True:
-            try:
-                sent = yield waited
-            except BaseException as error:  # noqa: BLE001 - the work has to see it
-                waited = context.run(work.throw, error)
-            else:
-                waited = context.run(work.send, sent)
-    except StopIteration:
-        return
-    finally:
-        context.run(work.close)
-
-
-def _task() -> asyncio.Task[Any] | None:
-    """Return the task we are in; None on trio, where tasks cannot be renamed."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
-
-
-async def _forget_cancellation(task: asyncio.Task[Any]) -> None:
-    """Take back what a tool did that cancelled the task it ran in."""
-    if is_cancelled(own_task=True):
-        return
-    while task.cancelling():
-        task.uncancel()
-    # It may be still to come.
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)
+async def _forget_cancels(task: asyncio.Task[Any]) -> None:
+    """Undo that a tool cancelled the task it ran in."""
+    if not OWN_TASK.are_from_outside():
+        await take_back_cancels(task, task.cancelling())

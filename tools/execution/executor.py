@@ -1,18 +1,12 @@
-"""Calls tools: one, a batch, or a batch as a stream of results."""
+"""Executors make calls of tools: one, a batch, or a batch as a stream of results."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Required, TypedDict, Unpack
-
-import anyio
-from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from toolcell.core import (
     ConfigError,
@@ -31,34 +25,28 @@ from ..registry.registry import ToolRegistry
 from ..registry.snapshot import Snapshot
 from ..stores.idempotency import Idempotency, MemoryIdempotency
 from ..stores.records import MemoryRecords, Records
-from .attempt import ExecutorComponents, RunContext
 from .batch import BatchCall, run_batch
+from .call_state import current_call
 from .circuit_breaker import CircuitBreaker
+from .components import ExecutorComponents, RunContext
 from .pipeline import Pipeline
+from .result_stream import HandOver, ResultStream
 from .retries import RetryPolicy
-from .runner import ToolRunner, current_call
+from .runner import ToolRunner
 from .slots import Slot, Slots
+from .stepping import CALLERS_TASK, OWN_TASK, TaskCancels
 from .threads import Workers
 
 Call = ToolCall | Mapping[str, Any]
-"""A call, or its fields as they came from a model; what cannot be read is a failed
-call, not an error of the batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedResult:
-    """How one call of a batch ended."""
-
-    index: int
-    result: ToolResult
-    error: ToolcellError | None
+"""A call, or its fields as they came from a model. Fields that make no call are a
+failed call, not an error of the batch."""
 
 
 _NO_RUN = RunContext()
 
 
 class ExecutorOptions(TypedDict, total=False):
-    """What every executor takes; see `ToolExecutor`."""
+    """Options of every executor; see `ToolExecutor`."""
 
     guard: Required[ActionGuard | None]
     sandbox: SandboxManager | None
@@ -76,32 +64,35 @@ class ExecutorOptions(TypedDict, total=False):
 
 
 class ToolExecutor(ABC):
-    """Calls the tools of a registry, each call on the same way.
+    """Calls the tools of a registry.
 
-    Look up, validate, admit by the guard, run, settle, record: nothing gets past
-    it, and what goes wrong on it is a result. An executor belongs to one event loop.
+    Each call goes through the same stages: the tool is looked up, the arguments are
+    validated, the guard admits the call, the tool runs, its cost is settled, a record
+    is written. No call gets past a stage, and a failure at any of them is a result. The
+    subclasses decide how many calls of a batch run at once. An executor belongs to one
+    event loop.
 
     Args:
         registry: The tools. A batch works on the tools as they are when it starts.
-        guard: Who may do what. None calls tools without one: write it only where
-            every caller may do everything.
-        sandbox: Where sandboxed tools run; open, and closed by its owner.
-        records: Where records go; default: in memory.
-        idempotency: Which calls were made; default: in memory, for an hour.
+        guard: Decides which agent may do what. None calls tools without one: write it
+            only where every caller may do everything.
+        sandbox: The cells for sandboxed tools; open, and closed by its owner.
+        records: The store of records; default: in memory.
+        idempotency: The store of calls that were made; default: in memory, for an hour.
         hooks: Wrapped around each run; the first one is the outermost.
         retries: By tool name; only tools declared idempotent are tried again.
         circuit_breaker: Stops calls to tools that keep failing; default: none.
         redactor: Hides secrets in records.
-        timeout_seconds: For tools that name none. When it is reached the tool is
-            stopped and the status is `timeout`; a plain function in a thread runs
-            on and is counted in `still_running`. It stands still while a call that
-            the tool makes waits for a person.
-        max_threads: Plain functions at once, those that run on included. When it is
-            reached their calls fail.
-        raise_on_error: Raise the error of a failed call, after its batch has ended;
-            in a stream when its turn comes.
-        tell_remaining: Tell in each result what the guard's limits leave, so that a
-            model can plan; it reads them with the result.
+        timeout_seconds: For tools that name none; default 30. When it is reached the
+            tool is stopped and the status is `timeout`; a plain function in a thread
+            runs on and is counted in `still_running`. The clock stands still while a
+            call that the tool makes waits for a person.
+        max_threads: Plain functions at once, those that run on included; default 64.
+            When it is reached their calls fail.
+        raise_on_error: Whether the error of a failed call is raised, after its batch
+            has ended; in a stream, in its turn.
+        tell_remaining: Whether each result says what the guard's limits leave, so that
+            a model can plan with it.
         clock: Returns the time with its zone, for records and tools; default: the
             system's.
 
@@ -156,39 +147,40 @@ class ToolExecutor(ABC):
         return self._workers.still_running
 
     def approval_seconds(self, run: RunContext) -> float:
-        """Return how long a call may wait for a person; 0: nobody is asked."""
+        """Return the seconds a call may wait for a person; 0: nobody is asked."""
         return self._components.approval_seconds(run)
 
-    async def call(self, call: Call, *, run: RunContext = _NO_RUN) -> ToolResult:
+    async def call(
+        self,
+        call: Call,
+        *,
+        run: RunContext = _NO_RUN,
+        raise_on_error: bool | None = None,
+    ) -> ToolResult:
         """Make one call, in the task and at the cost of the caller.
 
         Args:
-            call: What to call.
-            run: What the tool and the guard may know of the agent's run.
+            call: The call.
+            run: The agent's run, as the tool and the guard may know it.
+            raise_on_error: Whether a failed call raises its error. None: as the
+                executor does.
 
         Raises:
-            ToolcellError: It failed, if the executor has `raise_on_error`.
+            ToolcellError: It failed, and errors are to be raised.
         """
         pipeline = self._pipeline(self.registry.snapshot(), call, 0, run)
         result = await pipeline.execute()
-        if pipeline.error is not None and self._raise_on_error:
+        if raise_on_error is None:
+            raise_on_error = self._raise_on_error
+        if pipeline.error is not None and raise_on_error:
             raise pipeline.error
         return result
-
-    async def outcome(self, call: ToolCall, *, run: RunContext = _NO_RUN) -> ToolResult:
-        """Make one call; a failed one is a result, whatever `raise_on_error` says.
-
-        Args:
-            call: What to call.
-            run: What the tool and the guard may know of the agent's run.
-        """
-        return await self._pipeline(self.registry.snapshot(), call, 0, run).execute()
 
     def tools(self, agent_id: str | None) -> list[Tool]:
         """Return the tools to show an agent: without those always denied to it.
 
         Args:
-            agent_id: Who would call; None stands for one without a name.
+            agent_id: The agent that would call; None stands for one without a name.
         """
         seen = self.registry.snapshot().for_agent(agent_id)
         return [tool for tool in seen if self.sees(agent_id, tool)]
@@ -197,8 +189,8 @@ class ToolExecutor(ABC):
         """Return whether the guard could allow some call of an agent to a tool.
 
         Args:
-            agent_id: Who would call; None stands for one without a name.
-            tool: Of the registry.
+            agent_id: The agent that would call; None stands for one without a name.
+            tool: A tool of the registry.
         """
         guard = self._components.guard
         if guard is None or agent_id is None:
@@ -207,11 +199,11 @@ class ToolExecutor(ABC):
         return guard.may_allow(agent_id, tool.name, facts)
 
     def refuse(self, call: ToolCall, error: ToolcellError) -> ToolResult:
-        """Return the result of a call that is not made, and keep a record of it.
+        """Return the result of a call that is not made, and write its record.
 
         Args:
-            call: What was asked for.
-            error: Why it is not made.
+            call: The call.
+            error: The reason why it is not made.
         """
         snapshot = self.registry.snapshot()
         return Pipeline(self._components, snapshot, call, _NO_RUN).refuse(error)
@@ -222,30 +214,32 @@ class ToolExecutor(ABC):
         """Make calls and return their results in the order of the calls.
 
         Args:
-            calls: What to call; none is fine.
-            run: What the tools and the guard may know of the agent's run.
+            calls: The calls; none is fine.
+            run: The agent's run, as the tools and the guard may know it.
 
         Raises:
             ToolcellError: The first that failed, if the executor has
                 `raise_on_error`; all calls have ended by then.
         """
-        results: list[ToolResult | None] = [None] * len(calls)
+        results: list[Any] = [None] * len(calls)
         errors: dict[int, ToolcellError] = {}
 
-        def take(item: IndexedResult) -> None:
-            results[item.index] = item.result
-            if item.error is not None:
-                errors[item.index] = item.error
+        def collect(
+            index: int, result: ToolResult, error: ToolcellError | None
+        ) -> None:
+            results[index] = result
+            if error is not None:
+                errors[index] = error
 
-        await self._make(calls, run, take)
+        await self._make_calls(calls, run, collect)
         if errors and self._raise_on_error:
             raise errors[min(errors)]
-        return [result for result in results if result is not None]
+        return results
 
     def execute_streaming(
         self, calls: Sequence[Call], *, run: RunContext = _NO_RUN
     ) -> ResultStream:
-        """Make calls and hand out results as they come, each with its index.
+        """Make calls and return results as calls end, each with its index.
 
         ```
         async with executor.execute_streaming(calls) as results:
@@ -255,52 +249,59 @@ class ToolExecutor(ABC):
         an error, cancels what is in flight, and control is back when that has ended.
 
         Args:
-            calls: What to call; none is fine.
-            run: What the tools and the guard may know of the agent's run.
+            calls: The calls; none is fine.
+            run: The agent's run, as the tools and the guard may know it.
         """
-        return ResultStream(self, calls, run)
+        produce = partial(self._make_calls, calls, run)
+        return ResultStream(produce, len(calls), raise_on_error=self._raise_on_error)
 
     @abstractmethod
-    async def _run_all(self, turns: Sequence[BatchCall], names: Sequence[str]) -> None:
-        """Await every turn, in tasks of the executor's own and of the names beside."""
+    def _run_all(
+        self, calls: Sequence[BatchCall], names: Iterable[str]
+    ) -> Awaitable[object]:
+        """Await every call, in tasks of the executor's own and of the names beside."""
 
     def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot | None:
-        """Return what a call holds while it runs; by default nothing."""
+        """Return the slot that a call holds while it runs; None: it needs none."""
         return None
 
-    async def _make(
+    async def _make_calls(
         self,
         calls: Sequence[Call],
         run: RunContext,
-        take: Callable[[IndexedResult], None],
+        hand_over: HandOver,
     ) -> None:
-        """Make calls and hand over each end, exactly one for each index."""
+        """Make calls and hand over their results, exactly one for each index."""
         snapshot = self.registry.snapshot()
-        waiting, missing = set(range(len(calls))), set(range(len(calls)))
+        begun: set[int] = set()
+        ended: set[int] = set()
 
-        async def turn(index: int) -> bool:
-            waiting.remove(index)
-            made = self._pipeline(snapshot, calls[index], index, run, own_task=True)
-            result = await made.execute()
-            missing.remove(index)
-            take(IndexedResult(index, result, made.error))
+        async def make(index: int, cancels: TaskCancels = OWN_TASK, /) -> bool:
+            begun.add(index)
+            pipeline = self._pipeline(snapshot, calls[index], index, run, cancels)
+            result = await pipeline.execute()
+            ended.add(index)
+            hand_over(index, result, pipeline.error)
             return result.ok
 
-        turns = [partial(turn, index) for index in range(len(calls))]
+        made = [partial(make, index) for index in range(len(calls))]
         try:
-            await self._run_all(turns, [_name(*each) for each in enumerate(calls)])
+            await self._run_all(made, map(_name, range(len(calls)), calls))
         except BaseException:
-            for index in sorted(waiting):
-                self._pipeline(snapshot, calls[index], index, run).stop()
+            for index, call in enumerate(calls):
+                if index not in begun:
+                    self._pipeline(snapshot, call, index, run).stop()
             raise
-        for index in sorted(missing):
-            # An executor of somebody else left it out.
+        if len(ended) == len(calls):
+            return
+        for index in sorted(set(range(len(calls))) - ended):
+            # A subclass from elsewhere left it out.
             error = ToolExecutionError(
                 f"{type(self).__name__} did not make the call",
-                hint="make the call again; the executor has to run each turn once",
+                hint="make the call again; the executor has to run each call once",
             )
-            made = self._pipeline(snapshot, calls[index], index, run)
-            take(IndexedResult(index, made.refuse(error), error))
+            pipeline = self._pipeline(snapshot, calls[index], index, run)
+            hand_over(index, pipeline.refuse(error), error)
 
     def _pipeline(
         self,
@@ -308,10 +309,9 @@ class ToolExecutor(ABC):
         given: Call,
         index: int,
         run: RunContext,
-        *,
-        own_task: bool = False,
+        cancels: TaskCancels = CALLERS_TASK,
     ) -> Pipeline:
-        """Return the way of a call; one that cannot be read ends on it like others."""
+        """Return the pipeline of a call; one that cannot be read fails in it."""
         problem = None
         try:
             call = given if isinstance(given, ToolCall) else ToolCall(**given)
@@ -322,15 +322,12 @@ class ToolExecutor(ABC):
                 "a call is an object with `id` and `name`",
                 hint='write it like {"id": "1", "name": "add", "arguments": {}}',
             )
+        components = self._components
         if problem is not None:
             stand_in = _stand_in(given, index)
-            return Pipeline(
-                self._components, snapshot, stand_in, _NO_RUN, problem=problem
-            )
+            return Pipeline(components, snapshot, stand_in, _NO_RUN, problem=problem)
         slot = self._slot(snapshot, call)
-        return Pipeline(
-            self._components, snapshot, call, run, slot=slot, own_task=own_task
-        )
+        return Pipeline(components, snapshot, call, run, slot=slot, cancels=cancels)
 
 
 def _name(index: int, call: Call) -> str:
@@ -353,76 +350,13 @@ def _label(value: Any) -> str | None:
     return value if usable else None
 
 
-class ResultStream:
-    """The results of a batch in the order in which its calls end.
-
-    Use it in `async with`, and iterate it there: only so is everything over when
-    control is back. What Python does at a `break` in a bare `async for` comes later.
-    """
-
-    def __init__(
-        self, executor: ToolExecutor, calls: Sequence[Call], run: RunContext
-    ) -> None:
-        self._executor = executor
-        self._calls = calls
-        self._run = run
-        self._tasks: TaskGroup | None = None
-        self._received: MemoryObjectReceiveStream[IndexedResult] | None = None
-
-    async def __aenter__(self) -> ResultStream:
-        if self._tasks is not None:
-            raise InvalidInputError(
-                "a stream of results is used once", hint="call execute_streaming again"
-            )
-        send, self._received = anyio.create_memory_object_stream[IndexedResult](
-            len(self._calls)
-        )
-        self._tasks = await anyio.create_task_group().__aenter__()
-        self._tasks.start_soon(self._produce, send)
-        return self
-
-    async def _produce(self, send: MemoryObjectSendStream[IndexedResult]) -> None:
-        def hand_over(ended: IndexedResult) -> None:
-            # Whoever left the stream takes no more.
-            with suppress(anyio.BrokenResourceError):
-                send.send_nowait(ended)
-
-        with send:
-            await self._executor._make(self._calls, self._run, hand_over)
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._tasks is None or self._received is None:
-            return
-        self._tasks.cancel_scope.cancel()
-        self._received.close()
-        # The caller's error is not the group's: it goes on as it is.
-        await self._tasks.__aexit__(None, None, None)
-
-    def __aiter__(self) -> AsyncIterator[tuple[int, ToolResult]]:
-        if self._received is None:
-            raise InvalidInputError(
-                "a stream of results is read inside `async with`",
-                hint="async with executor.execute_streaming(calls) as results: ...",
-            )
-        return self
-
-    async def __anext__(self) -> tuple[int, ToolResult]:
-        if self._received is None:
-            raise StopAsyncIteration
-        try:
-            ended = await self._received.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-        if ended.error is not None and self._executor._raise_on_error:
-            raise ended.error
-        return ended.index, ended.result
-
-
 class SequentialExecutor(ToolExecutor):
     """Makes the calls of a batch one after the other, in their order."""
 
-    async def _run_all(self, turns: Sequence[BatchCall], names: Sequence[str]) -> None:
-        await run_batch(turns, names, 1)
+    def _run_all(
+        self, calls: Sequence[BatchCall], names: Iterable[str]
+    ) -> Awaitable[object]:
+        return run_batch(calls, names, 1)
 
 
 class ConcurrentExecutor(ToolExecutor):
@@ -430,10 +364,10 @@ class ConcurrentExecutor(ToolExecutor):
 
     Args:
         registry: The tools.
-        max_concurrency: Calls at once, over all batches. When it is reached others
-            wait their turn.
-        groups: Names of tools by name of a group. Of a group one call runs at a
-            time, for tools that share what cannot be shared.
+        max_concurrency: Calls at once, over all batches; default 10. When it is reached
+            others wait their turn.
+        groups: Names of tools by name of a group. One call of a group runs at a time,
+            for tools that cannot run beside each other.
         **options: As of `ToolExecutor`.
 
     Raises:
@@ -458,10 +392,12 @@ class ConcurrentExecutor(ToolExecutor):
         self._slots = Slots(max_concurrency)
         self._group_of = _group_of(groups or {})
 
-    async def _run_all(self, turns: Sequence[BatchCall], names: Sequence[str]) -> None:
+    def _run_all(
+        self, calls: Sequence[BatchCall], names: Iterable[str]
+    ) -> Awaitable[object]:
         # Calls of groups, and calls inside a call, do not only wait for slots.
         bounded = not self._group_of and current_call.get() is None
-        await run_batch(turns, names, self._limit if bounded else len(turns))
+        return run_batch(calls, names, self._limit if bounded else len(calls))
 
     def _slot(self, snapshot: Snapshot, call: ToolCall) -> Slot:
         group = None

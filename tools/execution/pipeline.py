@@ -1,17 +1,10 @@
-"""The way of one call: look up, validate, admit, run, settle, record.
-
-Whatever ends a call ends it here, as one `ToolResult` and one record for each
-attempt. Only a cancellation that was sent from outside goes on, after its record
-is written.
-"""
+"""One call through its stages: look up, validate, admit, run, settle, record."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
@@ -28,40 +21,49 @@ from toolcell.core import (
     ToolStatus,
     ToolTimeoutError,
 )
-from toolcell.guard import ActionGuard, CallFacts
+from toolcell.guard import ActionGuard
 
-from ..definition.context import ToolContext
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..hooks.hook import Invocation, Proceed
 from ..registry.snapshot import Snapshot
-from ..stores.idempotency import CallBody
-from .attempt import Attempt, ExecutorComponents, RunContext
+from ..stores.call_keys import CallKey, call_keys
+from .attempt import Attempt
+from .call_state import pause_deadlines
 from .circuit_breaker import CircuitOutcome
+from .components import ExecutorComponents, RunContext
 from .retries import RetryPolicy
-from .runner import as_json, is_cancelled, pause_deadlines
+from .runner import as_json
 from .sandboxed import TRY_OTHERS
 from .slots import Slot
 from .spans import close_span, start_span
+from .stepping import CALLERS_TASK, TaskCancels
 
 _log = logging.getLogger(__name__)
-_MAX_FACTS = 4_096
 _RunOutcome = tuple[ToolResult, ToolcellError | None]
-_ClaimKey = tuple[str, CallBody]
 _FailureStatus = Literal["error", "denied", "timeout", "cancelled"]
 
 
 class Pipeline:
-    """One call on its way.
+    """One call, from the request to the result.
+
+    The stages are: take a slot, look the tool up, validate the arguments, claim the
+    idempotency keys, be admitted by the guard, run inside the hooks, settle with the
+    guard, write the record. `execute` goes through all of them. A failure at any stage
+    ends the call there, as one `ToolResult`; a retry repeats the stages from admission
+    on. Each attempt leaves one record. Only a cancellation from outside is raised,
+    after its record is written.
+
+    A pipeline serves one call and is used once.
 
     Args:
-        components: What it goes through.
-        snapshot: The tools that there are, for the whole batch.
-        call: What was asked for.
-        run: What is known of the agent's run.
-        slot: What the call waits for and holds while it runs.
-        own_task: Whether nobody but the executor cancels the task it is made in.
-        problem: Why the call cannot be made at all.
+        components: The guard, runner and stores of the executor.
+        snapshot: The tools of the whole batch.
+        call: The request.
+        run: The agent's run.
+        slot: The slot that the call waits for and holds while it runs.
+        cancels: Tells cancellations from outside from those that a tool made up.
+        problem: The reason why the call cannot be made at all.
     """
 
     _tool: Tool
@@ -75,7 +77,7 @@ class Pipeline:
         run: RunContext,
         *,
         slot: Slot | None = None,
-        own_task: bool = False,
+        cancels: TaskCancels = CALLERS_TASK,
         problem: ToolcellError | None = None,
     ) -> None:
         self._components = components
@@ -83,12 +85,12 @@ class Pipeline:
         self._call = call
         self._run = run
         self._slot = slot
-        self._own_task = own_task
-        self._attempt = Attempt(_now(components))
+        self._cancels = cancels
+        self._attempt = Attempt(components.now())
         self._in_doubt = False
         self._validated_call_cache: ToolCall | None = None
         self.error = problem
-        """What ended the call, if it failed."""
+        """The error that ended the call, if it failed."""
 
     def execute(self) -> Coroutine[Any, Any, ToolResult]:
         """Return the one result of the call; only cancellation is raised."""
@@ -106,7 +108,7 @@ class Pipeline:
         return self._close_failed(error)
 
     def stop(self) -> None:
-        """Keep a record of a call that was given up before it began."""
+        """Write the record of a call that was cancelled before it began."""
         self._close_failed(
             ToolExecutionError(
                 "the call was cancelled",
@@ -139,14 +141,14 @@ class Pipeline:
             return self._close_failed(fault, cause=error)
         except BaseException as error:
             cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-            if cancelled and self._own_task and not is_cancelled(own_task=True):
-                # A tool cancelled the task that it ran in, and ended before it felt it.
+            if cancelled and not self._cancels.are_from_outside():
+                # A tool cancelled the task it ran in, and ended before it was stopped.
                 made_up = ToolExecutionError(
                     f"{self._call.name} cancelled itself",
                     hint="try again, or use another tool",
                 )
                 return self._close_failed(made_up, cause=error)
-            # Nobody takes a result, the record stays.
+            # Nobody takes the result, but the record is written.
             stopped = ToolExecutionError(
                 "the call was cancelled",
                 hint="look whether it took effect before you call it again",
@@ -155,12 +157,13 @@ class Pipeline:
             raise
 
     def _look_up_and_validate(self) -> Coroutine[Any, Any, ToolResult]:
-        """Find the tool and check the arguments; the rest is to be awaited."""
+        """Find the tool and check the arguments; return the other stages."""
         call = self._call
         tool = self._snapshot.for_agent(call.agent_id).get_or_raise(call.name)
         self._tool = self._attempt.tool = tool
         self._validate()
-        return self._run_once_per_key(*self._keys())
+        keys = call_keys(call, tool, self._arguments, self._run.run_id)
+        return self._run_once_per_key(*keys)
 
     def _validate(self) -> None:
         try:
@@ -173,36 +176,24 @@ class Pipeline:
 
     @property
     def _validated_call(self) -> ToolCall:
-        """The call as the guard judges it: with what the tool will get."""
+        """The call as the guard judges it: with the arguments the tool will get."""
         if self._validated_call_cache is None:
             name, arguments = self._tool.name, self._arguments.json
             self._validated_call_cache = self._call.validated(name, arguments)
         return self._validated_call_cache
 
     def _mask_error(self, error: BaseException) -> ToolExecutionError:
-        """Return what a model may know of an error that nobody meant for it."""
+        """Return an error that tells a model nothing but the type of this one."""
         masked = ToolExecutionError(
             f"{self._tool.name} failed ({_type_name(error)})", hint=TRY_OTHERS
         )
         masked.__cause__ = error
         return masked
 
-    # What happens once, however often it is asked for.
+    # Idempotency.
 
-    def _keys(self) -> list[_ClaimKey]:
-        """Return what must happen once, each with what is asked for under it."""
-        tool, call = self._tool, self._call
-        agent, made = _length_prefixed(call.agent_id), f"{tool.name}/{tool.version}"
-        keys = [(f"call/{agent}/{call.id}", CallBody(made, call.arguments))]
-        if tool.idempotent:
-            # Defaults are filled in here: sent or left out, they are the same.
-            body = CallBody(made, self._arguments.json)
-            run = _length_prefixed(self._run.run_id)
-            keys.append((f"arguments/{agent}/{run}/{body.text}", body))
-        return keys
-
-    async def _run_once_per_key(self, first: _ClaimKey, *rest: _ClaimKey) -> ToolResult:
-        """Run under the keys; hand out an earlier result if one of them has it."""
+    async def _run_once_per_key(self, first: CallKey, *rest: CallKey) -> ToolResult:
+        """Run under the keys, or return the earlier result that one of them has."""
         key, body = first
         idempotency, repeatable = self._components.idempotency, self._tool.idempotent
         if not idempotency.take(key, body, repeatable=repeatable):
@@ -230,15 +221,14 @@ class Pipeline:
             _log.warning("an idempotency key was not ended: %s", error)
 
     async def _replay(self, earlier: ToolResult) -> ToolResult:
-        """Hand out an earlier result, if the agent may still make the call."""
+        """Return an earlier result, if the agent may still make the call."""
         attempt = self._attempt
         attempt.replayed = True
         attempt.verdict = "unguarded"
         if self._components.guard is not None:
             attempt.verdict = "denied"
-            decision = await self._components.guard.decide(
-                self._validated_call, self._facts()
-            )
+            facts = self._components.facts_of(self._tool, self._run)
+            decision = await self._components.guard.decide(self._validated_call, facts)
             if decision.verdict == "deny":
                 return self._close_failed(decision.to_error(), "denied")
             attempt.verdict = "allowed"
@@ -258,10 +248,8 @@ class Pipeline:
             result = await self._one_attempt(final=False)
             if not self._attempt.retry:
                 return result
-            failed, self._attempt = (
-                self._attempt,
-                Attempt(_now(self._components), number + 1),
-            )
+            failed = self._attempt
+            self._attempt = Attempt(self._components.now(), number + 1)
             self._attempt.tool = self._tool
             self._attempt.state.held = failed.state.held
             await anyio.sleep(policy.pause(number))
@@ -279,7 +267,7 @@ class Pipeline:
                 attempt.verdict = "unguarded"
                 result, error = await self._run_with_hooks()
             else:
-                # What it raises is its own.
+                # The guard's own errors end the call, and say nothing of the tool.
                 result, error = await self._run_admitted(guard)
             outcome = "failed" if error else "ok"
         finally:
@@ -292,17 +280,11 @@ class Pipeline:
         attempt = self._attempt
         attempt.verdict = "denied"
         request = self._validated_call
-        async with guard.admit(
-            request, self._facts(), parked=self._while_waiting
-        ) as permit:
+        facts = self._components.facts_of(self._tool, self._run)
+        async with guard.admit(request, facts, parked=self._while_waiting) as permit:
             attempt.verdict = "allowed"
             try:
-                asked, judged = request.arguments, permit.call.arguments
-                if judged is not asked and judged != asked:
-                    # Who approved it changed it.
-                    attempt.edited = permit.call.arguments
-                    self._arguments = self._tool.validate(permit.call.arguments)
-                    self._validated_call_cache = permit.call
+                self._take_edits(request, permit.call)
                 result, error = await self._run_with_hooks()
             except BaseException as stopped:
                 fault = isinstance(stopped, Exception)
@@ -321,39 +303,18 @@ class Pipeline:
             result = result.model_copy(update=update)
         return result, error
 
+    def _take_edits(self, requested: ToolCall, admitted: ToolCall) -> None:
+        """Take over the arguments that the person who approved the call changed."""
+        if admitted.arguments is requested.arguments:
+            return
+        if admitted.arguments != requested.arguments:
+            self._attempt.edited = admitted.arguments
+            self._arguments = self._tool.validate(admitted.arguments)
+            self._validated_call_cache = admitted
+
     def _while_waiting(self) -> AbstractAsyncContextManager[None]:
-        """Return what holds while the call waits for a person."""
+        """Return a context that holds while the call waits for a person."""
         return pause_deadlines(self._components.approval_seconds(self._run))
-
-    def _facts(self) -> CallFacts:
-        """Return the same for each call of a tool in a run: the guard goes by it."""
-        tool, run, known = self._tool, self._run, self._components.facts
-        found = known.get(id(tool))
-        if found is not None and found[0] is tool and found[1] is run:
-            return found[2]
-        if len(known) >= _MAX_FACTS:
-            known.clear()
-        facts = self._new_facts()
-        known[id(tool)] = (tool, run, facts)
-        return facts
-
-    def _new_facts(self) -> CallFacts:
-        tool, run = self._tool, self._run
-        return CallFacts(
-            version=tool.version,
-            tags=frozenset(tool.tags),
-            definition_hash=tool.definition_hash,
-            cost=self._components.runner.max_cost(tool, self._seconds),
-            run_id=run.run_id,
-            turn=run.turn,
-            requires_approval=tool.requires_approval,
-            approval_seconds=run.approval_seconds,
-        )
-
-    @property
-    def _seconds(self) -> float:
-        timeout = self._tool.timeout
-        return self._components.timeout_seconds if timeout is None else timeout
 
     async def _run_with_hooks(self) -> _RunOutcome:
         """Run the tool inside its hooks; whatever they raise is a result."""
@@ -389,51 +350,29 @@ class Pipeline:
         return proceed
 
     async def _run_tool(self) -> JsonValue:
-        state, seconds = self._attempt.state, self._seconds
-        context = self._context(seconds) if self._tool.takes_context else None
+        tool, attempt, components = self._tool, self._attempt, self._components
+        context = None
+        if tool.takes_context:
+            config = self._snapshot.config_of(tool.name)
+            context = components.tool_context(
+                self._call, tool, self._run, config, attempt
+            )
         self._in_doubt = True
         try:
-            value = await self._components.runner.run(
-                self._tool,
+            value = await components.runner.run(
+                tool,
                 self._arguments,
                 context,
-                state,
-                seconds,
-                own_task=self._own_task,
+                attempt.state,
+                components.seconds_of(tool),
+                cancels=self._cancels,
             )
         except ToolTimeoutError:
             raise
         except Exception as error:
             self._in_doubt = _is_in_doubt(error)
             raise
-        return as_json(self._tool.name, value)
-
-    def _context(self, seconds: float) -> ToolContext:
-        call, run = self._call, self._run
-        clock = self._components.clock
-        context = ToolContext(
-            call_id=call.id,
-            tool_name=self._tool.name,
-            agent_id=call.agent_id,
-            parent_id=call.parent_id,
-            run_id=run.run_id,
-            turn=run.turn,
-            session=run.session,
-            approval_seconds=run.approval_seconds,
-            idempotency_key=f"{_length_prefixed(call.agent_id)}/{call.id}",
-            attempt=self._attempt.number,
-            deadline=time.monotonic() + seconds,
-            messages=run.messages,
-            confidence=run.confidence,
-            metadata=run.metadata,
-            config=self._snapshot.config_of(self._tool.name),
-            on_progress=run.on_progress,
-            on_cost=self._attempt.state.spend,
-            artifacts=run.artifacts,
-        )
-        if clock is not None:
-            context.clock = clock
-        return context
+        return as_json(tool.name, value)
 
     # The end of an attempt.
 
@@ -473,25 +412,16 @@ class Pipeline:
         return result
 
 
-def _now(components: ExecutorComponents) -> datetime:
-    return datetime.now(UTC) if components.clock is None else components.clock()
-
-
 def _type_name(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _length_prefixed(name: str | None) -> str:
-    """Return a name that cannot run into what follows it in a key."""
-    return f"{len(name or '')}:{name or ''}"
-
-
 def _is_in_doubt(error: Exception) -> bool:
-    """Tell whether the tool itself does not know what came of the call."""
+    """Tell whether the tool itself does not know whether the call took effect."""
     details = error.details if isinstance(error, ToolExecutionError) else {}
     return details.get("outcome") == "unknown"
 
 
 def _is_worth_retrying(error: ToolcellError) -> bool:
-    """Tell whether the next attempt may go better."""
+    """Tell whether the next attempt may succeed."""
     return error.retryable or isinstance(error, ToolExecutionError | ToolTimeoutError)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from .runner import NO_SLOTS, HeldSlots, current_call
+from .call_state import NO_SLOTS, HeldSlots, current_call
 
 
 @dataclass(slots=True)

@@ -1,0 +1,153 @@
+"""The parts that all calls of an executor share, and the run that calls belong to."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from toolcell.core import InvalidInputError, Message, ToolCall
+from toolcell.guard import ActionGuard, CallFacts, Redactor
+
+from ..definition.context import ArtifactSink, Progress, ToolContext
+from ..definition.tool import Tool
+from ..hooks.hook import Hook
+from ..stores.call_keys import length_prefixed
+from ..stores.idempotency import Idempotency
+from ..stores.records import Records
+from .attempt import Attempt
+from .circuit_breaker import CircuitBreaker
+from .retries import RetryPolicy
+from .runner import ToolRunner
+
+_MAX_FACTS = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """The agent's run, as tools and the guard may know it besides the call."""
+
+    run_id: str | None = None
+    """Results of idempotent tools are handed out within a run, not across runs."""
+
+    turn: str | None = None
+    """The model's turn within the run."""
+
+    session: str | None = None
+    """The client's session: programs and files of one agent and session stay from call
+    to call. None: each program has a cell of its own, and there are no files."""
+
+    approval_seconds: float | None = None
+    """Seconds for which a call may wait for a person; 0 asks nobody. When it is reached
+    the call is denied. None: the limit of the guard's approvals."""
+
+    messages: tuple[Message, ...] = ()
+    confidence: float = 0.0
+    """From 0 to 1."""
+
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    on_progress: Callable[[Progress], None] | None = None
+    """Called as tools report; from a worker thread where they run in one."""
+
+    artifacts: ArtifactSink | None = None
+
+    def __post_init__(self) -> None:
+        seconds = self.approval_seconds
+        if seconds is not None and not 0 <= seconds < math.inf:
+            raise InvalidInputError(
+                f"a call cannot wait {seconds} seconds for a person",
+                hint="name a finite number, 0 or more",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorComponents:
+    """The guard, runner, stores and limits that all calls of one executor share."""
+
+    guard: ActionGuard | None
+    runner: ToolRunner
+    records: Records
+    idempotency: Idempotency
+    hooks: Sequence[Hook]
+    retries: Mapping[str, RetryPolicy]
+    circuit_breaker: CircuitBreaker | None
+    redactor: Redactor
+    timeout_seconds: float
+    tell_remaining: bool
+    clock: Callable[[], datetime] | None
+    facts: dict[int, tuple[Tool, RunContext, CallFacts]] = field(default_factory=dict)
+    """The facts of the last run of each tool, by the tool's id."""
+
+    def now(self) -> datetime:
+        """Return the time, with its zone."""
+        return datetime.now(UTC) if self.clock is None else self.clock()
+
+    def seconds_of(self, tool: Tool) -> float:
+        """Return the seconds after which a call of a tool is stopped."""
+        return self.timeout_seconds if tool.timeout is None else tool.timeout
+
+    def facts_of(self, tool: Tool, run: RunContext) -> CallFacts:
+        """Return the facts about a call that the guard judges.
+
+        Calls of one tool in one run get the same object: the guard's caches compare it
+        by identity.
+        """
+        known = self.facts.get(id(tool))
+        if known is not None and known[0] is tool and known[1] is run:
+            return known[2]
+        if len(self.facts) >= _MAX_FACTS:
+            self.facts.clear()
+        facts = CallFacts(
+            version=tool.version,
+            tags=frozenset(tool.tags),
+            definition_hash=tool.definition_hash,
+            cost=self.runner.max_cost(tool, self.seconds_of(tool)),
+            run_id=run.run_id,
+            turn=run.turn,
+            requires_approval=tool.requires_approval,
+            approval_seconds=run.approval_seconds,
+        )
+        self.facts[id(tool)] = (tool, run, facts)
+        return facts
+
+    def tool_context(
+        self,
+        call: ToolCall,
+        tool: Tool,
+        run: RunContext,
+        config: Mapping[str, Any],
+        attempt: Attempt,
+    ) -> ToolContext:
+        """Return the context of one attempt at a call, for tools that take one."""
+        context = ToolContext(
+            call_id=call.id,
+            tool_name=tool.name,
+            agent_id=call.agent_id,
+            parent_id=call.parent_id,
+            run_id=run.run_id,
+            turn=run.turn,
+            session=run.session,
+            approval_seconds=run.approval_seconds,
+            idempotency_key=f"{length_prefixed(call.agent_id)}/{call.id}",
+            attempt=attempt.number,
+            deadline=time.monotonic() + self.seconds_of(tool),
+            messages=run.messages,
+            confidence=run.confidence,
+            metadata=run.metadata,
+            config=config,
+            on_progress=run.on_progress,
+            on_cost=attempt.state.add_reported_cost,
+            artifacts=run.artifacts,
+        )
+        if self.clock is not None:
+            context.clock = self.clock
+        return context
+
+    def approval_seconds(self, run: RunContext) -> float:
+        """Return the seconds a call may wait for a person; 0: nobody is asked."""
+        if run.approval_seconds is not None:
+            return run.approval_seconds
+        return 0.0 if self.guard is None else self.guard.approval_seconds

@@ -1,0 +1,35 @@
+"""The idempotency keys of a call."""
+
+from __future__ import annotations
+
+from toolcell.core import ToolCall
+
+from ..definition.tool import Tool
+from ..definition.validation import Arguments
+from .idempotency import CallBody
+
+CallKey = tuple[str, CallBody]
+"""A key, and the request that is made under it."""
+
+
+def call_keys(
+    call: ToolCall, tool: Tool, arguments: Arguments, run_id: str | None
+) -> list[CallKey]:
+    """Return the keys under which a call runs at most once.
+
+    One is the agent's call id. A tool that is declared idempotent has another one: its
+    arguments, within a run of the agent.
+    """
+    agent, version = length_prefixed(call.agent_id), f"{tool.name}/{tool.version}"
+    keys = [(f"call/{agent}/{call.id}", CallBody(version, call.arguments))]
+    if tool.idempotent:
+        # With defaults: whether they were sent or left out, the call is the same.
+        body = CallBody(version, arguments.json)
+        run = length_prefixed(run_id)
+        keys.append((f"arguments/{agent}/{run}/{body.text}", body))
+    return keys
+
+
+def length_prefixed(name: str | None) -> str:
+    """Return a name that cannot run into what follows it in a key."""
+    return f"{len(name or '')}:{name or ''}"
