@@ -1,11 +1,11 @@
-"""Which addresses belong to the public internet."""
+"""Tells public internet addresses from private and special ones."""
 
 from __future__ import annotations
 
 import ipaddress
 from ipaddress import IPv4Address, IPv6Address
 
-# Answers to guests of one cloud alone, from an address that looks public.
+# Azure's virtual machines reach their host under this public-looking address.
 _NOT_PUBLIC = frozenset({IPv4Address("168.63.129.16")})
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")

@@ -47,7 +47,7 @@ class ToolcellError(Exception):
 
     Args:
         message: What went wrong, for people.
-        hint: What to do about it; None: what its class says.
+        hint: Advice for the caller; default the class's `default_hint`.
         details: Facts for machines, JSON values only.
     """
 
@@ -55,10 +55,10 @@ class ToolcellError(Exception):
     """A short, stable id for logs and metrics."""
 
     retryable: ClassVar[bool] = False
-    """Whether the same call may succeed later without a change."""
+    """True if the same call may succeed later without a change."""
 
     default_hint: ClassVar[str | None] = None
-    """What to do about every error of the class; None: it depends on the site."""
+    """A hint for every error of the class; None: each raise gives its own."""
 
     def __init__(
         self,

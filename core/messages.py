@@ -1,4 +1,4 @@
-"""What models and tools say to each other: messages, calls and results."""
+"""The values that models and tools exchange: messages, calls and results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .models import FrozenModel, put_together
 from .text.strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
-"""How a call ended: it returned, it failed, the guard refused it, it was stopped
+"""The end of a call: it returned, it failed, the guard refused it, it was stopped
 at its deadline, or the caller gave it up."""
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -82,7 +82,7 @@ def _readable(text: str) -> str:
 
 
 def _tellable(details: dict[str, Any]) -> dict[str, Any]:
-    """Return details as JSON. Telling of an error must not itself fail."""
+    """Return details as JSON. Describing an error must not itself fail."""
     try:
         return dict(_copied(details))
     except (TypeError, ValueError):
@@ -90,7 +90,7 @@ def _tellable(details: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Record(FrozenModel):
-    """What is said, once and for all."""
+    """An immutable value of a conversation."""
 
     # Built at first use: not every command speaks to a model.
     model_config = ConfigDict(defer_build=True)
@@ -165,10 +165,10 @@ class ErrorInfo(_Record):
 
     message: Annotated[_Text, Field(min_length=1)]
     hint: _Text | None = None
-    """What to do about it."""
+    """Advice for the caller; None: there is none."""
 
     retryable: bool = False
-    """Whether the same call may succeed later without a change."""
+    """True if the same call may succeed later without a change."""
 
     details: _JsonObject = Field(default_factory=dict)
 
@@ -185,23 +185,23 @@ class ErrorInfo(_Record):
 
 
 class ToolResult(_Record):
-    """What came of one call; each call has exactly one."""
+    """The result of one call; each call has exactly one."""
 
     call_id: _Id
     name: _Id
     status: ToolStatus = "ok"
     content: _Json = None
-    """What the tool returned; for a failed call, what it had to show before."""
+    """The tool's return value; of a failed call, what it had returned until then."""
 
     error: ErrorInfo | None = None
-    """Why the call failed; None if and only if the status is `ok`."""
+    """The reason of a failure; None if and only if the status is `ok`."""
 
     usage: dict[_Id, _Count | _Decimal] = Field(default_factory=dict)
-    """What the call used, by unit: whole numbers, or decimals as text (`usd`)."""
+    """Amounts that the call used, by unit: integers, or decimals as text (`usd`)."""
 
     remaining: dict[str, _Count | _Decimal] = Field(default_factory=dict)
-    """What each limit leaves its agent after the call, by the limit's name; empty
-    where nobody asked for it."""
+    """Amounts that are left to the agent after the call, by the limit's name; empty
+    unless `tell_remaining` is set."""
 
     @model_validator(mode="after")
     def _one_outcome(self) -> ToolResult:
@@ -257,15 +257,15 @@ class ToolResult(_Record):
 
     @property
     def ok(self) -> bool:
-        """Whether the tool returned."""
+        """True if the tool returned a value."""
         return self.error is None
 
     def to_text(self) -> str:
         """Return what the model reads: text as it is, other values as JSON.
 
         A failed call reads as a JSON object with its status and error, and what
-        content there is; it is never empty. What remains, if that is told, is in
-        such an object too, or in a last line of its own.
+        content there is; it is never empty. What remains of limits, if it is known, is
+        in that object too, or in a last line of its own.
         """
         if self.error is None:
             content = self.content
@@ -276,15 +276,15 @@ class ToolResult(_Record):
             if not self.remaining:
                 return text
             return f"{text}\n[limits left: {_json_text(self.remaining)}]"
-        said: dict[str, JsonValue] = {
+        shown: dict[str, JsonValue] = {
             "status": self.status,
             "error": self.error.model_dump(exclude_defaults=True),
         }
         if self.content is not None:
-            said["content"] = self.content
+            shown["content"] = self.content
         if self.remaining:
-            said["remaining"] = dict(self.remaining)
-        return _json_text(said)
+            shown["remaining"] = dict(self.remaining)
+        return _json_text(shown)
 
 
 class Message(_Record):
@@ -296,13 +296,13 @@ class Message(_Record):
     """The caller's name for it; providers do not see it."""
 
     tool_calls: tuple[ToolCall, ...] = ()
-    """What an assistant asks for."""
+    """Calls that an assistant asks for."""
 
     call_id: _Id | None = None
     """The call that a tool message answers."""
 
     failed: bool = False
-    """Whether the answered call failed; its error is in `content`."""
+    """True if the answered call failed; its error is in `content`."""
 
     @model_validator(mode="after")
     def _fits_its_role(self) -> Message:

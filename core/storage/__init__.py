@@ -1,1 +1,1 @@
-"""What is safe to share between processes and forks (internal to toolcell)."""
+"""State that is safe to share between processes and forks (internal to toolcell)."""

@@ -1,9 +1,9 @@
-"""Who is alive: a locked file for each process that holds something.
+"""Tells living processes from dead ones, by a locked file for each.
 
-The kernel lets go of the lock when its owner ends, however it ends, so that a file
-that can be locked is a dead one's. Process ids would not do: they are used again, and
-mean nothing to a container that shares the folder. A file that is not there says
-nothing: somebody may have cleaned up.
+The kernel releases the lock when its owner ends, however it ends, so a file that can
+be locked belongs to a dead process. Process ids would not do: they are used again, and
+mean nothing to a container that shares the folder. A missing file proves nothing:
+somebody may have cleaned up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How an SQLite file that processes share is opened."""
+"""Opens SQLite files that several processes share."""
 
 from __future__ import annotations
 

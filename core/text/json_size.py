@@ -1,12 +1,12 @@
-"""How much a JSON text would become, told without reading it."""
+"""Counts the values of a JSON text without parsing it."""
 
 from __future__ import annotations
 
 _STRUCTURE = (b",", b"[", b"{")
 
 
-def count_values(text: bytes, most: int) -> int:
-    """Return how many values a JSON text holds, or any number above `most`.
+def count_values(text: bytes, limit: int) -> int:
+    """Return how many values a JSON text holds, or any number above `limit`.
 
     Reading a text, and all that is done with what was read, costs as much as it holds
     values: seconds for one megabyte of `[],[],[]`. Counting costs milliseconds. An
@@ -14,27 +14,27 @@ def count_values(text: bytes, most: int) -> int:
 
     Args:
         text: In UTF-8. What is no JSON counts as far as it would be read.
-        most: From where on the number need not be right.
+        limit: The number above which the answer need not be exact.
     """
     found = 0
     # A text of nothing but values shows it in its first part.
-    for part in (text[: 4 * most], text):
+    for part in (text[: 4 * limit], text):
         found = 1 + _signs(part)
-        if found > most:
-            found = _count(part, most)
-        if found > most:
+        if found > limit:
+            found = _count(part, limit)
+        if found > limit:
             break
     return found
 
 
-def _count(text: bytes, most: int) -> int:
+def _count(text: bytes, limit: int) -> int:
     """Return the same without what is inside of texts."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     quotes = text.count(b'"')
     # A value has four at most, with its key's. Those in texts are gone by now.
-    if quotes > 4 * most:
-        return most + 1
+    if quotes > 4 * limit:
+        return limit + 1
     return 1 + _signs(b"".join(text.split(b'"')[::2]))
 
 

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 def request_facts(
     request: ApprovalRequest, redactor: Redactor, *, opened: bool = False
 ) -> dict[str, Any]:
-    """Return a request as JSON values, what looks like a secret hidden.
+    """Return a request as JSON values; likely secrets are hidden.
 
     Args:
         request: The request.
-        redactor: Says what looks like a secret.
-        opened: Whether nothing is hidden, and the code for an approval is told.
+        redactor: Finds likely secrets.
+        opened: True shows hidden parts, and the code that an approval of them needs.
+            Default false.
     """
     view = request.view(redactor)
     seen: dict[str, Any] = {"arguments": view.shown}

@@ -54,13 +54,13 @@ def show(
     reveal: Annotated[
         bool,
         typer.Option(
-            "--reveal", help="Open hidden parts, which is recorded, and tell the code."
+            "--reveal", help="Show hidden parts, which is recorded, and the code."
         ),
     ] = False,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what exactly would be approved; what looks like a secret is hidden."""
+    """Show exactly what would be approved; likely secrets are hidden."""
     found, redactor = run_async(_find, config, request, _name(by) if reveal else None)
     if as_json:
         print_json(request_facts(found, redactor, opened=reveal))
@@ -78,7 +78,7 @@ def approve(
     ] = None,
     code: Annotated[
         str | None,
-        typer.Option(help="Of `show --reveal`; needed where parts are hidden."),
+        typer.Option(help="From `show --reveal`; needed where parts are hidden."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -94,7 +94,7 @@ def deny(
     request: RequestId,
     by: By = None,
     config: ConfigPath = DEFAULT_CONFIG,
-    reason: Annotated[str, typer.Option(help="Told to the model.")] = "",
+    reason: Annotated[str, typer.Option(help="The model reads it.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Refuse the call; it is not asked for again in its run."""
@@ -123,12 +123,11 @@ def _answer(
     config: Path, request: str, reply: Approve | Reject, *, as_json: bool
 ) -> None:
     run_async(_send, config, request, reply)
-    word = type(reply).__name__.lower()
+    answer = type(reply).__name__.lower()
     if as_json:
-        told = {"request": request, "answer": word, "approver": reply.approver}
-        print_json(told)
+        print_json({"request": request, "answer": answer, "approver": reply.approver})
     else:
-        print(f"{word}: {escaped_line(request)}")
+        print(f"{answer}: {escaped_line(request)}")
 
 
 async def _send(config: Path, request: str, reply: Approve | Reject) -> None:

@@ -32,16 +32,16 @@ class AnswerLine(FrozenModel):
     request: str
     answer: Literal["approve", "deny", "reveal"]
     reason: str = ""
-    """Told to the model, for `deny`."""
+    """The reason that the model reads, for `deny`."""
 
     arguments: dict[str, JsonValue] | None = None
-    """What to run it with instead, for `approve`."""
+    """Other arguments to run the call with, for `approve`."""
 
     code: str | None = None
-    """For `approve` where parts are hidden; `reveal` tells it."""
+    """The code that `reveal` prints; `approve` needs it where parts are hidden."""
 
     def reply(self, by: str) -> Approve | Reject:
-        """Return what a person says by it."""
+        """Return the reply that this line stands for."""
         if self.answer == "deny":
             return Reject(approver=by, reason=self.reason)
         return Approve(approver=by, arguments=self.arguments, code=self.code)
@@ -56,11 +56,11 @@ async def watch_lines(desk: Approvals, by: str) -> None:
     """
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_tell_new, desk)
+            tasks.start_soon(_print_new, desk)
             await _take_answers(desk, by)
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # What ends a command is one error; of two the first says enough.
+        # A command ends with one error; of two the first is reported.
         raise group.exceptions[0] from None
 
 
@@ -83,29 +83,29 @@ async def watch_terminal(desk: Approvals, by: str) -> None:
         )
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
-            said = await _ask(desk, request, opened=False)
+            letter = await _ask(desk, request, opened=False)
             code = None
-            if said == "o" and await _opened(desk, request, by):
-                said, code = await _ask(desk, request, opened=True), request.code
-            if said is None:
+            if letter == "o" and await _opened(desk, request, by):
+                letter, code = await _ask(desk, request, opened=True), request.code
+            if letter is None:
                 print()
                 return
-            await _reply(desk, request, by, said, code)
+            await _reply(desk, request, by, letter, code)
 
 
 async def _ask(
     desk: Approvals, request: ApprovalRequest, *, opened: bool
 ) -> str | None:
-    """Show a request; return the first letter of what is said, None at the end."""
-    # What was typed before is no answer to this.
+    """Show a request; return the first letter of the answer, None at the end."""
+    # Keys that were pressed before the request was shown do not answer it.
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
     hides = request.view(desk.redactor).hidden and not opened
     question = _QUESTION_OF_HIDDEN if hides else _QUESTION
     shown = request.to_display(desk.redactor, opened=opened)
     print(f"\n{shown}\n{question}", end="", flush=True)
     async with aclosing(stdin_lines()) as lines:
-        said = await anext(lines, None)
-    return None if said is None else said.strip().lower()[:1]
+        answer = await anext(lines, None)
+    return None if answer is None else answer.strip().lower()[:1]
 
 
 async def _opened(desk: Approvals, request: ApprovalRequest, by: str) -> bool:
@@ -118,13 +118,13 @@ async def _opened(desk: Approvals, request: ApprovalRequest, by: str) -> bool:
 
 
 async def _reply(
-    desk: Approvals, request: ApprovalRequest, by: str, said: str, code: str | None
+    desk: Approvals, request: ApprovalRequest, by: str, letter: str, code: str | None
 ) -> None:
     replies: dict[str, Approve | Reject] = {
         "y": Approve(approver=by, code=code),
         "n": Reject(approver=by),
     }
-    reply = replies.get(said)
+    reply = replies.get(letter)
     if reply is None:
         print("left waiting")
         return
@@ -148,7 +148,7 @@ async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
         await anyio.sleep(_LOOK_SECONDS)
 
 
-async def _tell_new(desk: Approvals) -> None:
+async def _print_new(desk: Approvals) -> None:
     async with aclosing(_new(desk)) as requests:
         async for request in requests:
             print_json(request_facts(request, desk.redactor))

@@ -1,4 +1,4 @@
-"""Keeps artifacts of calls in a folder."""
+"""Saves artifacts of calls in a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class FolderArtifacts:
     """An artifact sink that writes files; a reference is the path of one.
 
     Args:
-        folder: Where only the host should be able to write; made if it is missing.
+        folder: A folder that only the host should be able to write; made if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -22,7 +22,7 @@ class FolderArtifacts:
         """Write a file below the folder.
 
         Raises:
-            InvalidInputError: The name leads elsewhere, or such a file is there.
+            InvalidInputError: The name leads out of the folder, or the file exists.
         """
         artifact = Artifact(
             name=name,

@@ -1,4 +1,4 @@
-"""`toolcell audit`: what was decided, and whether the record was touched."""
+"""`toolcell audit`: verifies the log of decisions, and shows its last records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
 _WITHOUT_KEY = (
-    "checked without a key: whoever can write the log can have written all of it anew"
+    "checked without a key: whoever can write the log can have rewritten all of it"
 )
 
 audit = typer.Typer(help="The audit log.", no_args_is_help=True)
@@ -35,7 +35,7 @@ LogFile = Annotated[
 def verify(
     file: LogFile = None,
     anchor: Annotated[
-        list[str] | None, typer.Option(help="A head that was kept, as 12:9f86...")
+        list[str] | None, typer.Option(help="A head that you noted, as 12:9f86...")
     ] = None,
     key: Annotated[
         str | None,
@@ -47,9 +47,9 @@ def verify(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Look for edits, gaps and, against kept heads, cuts; exit code 1 if there are.
+    """Look for edits, gaps and, with --anchor, truncation; exit code 1 if any.
 
-    Exit code 5: all is well as far as can be told of a --file without a key.
+    Exit code 5: no problem was found, but a --file was checked without a key.
     """
     from toolcell.guard import AuditHead, verify_audit
 
@@ -72,8 +72,8 @@ def verify(
         print(f"head {report.head}")
     if secret is None:
         print_notice(_WITHOUT_KEY, as_json=as_json)
-    well = EXIT_WITHOUT_KEY if file is not None and secret is None else 0
-    raise typer.Exit(well if report.ok else 1)
+    verified = EXIT_WITHOUT_KEY if file is not None and secret is None else 0
+    raise typer.Exit(verified if report.ok else 1)
 
 
 @audit.command()
@@ -114,12 +114,12 @@ def _record(line: str) -> dict[str, Any]:
 
 
 def _outcome(record: dict[str, Any]) -> str:
-    words = [record.get(name) for name in ("verdict", "reason", "status", "error_kind")]
+    parts = [record.get(name) for name in ("verdict", "reason", "status", "error_kind")]
     by = record.get("approver") or record.get("by")
     if record.get("event") == "approval_answered":
-        words = ["approved" if record.get("approved") else "rejected"]
-    words.append(f"by {by}" if by else None)
-    return " ".join(str(word) for word in words if word)
+        parts = ["approved" if record.get("approved") else "rejected"]
+    parts.append(f"by {by}" if by else None)
+    return " ".join(str(part) for part in parts if part)
 
 
 def _log_to_verify(

@@ -1,4 +1,4 @@
-"""`toolcell bench`: how quick cells and guarded calls are on this machine."""
+"""`toolcell bench`: measures cells and guarded calls on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bench(
 ) -> None:
     """Measure this machine, against `python -c pass` in the same process.
 
-    A first impression. The measurements that toolcell promises something by are in
+    This is a first impression. The measurements behind toolcell's promises are in
     benchmarks/run.py of a checkout, with named baselines and gates.
     """
     times = run_async(_measure, runs, backend)

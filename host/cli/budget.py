@@ -1,4 +1,4 @@
-"""`toolcell budget`: what limits leave."""
+"""`toolcell budget`: what rates and budgets leave each agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`toolcell call`: one call, on the way of every call."""
+"""`toolcell call`: one call of a tool, guarded and recorded like every call."""
 
 from __future__ import annotations
 
@@ -110,16 +110,16 @@ async def _outcome(
 
     async with Host.from_config(path) as host:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_tell_of_waiting, host.approvals, asked, as_json)
+            tasks.start_soon(_announce_waiting, host.approvals, asked, as_json)
             result = await host.executor.call(asked, run=run, raise_on_error=False)
             tasks.cancel_scope.cancel()
         return result
 
 
-async def _tell_of_waiting(
+async def _announce_waiting(
     approvals: Approvals, asked: ToolCall, as_json: bool
 ) -> None:
-    """Say once that the call waits for a person, and how to answer."""
+    """Print once that the call waits for a person, and how to answer."""
     import anyio
 
     from toolcell.core import StoreUnavailableError
@@ -131,10 +131,10 @@ async def _tell_of_waiting(
         except StoreUnavailableError:
             return
         for request in waiting:
-            # Another call's request may be this one's: what counts is what is asked.
+            # Calls that ask the same share one request, whose id may be another's.
             same = (request.call.agent_id, request.call.name)
             inside = request.call.parent_id == asked.id
             if inside or same == (asked.agent_id, asked.name):
-                told = f"waits for a person: toolcell approvals approve {request.id}"
-                print_notice(told, as_json=as_json)
+                answer = f"toolcell approvals approve {request.id}"
+                print_notice(f"waits for a person: {answer}", as_json=as_json)
                 return

@@ -1,4 +1,4 @@
-"""The configuration of cells from options, and its errors in the options' words."""
+"""Makes the configuration of cells from options; errors name the option."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _SHOULD = "Input should "
 
 
 def config_of(options: dict[str, Any]) -> SandboxConfig:
-    """Return the configuration that options stand for.
+    """Return the configuration of cells that options describe.
 
     Raises:
-        ConfigError: One of them cannot be used; the message names it.
+        ConfigError: An option has an invalid value; the message names it.
     """
     try:
         return SandboxConfig.model_validate(options)
     except ConfigError as error:
         problems = error.details.get("problems", [])
-        told = "; ".join(_told(each["field"], each["reason"]) for each in problems)
+        message = "; ".join(_describe(x["field"], x["reason"]) for x in problems)
         raise ConfigError(
-            told or error.message,
+            message or error.message,
             hint=None,
             details=error.details,
         ) from None
 
 
-def _told(field: str, reason: str) -> str:
+def _describe(field: str, reason: str) -> str:
     known = [each for each in _OPTIONS if f"{field}.".startswith(f"{each}.")]
     reason = reason.removeprefix("Value error, ")
     if not known:

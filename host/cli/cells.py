@@ -1,4 +1,4 @@
-"""`toolcell doctor` and `toolcell clean`: what cells stand on, and what they left."""
+"""`toolcell doctor` checks isolation; `toolcell clean` removes leftovers."""
 
 from __future__ import annotations
 

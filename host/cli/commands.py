@@ -52,7 +52,7 @@ _COMMANDS = {
     "clean": "cells",
     "bench": "bench",
 }
-"""Where each command is, under its own name, in the order in which people meet them."""
+"""The module of each command, in the order in which `--help` lists them."""
 
 
 def run_command() -> None:
@@ -69,15 +69,15 @@ def run_command() -> None:
     except OutputError as error:
         if error.exit_code != EXIT_BROKEN_PIPE:
             with contextlib.suppress(OutputError):
-                told = ErrorInfo(kind="output", message=str(error))
-                print_error(told, as_json=as_json)
+                info = ErrorInfo(kind="output", message=str(error))
+                print_error(info, as_json=as_json)
         drop_output()
         raise SystemExit(error.exit_code) from None
 
 
 def _run(*, as_json: bool) -> None:
     try:
-        # To make all commands takes as long as to run one.
+        # Building all commands takes as long as running one.
         app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS)
         raise SystemExit(app(standalone_mode=not as_json))
     except (ToolcellError, BaseExceptionGroup) as raised:
@@ -93,10 +93,10 @@ def _run(*, as_json: bool) -> None:
 
 
 def typed_error(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
-    """Return the typed error in what was raised; task groups wrap theirs.
+    """Return the typed error in what was raised; task groups wrap errors.
 
     Raises:
-        BaseExceptionGroup: There is another in it, which nobody foresaw.
+        BaseExceptionGroup: It holds an error of another type, a bug.
     """
     errors: list[BaseException] = [raised]
     while groups := [each for each in errors if isinstance(each, BaseExceptionGroup)]:
@@ -115,7 +115,7 @@ class _InOrder(TyperGroup):
         return [name for name in _COMMANDS if name in self.commands]
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -130,7 +130,7 @@ def _options(
             "--version",
             "-V",
             help="Show the version and exit.",
-            callback=_tell_version,
+            callback=_print_version,
             is_eager=True,
         ),
     ] = False,

@@ -21,16 +21,16 @@ STARTER = """\
 # "production" refuses weak isolation, approval without people, and open failure.
 profile = "production"
 
-# Where code runs: in cells without network.
+# Cells, in which code runs; they have no network.
 [sandbox]
-backend = "auto"                  # docker, subprocess, or what is there
+backend = "auto"                  # docker, subprocess, or auto: the best here
 minimum_isolation = "namespaces"  # nothing weaker is ever used
 # image = "python:3.12-slim"
 [sandbox.limits]
 wall_seconds = 30.0
 memory_mb = 256
 
-# Which tools there are. Who may call them is said below.
+# The tools of this host. The policies below say who may call them.
 [tools]
 builtin = ["arithmetic", "clock", "code"]  # also: database, files, http
 # python = ["my_package.my_tools:tools"]
@@ -50,13 +50,13 @@ path = ".toolcell/audit.jsonl"
 # key = "env:TOOLCELL_AUDIT_KEY"
 
 # `toolcell serve` offers the tools to MCP clients, as this agent. Over HTTP
-# (`toolcell serve --http 127.0.0.1:8931`) a token of `toolcell tokens` says which.
+# (`toolcell serve --http 127.0.0.1:8931`) the client's token names the agent.
 [server]
 agent_id = "assistant"
 # approval_seconds = 30.0         # then a call waits as pending
 # allowed_hosts = ["tools.example.com"]
 
-# What each agent may do. What no rule allows is refused.
+# The rights of each agent. A call that no rule allows is refused.
 [[policies]]
 agent_id = "assistant"
 allow = ["calculate", "get_today_date", "run_python"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _complete(names: Callable[[HostConfig], Iterable[str]], start: str) -> list[str]:
-    """Return what a shell may offer; a configuration that cannot be read has none."""
+    """Return completions for a shell; none if the configuration cannot be read."""
     from ..config.host_config import HostConfig
 
     with contextlib.suppress(ToolcellError, ImportError):

@@ -1,4 +1,4 @@
-"""`toolcell tools pin`: look at what MCP servers offer, and approve it."""
+"""`toolcell tools pin`: shows the tools that MCP servers offer, and approves them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def pin(
     yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how the tools of MCP servers differ from what was approved, and approve.
+    """Show how tools of MCP servers differ from the approved ones, and approve them.
 
-    Without a terminal, and without --yes, nothing is approved; the exit code is 3 then
-    if something differs.
+    Without a terminal and without --yes nothing is approved, and the exit code is 3 if
+    anything differs.
     """
     from toolcell.tools import MCPPins
 
@@ -53,8 +53,8 @@ def pin(
         pins = pins.approve(name, offered.definitions)
         reports.append(_report(offered, changes))
         if not as_json:
-            print("\n".join(map(escaped_line, _told(offered, changes))))
-    approved = differs and (yes or _asked(as_json=as_json))
+            print("\n".join(map(escaped_line, _describe(offered, changes))))
+    approved = differs and (yes or _confirmed(as_json=as_json))
     if approved:
         pins.save(settings.tools.mcp_pins)
     if as_json:
@@ -62,14 +62,14 @@ def pin(
     raise typer.Exit(_EXIT_REFUSED if differs and not approved else 0)
 
 
-def _asked(*, as_json: bool) -> bool:
+def _confirmed(*, as_json: bool) -> bool:
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     return typer.confirm("Approve all of this?")
 
 
 async def _offered(settings: HostConfig, name: str) -> MCPToolset:
-    """Return what a server offers now; it is ended again."""
+    """Return the tools that a server offers now; the server is stopped again."""
     from ..runtime.mcp_toolsets import offering_toolset
 
     async with offering_toolset(settings, name, os.environ) as toolset:
@@ -77,7 +77,7 @@ async def _offered(settings: HostConfig, name: str) -> MCPToolset:
 
 
 def _report(offered: MCPToolset, changes: list[MCPChange]) -> dict[str, Any]:
-    told = [
+    differences = [
         {
             "name": each.name,
             "before": each.before and each.before.to_json(),
@@ -85,10 +85,14 @@ def _report(offered: MCPToolset, changes: list[MCPChange]) -> dict[str, Any]:
         }
         for each in changes
     ]
-    return {"server": offered.name, "changes": told, "unusable": offered.unusable}
+    return {
+        "server": offered.name,
+        "changes": differences,
+        "unusable": offered.unusable,
+    }
 
 
-def _told(offered: MCPToolset, changes: list[MCPChange]) -> Iterator[str]:
+def _describe(offered: MCPToolset, changes: list[MCPChange]) -> Iterator[str]:
     yield f"{offered.name}: {len(offered.tools)} tools, {len(changes)} not approved"
     for each in changes:
         if each.before is None:
@@ -96,7 +100,7 @@ def _told(offered: MCPToolset, changes: list[MCPChange]) -> Iterator[str]:
         elif each.after is None:
             yield f"- {each.name} is gone"
         else:
-            yield f"~ {each.name} is another"
+            yield f"~ {each.name} has changed"
         before, after = _lines(each.before), _lines(each.after)
         for line in difflib.unified_diff(before, after, lineterm="", n=2):
             if not line.startswith(("---", "+++")):
@@ -106,6 +110,7 @@ def _told(offered: MCPToolset, changes: list[MCPChange]) -> Iterator[str]:
 
 
 def _lines(definition: MCPDefinition | None) -> list[str]:
-    # Escaped, so that nothing in it is hidden from who approves it.
-    told = None if definition is None else definition.to_json()
-    return [] if told is None else json.dumps(told, indent=2).splitlines()
+    # JSON escapes hidden characters: who approves a definition sees all of it.
+    if definition is None:
+        return []
+    return json.dumps(definition.to_json(), indent=2).splitlines()

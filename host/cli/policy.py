@@ -1,4 +1,4 @@
-"""`toolcell policy`: whether policies can be used, and what they say of a call."""
+"""`toolcell policy`: checks policies, and explains what they decide about a call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..config.host_config import HostConfig
 
-policy = typer.Typer(help="What agents may do.", no_args_is_help=True)
+policy = typer.Typer(help="Policies of agents.", no_args_is_help=True)
 
 
 @policy.command()
@@ -41,7 +41,7 @@ def check(
     ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     offline: Annotated[
-        bool, typer.Option(help="Look no tools, modules and secrets up.")
+        bool, typer.Option(help="Do not look up tools, modules and secrets.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -89,7 +89,7 @@ def explain(
     run: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what would become of a call now, and why. Nothing is called or used up."""
+    """Explain what would be decided about a call now. Nothing is called or counted."""
     asked = read_call(name, agent, arguments)
     decision = run_async(_explain, config, asked, run)
     if as_json:
@@ -129,7 +129,7 @@ def _facts(tool: Tool, run_id: str | None, seconds: float) -> CallFacts:
     from toolcell.guard import CallFacts
 
     wall_ms = math.ceil((tool.timeout or seconds) * 1000)
-    # What a cell may use is known to the executor alone; not named, it is all there is.
+    # Only the executor knows how much CPU a cell may use; unnamed, it is the maximum.
     measured = (
         {"wall_ms": wall_ms} if tool.sandboxed else {"wall_ms": wall_ms, "cpu_ms": 0}
     )

@@ -1,4 +1,4 @@
-"""What `toolcell run` is given: a file, its language, and notebooks."""
+"""Finds a program's language, and takes the code out of notebooks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NOT_PYTHON = re.compile(r"^\s*[%!]", re.M)
 
 
 def program_of(file: str, text: str, language: str | None) -> tuple[str, str]:
-    """Return what runs of a file's text, and in which language.
+    """Return the code in a file's text, and its language.
 
     Raises:
-        InvalidInputError: It is in a language that nobody named or that none is.
+        InvalidInputError: The language is not known, or the notebook is not Python.
     """
     if language is not None:
         return text, language
@@ -52,8 +52,8 @@ def _code_of(file: str, text: str) -> str:
     """Return the code cells of a notebook as one program."""
     try:
         notebook = json.loads(text)
-        told = notebook.get("metadata", {}).get("kernelspec", {})
-        language = told.get("language", "python")
+        kernel = notebook.get("metadata", {}).get("kernelspec", {})
+        language = kernel.get("language", "python")
         cells = [_source(each) for each in notebook["cells"] if _is_code(each)]
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""`toolcell repl`: a session of one cell, spoken to line by line."""
+"""`toolcell repl`: runs Python line by line in a session of one cell."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def repl(
     from toolcell.sandbox import SandboxManager
 
     from .cell_options import config_of
-    from .repl_history import default_history, kept_history
+    from .repl_history import default_history, stored_history
     from .repl_loop import Repl
     from .run_program import new_folder
 
@@ -55,12 +55,12 @@ def repl(
         **({"image": image} if image else {}),
     }
     manager = SandboxManager(config_of(options))
-    # The loop has a thread of its own: Ctrl-C is this one's, and so is the terminal.
+    # The loop has a thread of its own: this one has the terminal, and gets Ctrl-C.
     with (
         new_folder(out),
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(manager),
-        kept_history(history or default_history()),
+        stored_history(history or default_history()),
     ):
         for line in manager.notices:
             print(f"toolcell: {escaped_line(line)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The lines that a person typed, kept for the next time."""
+"""Stores the lines that a person typed, for the next session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from toolcell.core import InvalidInputError
 
 MAX_LINES = 1_000
-"""Lines kept. When it is reached the oldest go."""
+"""Lines in the file. When it is reached the oldest are deleted."""
 
 
 def default_history() -> Path:
@@ -21,10 +21,10 @@ def default_history() -> Path:
 
 
 @contextmanager
-def kept_history(path: Path) -> Iterator[None]:
+def stored_history(path: Path) -> Iterator[None]:
     """Let lines be edited and recalled; the file is for this user alone.
 
-    Where standard input is no terminal nothing is read or kept.
+    Where standard input is no terminal nothing is read or stored.
 
     Raises:
         InvalidInputError: The file cannot be used.

@@ -1,4 +1,4 @@
-"""Speaks with a person about programs in one session."""
+"""The loop of `toolcell repl`: reads, runs and shows programs of one session."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Repl:
 
     Args:
         manager: Open in the loop of the portal.
-        portal: Leads to that loop.
-        out: Where artifacts are saved; None: they are only named.
+        portal: Runs coroutines in that loop.
+        out: A folder for artifacts; None: they are only named.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Repl:
         }
 
     def run(self) -> None:
-        """Speak until `:quit` or the end of the input."""
+        """Read and run until `:quit` or the end of the input."""
         with self._stack:
             self._session = self._open()
             before = signal.signal(signal.SIGINT, self._on_interrupt)
@@ -77,21 +77,21 @@ class Repl:
                     self._do(text)
                 except CellLostError as error:
                     _complain(f"{error.message}; variables and files are lost")
-                    self._begin_anew()
+                    self._start_new_session()
                 except ToolcellError as error:
                     _complain(str(error))
 
     def _on_interrupt(self, number: int, frame: object) -> None:
-        """Take Ctrl-C, which comes at any time, where it is meant to go."""
+        """Hand Ctrl-C to the prompt or to the run, whichever is active."""
         if self._reading:
             raise KeyboardInterrupt
         if self._future is not None and not self._interrupted:
             self._portal.start_task_soon(self._insist, self._future)
-        # Without a run: it came between reading and running, and `_run` sees it.
+        # Between reading and running there is neither; `_run` looks at this flag.
         self._interrupted = True
 
     async def _insist(self, future: Future[ExecutionResult]) -> None:
-        """Interrupt a run; the first time may be before it has begun."""
+        """Interrupt a run until it ends; the first time may be before it begins."""
         while not future.done():
             await self._session.interrupt()
             await anyio.sleep(_INSIST_SECONDS)
@@ -101,7 +101,7 @@ class Repl:
         session = self._portal.wrap_async_context_manager(self._manager.session())
         return self._stack.enter_context(session)
 
-    def _begin_anew(self) -> None:
+    def _start_new_session(self) -> None:
         self._forks.clear()
         self._session = self._open()
 
@@ -122,7 +122,7 @@ class Repl:
                 print()
                 lines.clear()
                 continue
-            if not _goes_on(text := "\n".join(lines)):
+            if not _is_incomplete(text := "\n".join(lines)):
                 return text
 
     def _line(self, prompt: str) -> str:
@@ -164,31 +164,31 @@ class Repl:
         print_value(result)
         for line in (*result.reasons, *result.warnings):
             _complain(line)
-        # Files stay in a session, and come again with each run.
+        # Files stay in a session, so each run returns its artifacts again.
         before, self._artifacts = self._artifacts, set()
         for artifact in result.artifacts:
             key = artifact.name, artifact.sha256
             self._artifacts.add(key)
             if key not in before:
-                self._keep(artifact)
+                self._save(artifact)
         if result.status not in ("ok", "error"):
             _complain(summary(result))
         if result.state == "lost":
-            _complain("variables are lost, files are kept")
+            _complain("variables are lost, files are still there")
 
-    def _keep(self, artifact: Artifact) -> None:
-        told = f"artifact {artifact.name}, {artifact.mime}, {artifact.size} bytes"
+    def _save(self, artifact: Artifact) -> None:
+        line = f"artifact {artifact.name}, {artifact.mime}, {artifact.size} bytes"
         if self._sink is None:
-            _complain(f"{told}; --out FOLDER saves them")
+            _complain(f"{line}; --out FOLDER saves them")
             return
         # The same name may come again with other content.
         name = f"{self._inputs}/{artifact.name}"
         try:
             place = self._sink.save(name, artifact.data, artifact.mime)
         except InvalidInputError as error:
-            _complain(f"{told}; not saved: {error.message}")
+            _complain(f"{line}; not saved: {error.message}")
         else:
-            _complain(f"{told}, saved as {place}")
+            _complain(f"{line}, saved as {place}")
 
     def _files(self, folder: str) -> None:
         for each in self._wait(partial(self._session.list_files, folder)):
@@ -196,7 +196,7 @@ class Repl:
             print(escaped_line(f"{each.size:>12}  {each.path}{kind}"))
 
     def _fork(self, argument: str) -> None:
-        _none(argument)
+        _refuse_argument(argument)
         self._forks.append(self._wait(self._session.checkpoint))
         print(f"fork {len(self._forks)}")
 
@@ -226,8 +226,8 @@ class _View(LiveView):
         sys.stdout.flush()
 
 
-def _goes_on(text: str) -> bool:
-    """Tell whether more lines belong to a program, as Python's own prompt does."""
+def _is_incomplete(text: str) -> bool:
+    """Return True if a program needs more lines, as Python's own prompt would."""
     if text.startswith(":"):
         return False
     with warnings.catch_warnings():
@@ -235,11 +235,11 @@ def _goes_on(text: str) -> bool:
         try:
             return codeop.compile_command(text) is None
         except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
-            # The cell says it better, and its Python may be another one.
+            # The cell reports it better, and may run another Python version.
             return False
 
 
-def _none(argument: str) -> None:
+def _refuse_argument(argument: str) -> None:
     if argument:
         raise InvalidInputError("this command takes nothing more", hint=":help")
 

@@ -128,7 +128,7 @@ def run(
 
 
 def _name(file: str) -> str:
-    """Return what the program is called in its cell."""
+    """Return the program's file name in its cell."""
     name = "main.py" if file == "-" else Path(file).name
     return name if name.isprintable() else "main.py"
 
@@ -168,10 +168,10 @@ def read_file(text: str) -> tuple[str, bytes]:
     return path or Path(local).name, _read(local, Limits().disk_mb << 20, local)
 
 
-def _read(file: str, most: int, source: str | int) -> bytes:
+def _read(file: str, max_bytes: int, source: str | int) -> bytes:
     try:
         with open(source, "rb", closefd=source != 0) as opened:
-            data = opened.read(most + 1)
+            data = opened.read(max_bytes + 1)
     except FileNotFoundError:
         raise InvalidInputError(
             f"there is no file {file}",
@@ -186,13 +186,15 @@ def _read(file: str, most: int, source: str | int) -> bytes:
             f"cannot read {file}: {error.strerror}",
             hint="name a file that this user may read",
         ) from None
-    if len(data) > most:
-        raise InvalidInputError(f"{file} has more than {most} bytes", hint="split it")
+    if len(data) > max_bytes:
+        raise InvalidInputError(
+            f"{file} has more than {max_bytes} bytes", hint="split it"
+        )
     return data
 
 
 def parse_input(text: str) -> tuple[str, Any]:
-    """Split k=v; v is JSON where it can be read as such, else text."""
+    """Split k=v; v is JSON if it is valid JSON, else text."""
     name, equals, value = text.partition("=")
     if not equals:
         raise InvalidInputError(

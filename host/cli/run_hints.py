@@ -1,4 +1,4 @@
-"""What may help a program that failed, in the words of the command line."""
+"""Suggests options of the command line to a person whose program failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Packages that are not called as their module is."""
+"""Packages whose name differs from their module's."""
 
 _MAX_NAMED = 5
 
@@ -28,7 +28,7 @@ _MAX_NAMED = 5
 def hints(
     result: ExecutionResult, *, has_network: bool, has_stdin: bool, saved: bool
 ) -> list[str]:
-    """Return what the person at the shell may do; a guess from the program's word."""
+    """Return what the person at the shell may do; a guess from the program's error."""
     found = [] if saved else _left_behind(result)
     if (error := result.exception) is None:
         return found

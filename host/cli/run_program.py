@@ -30,7 +30,7 @@ _MAX_UNREACHED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the command line asked for."""
+    """The options of one `toolcell run`."""
 
     code: str
     language: str
@@ -101,10 +101,10 @@ async def _run(
 
 @contextmanager
 def new_folder(path: Path | None) -> Iterator[None]:
-    """Make the folder for artifacts; without any it goes when an error comes.
+    """Make the folder for artifacts; remove it after an error if it is empty.
 
     Raises:
-        InvalidInputError: It is there, or cannot be made.
+        InvalidInputError: The folder exists, or cannot be made.
     """
     if path is None:
         yield
@@ -123,24 +123,24 @@ def new_folder(path: Path | None) -> Iterator[None]:
 
 
 def drop_if_empty(path: Path) -> None:
-    """Take a folder away that would be in the way of the next attempt."""
+    """Remove an empty folder, so that the next attempt can make it."""
     with suppress(OSError):
         path.rmdir()
 
 
 def save_artifacts(result: ExecutionResult, folder: Path) -> list[str]:
-    """Write the artifacts below a folder; return why some are not there."""
-    left_out = []
+    """Write the artifacts below a folder; return why some were not saved."""
+    unsaved = []
     for artifact in result.artifacts:
         try:
             save_artifact(artifact, folder)
         except InvalidInputError as error:
-            left_out.append(f"an artifact was not saved: {error.message}")
-    return left_out
+            unsaved.append(f"an artifact was not saved: {error.message}")
+    return unsaved
 
 
 def unreached(result: ExecutionResult) -> list[str]:
-    """Return a line for each connection that came to nothing, once each."""
+    """Return a line for each connection that failed, without repetition."""
     lines = [
         f"network: {each.host}:{each.port} {each.verdict}: {each.reason}"
         for each in result.connections
@@ -150,7 +150,7 @@ def unreached(result: ExecutionResult) -> list[str]:
 
 
 class LiveView:
-    """Passes output on as it comes: as it is to a pipe, harmless to a terminal."""
+    """Prints output as it comes: unchanged to a pipe, escaped to a terminal."""
 
     def __init__(self) -> None:
         self._targets: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
@@ -169,7 +169,7 @@ class LiveView:
         target.flush()
 
     def end(self) -> None:
-        """Write what is left of a character that never became complete."""
+        """Write the bytes of a character that never became complete."""
         for stream, rest in self._partial.items():
             self._targets[stream].write(rest.decode("utf-8", "replace"))
 

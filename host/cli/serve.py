@@ -78,11 +78,11 @@ async def _serve_http(
     from ..mcp_http.server import serve_http
     from ..runtime.policy_reload import open_watched
 
-    def tell(url: str) -> None:
+    def print_url(url: str) -> None:
         if as_json:
             print_json({"url": url})
         else:
             print(f"serving {url}", flush=True)
 
     async with open_watched(settings, path) as host:
-        await serve_http(host, address, tell)
+        await serve_http(host, address, print_url)

@@ -1,4 +1,4 @@
-"""`toolcell tokens`: who may connect over HTTP, as which agent."""
+"""`toolcell tokens`: tokens that let clients connect over HTTP as an agent."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from ..config.host_config import HostConfig
 
 tokens = typer.Typer(
-    help="Who may connect over HTTP, as which agent.", no_args_is_help=True
+    help="Tokens that let clients connect over HTTP as an agent.", no_args_is_help=True
 )
 
 
 @tokens.command()
 def create(
     agent: Annotated[str, typer.Option(help="The agent that the token names.")],
-    days: Annotated[float, typer.Option(help="How long it is good.")] = 90.0,
+    days: Annotated[float, typer.Option(help="Days that it is valid.")] = 90.0,
     asks_person: Annotated[
         bool,
         typer.Option(help="The client shows questions to a person, who may approve."),
@@ -34,7 +34,7 @@ def create(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token and print it, this once: only its hash is kept."""
+    """Make a token and print it, this once: only its hash is stored."""
     settings = _read(config)
     if agent not in {policy.agent_id for policy in settings.all_policies()}:
         raise InvalidInputError(
@@ -51,7 +51,7 @@ def create(
     print(text)
     print(
         f"token {token.id} of {escaped_line(agent)}, "
-        f"good until {_date(token.expires_at)}; it is not shown again",
+        f"valid until {_date(token.expires_at)}; it is not shown again",
         file=sys.stderr,
     )
 
@@ -76,7 +76,7 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
         )
         for each in found
     ]
-    print_table(("token", "agent", "asks a person", "good until", "revoked"), rows)
+    print_table(("token", "agent", "asks a person", "valid until", "revoked"), rows)
 
 
 @tokens.command()

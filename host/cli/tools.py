@@ -1,4 +1,4 @@
-"""`toolcell tools`: which tools there are, and how models see them."""
+"""`toolcell tools`: lists tools, and shows them as models see them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ tools = typer.Typer(help="The tools of a host.", no_args_is_help=True)
 tools.command()(pin)
 
 AgentFilter = Annotated[
-    str | None, typer.Option("--agent", help="Only what this agent may know of.")
+    str | None, typer.Option("--agent", help="Only tools that this agent may see.")
 ]
 
 
 class Shape(StrEnum):
-    """For whom a schema is written."""
+    """The reader that a schema is written for."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"

@@ -1,4 +1,4 @@
-"""What all models of the configuration share."""
+"""Types that all models of the configuration share."""
 
 from __future__ import annotations
 

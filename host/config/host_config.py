@@ -35,7 +35,7 @@ _GROUPS: dict[Group, tuple[str, ...]] = {
 
 
 class HTTPConfig(Model):
-    """What `http_get` may fetch."""
+    """The limits of `http_get`."""
 
     hosts: tuple[str, ...] = ()
     """Names such as `example.com`; `*.example.com` for all below it; `*` for every
@@ -49,7 +49,7 @@ class HTTPConfig(Model):
 
 
 class CodeConfig(Model):
-    """How programs of `run_python` may call tools."""
+    """The limits of programs that `run_python` runs, when they call tools."""
 
     max_calls: Count = 100
     """Calls of one program, those of programs inside it included, each of 25,000 values
@@ -65,12 +65,12 @@ class CodeConfig(Model):
 
     approval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """Seconds that the calls of one program of a session may wait for a person, in
-    all; its clock stands still meanwhile. When it is reached a call that waits is
+    total; its wall clock is paused meanwhile. When it is reached a call that waits is
     denied, and the program goes on. 0 asks nobody."""
 
     asks_without_session: bool = False
-    """Whether calls of programs without a session wait for a person as well; else
-    they are denied at once."""
+    """If true, calls of programs without a session wait for a person as well; if
+    false they are denied at once."""
 
 
 class DatabaseConfig(Model):
@@ -84,7 +84,7 @@ class DatabaseConfig(Model):
 
 
 class ToolsConfig(Model):
-    """Which tools there are. An agent sees and calls those that its policy allows."""
+    """The tools of the host. An agent sees and calls those that its policy allows."""
 
     builtin: tuple[Builtin, ...] = ()
     """Tools that come with toolcell, by name or by group: `arithmetic` (calculate),
@@ -99,7 +99,7 @@ class ToolsConfig(Model):
 
     entry_points: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = ()
     """Names of entry points of installed packages, in the group `toolcell.tools`; each
-    leads to what `python` names, and is loaded like it. None is loaded unnamed."""
+    leads to what `python` names, and is loaded like it. Others are not loaded."""
 
     folders: tuple[FilePath, ...] = ()
     """Folders to import `python` from, beside those where Python looks."""
@@ -125,7 +125,7 @@ class ToolsConfig(Model):
     ends as `timeout`."""
 
     tell_remaining: bool = False
-    """Whether each result tells what the agent's limits leave, so that it can plan."""
+    """If true, each result says what the agent's limits leave, so that it can plan."""
 
     max_concurrency: Count = 10
     """Calls at once. When it is reached others wait their turn."""
@@ -158,15 +158,15 @@ class ToolsConfig(Model):
 
 
 class StateConfig(Model):
-    """Where counters, approvals, records and idempotency keys are kept."""
+    """The storage of counters, approvals, records and idempotency keys."""
 
     folder: FilePath | None = None
     """A folder for SQLite files, made with mode 0700, on a local disk. None: in
     memory, lost with the process, and no other process can answer approvals."""
 
     records_days: Annotated[float, Field(gt=0, le=36_500)] = 30.0
-    """Days that records of calls are kept. When it is reached they go, a thousand at
-    most with each hundredth call."""
+    """Days that records of calls are stored. When it is reached they are deleted, at
+    most a thousand with every hundredth call."""
 
     redis_url: SecretReference | None = None
     """A Redis server for the guard's counters, shared by many machines."""
@@ -178,7 +178,7 @@ class StateConfig(Model):
         str, Field(pattern=r"^(closed|open|local\([1-9][0-9]{0,5}\))$")
     ] = "closed"
     """While the counters cannot be reached: `closed` refuses every call, `local(20)`
-    lets each agent make 20 calls, `open` lets pass what rules allow, uncounted."""
+    lets each agent make 20 calls, `open` admits what rules allow, uncounted."""
 
     def make_folder(self) -> None:
         """Make the folder, if one is configured, for this user alone.
@@ -198,7 +198,7 @@ class StateConfig(Model):
 
 
 class AuditConfig(Model):
-    """Where decisions and outcomes are recorded."""
+    """The log of decisions and outcomes."""
 
     path: FilePath | None = None
     """The file. None: nothing is recorded."""
@@ -212,7 +212,7 @@ class AuditConfig(Model):
 
 
 class ApprovalsConfig(Model):
-    """How people are asked. `toolcell approvals` answers."""
+    """Approval of calls by people, who answer with `toolcell approvals`."""
 
     wait_seconds: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     """Seconds that a call waits for an answer. When it is reached the call is refused;
@@ -232,77 +232,81 @@ class ApprovalsConfig(Model):
 
 
 class LoggingConfig(Model):
-    """What toolcell logs, one line each: calls with their ids, and faults. Arguments
-    and results are never logged, known secrets and usual forms of them are hidden."""
+    """Log messages, one line each: calls with their ids, and faults. Arguments and
+    results are never logged, known secrets and usual forms of them are hidden."""
 
     format: Literal["none", "text", "json"] = "none"
     """`none` leaves the logger `toolcell` to the program around the host."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is logged. Calls that fail are warnings."""
+    """The lowest level that is logged. Calls that fail are warnings."""
 
     path: FilePath | None = None
     """The file, opened anew when it was moved away. None: standard error."""
 
 
 class TelemetryConfig(Model):
-    """OpenTelemetry. Without an SDK in the process all of it is silent."""
+    """Traces and metrics of OpenTelemetry; without an SDK in the process, none."""
 
     exporter: Literal["none", "otlp"] = "none"
     """`otlp` sends traces and metrics as the variables `OTEL_*` say; it needs the
     extra `telemetry`. `none` leaves it to the program around the host."""
 
     budget_seconds: Seconds = 15.0
-    """Seconds between two looks at what limits leave, while metrics are read. When it
-    is reached it is looked again."""
+    """Seconds between two measurements of what limits leave, while metrics are read.
+    When it is reached the store is asked again."""
 
 
 class HostConfig(Model):
-    """All that a host needs to know."""
+    """The configuration of a host, usually read from `toolcell.toml`.
+
+    Every model is frozen and refuses unknown keys. Defaults are closed: no tool is
+    offered, and no agent may call one, until the configuration says so.
+    """
 
     profile: Literal["production", "development"] = "production"
     """`production` refuses `process` isolation, `auto_approve`, `open` failure, and
     `unauthenticated` HTTP."""
 
     sandbox: SandboxConfig = SandboxConfig()
-    """Where untrusted code runs."""
+    """The cells that untrusted code runs in."""
 
     tools: ToolsConfig = ToolsConfig()
-    """Which tools there are."""
+    """The tools of the host."""
 
     policies: tuple[AgentPolicy, ...] = ()
-    """What each agent may do. An agent without a policy may do nothing."""
+    """The rights of each agent. An agent without a policy may do nothing."""
 
     policy_files: tuple[FilePath, ...] = ()
     """More policies, in TOML or YAML files."""
 
     state: StateConfig = StateConfig()
-    """Where things are kept."""
+    """The storage of counters, approvals and records."""
 
     audit: AuditConfig = AuditConfig()
-    """Where decisions and outcomes are recorded."""
+    """The log of decisions and outcomes."""
 
     approvals: ApprovalsConfig = ApprovalsConfig()
-    """How people are asked."""
+    """Approval of calls by people."""
 
     logging: LoggingConfig = LoggingConfig()
-    """What is logged."""
+    """Log messages."""
 
     telemetry: TelemetryConfig = TelemetryConfig()
-    """What is measured."""
+    """Traces and metrics."""
 
     server: ServerConfig = ServerConfig()
-    """How `toolcell serve` serves MCP clients."""
+    """The server of `toolcell serve`."""
 
     auth: AuthConfig = AuthConfig()
-    """Who may connect over HTTP."""
+    """Authentication over HTTP."""
 
     @model_validator(mode="after")
     def _room_for_sessions(self) -> Self:
-        most, cells = self.tools.max_sessions, self.sandbox.max_concurrency
-        if most >= cells and {"code", "files"} & self.tools.groups.keys():
+        sessions, cells = self.tools.max_sessions, self.sandbox.max_concurrency
+        if sessions >= cells and {"code", "files"} & self.tools.groups.keys():
             raise ValueError(
-                f"tools.max_sessions ({most}) has to be below "
+                f"tools.max_sessions ({sessions}) has to be below "
                 f"sandbox.max_concurrency ({cells})"
             )
         return self

@@ -38,7 +38,7 @@ class MCPServerConfig(Model):
     """More of its environment, from secrets: `{ API_KEY = "env:MY_KEY" }`."""
 
     folder: FilePath | None = None
-    """Where it runs. None: where the host does."""
+    """The folder that it runs in. None: the host's."""
 
     url: (
         Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+([/?][^\s#]*)?$")] | None

@@ -30,7 +30,7 @@ def _checked(text: str, info: ValidationInfo) -> str:
 
 
 SecretReference = Annotated[str, AfterValidator(_checked)]
-"""Where a secret is: `env:NAME` or `file:/path`."""
+"""The place of a secret: `env:NAME` or `file:/path`."""
 
 
 def read_secret(reference: str, environ: Mapping[str, str] | None = None) -> SecretStr:

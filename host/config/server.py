@@ -13,15 +13,15 @@ _Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
 
 
 class ServerConfig(Model):
-    """How `toolcell serve` serves MCP clients."""
+    """The server of `toolcell serve` for MCP clients."""
 
     agent_id: _Name | None = None
     """The agent that calls over standard input and output. None: name one with
     `--agent`."""
 
     elicitation: bool = True
-    """Whether a client on standard input and output may ask its user to approve a
-    call. Over HTTP the client's token says so, see `toolcell tokens create`."""
+    """If true, a client on standard input and output may ask its user to approve a
+    call. Over HTTP the client's token decides, see `toolcell tokens create`."""
 
     approval_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """Seconds that a call waits for a person whom its client cannot ask. When it is
@@ -63,25 +63,25 @@ class ServerConfig(Model):
 
     idle_seconds: Seconds = 1_800.0
     """Seconds that a session over HTTP may be without a request. When it is reached
-    the session ends, with all that hangs on it."""
+    the session ends, with its variables and files."""
 
     drain_seconds: Annotated[float, Field(ge=0, le=3_600)] = 10.0
-    """Seconds that a server that was told to stop waits for calls that run. When it
-    is reached they are cancelled."""
+    """Seconds that a stopping server waits for calls that run. When it is reached
+    they are cancelled."""
 
 
 class AuthConfig(Model):
-    """Who may connect over HTTP: who has a token of `toolcell tokens create`, unless
-    this table says otherwise."""
+    """Authentication over HTTP: clients need a token of `toolcell tokens create`,
+    unless this table says otherwise."""
 
     verifier: Annotated[str, Field(pattern=IMPORT_PATH)] | None = None
-    """Your own check of tokens as `package.module:name`: an object with mcp's
-    `verify_token`, or a class of such. What it returns names the agent in `subject`
-    and the audience in `resource`."""
+    """Your own verifier of tokens as `package.module:name`: an object with mcp's
+    `verify_token`, or a class of such objects. Its answer names the agent in
+    `subject` and the audience in `resource`."""
 
     issuer: _Url | None = None
-    """The OAuth server that issues the tokens, told to clients. Needed with
-    `verifier`."""
+    """The OAuth server that issues the tokens; clients learn it from the server's
+    metadata. Needed with `verifier`."""
 
     resource: _Url | None = None
     """The public URL of this server's endpoint. Tokens issued for another one are
@@ -91,8 +91,8 @@ class AuthConfig(Model):
     """Scopes that a token of `verifier` must have. Without them: 403."""
 
     unauthenticated: bool = False
-    """Whether everybody who reaches the loopback address is `server.agent_id`; in the
-    profile `development` only."""
+    """If true, every client that reaches the loopback address acts as
+    `server.agent_id`, without a token; in the profile `development` only."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -1,9 +1,9 @@
-"""Reads `toolcell.toml`, and what environment variables put in its place.
+"""Reads `toolcell.toml`, and the environment variables that override it.
 
 `TOOLCELL__SANDBOX__BACKEND=docker` stands for `backend = "docker"` in `[sandbox]`:
 `TOOLCELL`, then the keys in capital letters, each after two underscores. The value is
-read as TOML, and as plain text where it is none. It takes the place of what the file
-says; a list or a table is replaced as a whole.
+read as TOML, and as plain text if it is not TOML. It replaces the value in the file;
+a list or a table is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PREFIX = "TOOLCELL__"
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigSource:
-    """A configuration as it was found, before it is checked."""
+    """A configuration as it was read, before it is checked."""
 
     path: Path
     text: str
@@ -38,7 +38,7 @@ class ConfigSource:
     """The environment variables that were used, by the keys they stand for."""
 
     def error(self, error: ValidationError, model: type[BaseModel]) -> ConfigError:
-        """Return what is wrong with values of a model, with the place of each."""
+        """Return the error of a model's invalid values, with the place of each."""
         problems = []
         for item in error.errors(include_input=False, include_url=False):
             field = ".".join(map(str, item["loc"]))
@@ -48,9 +48,9 @@ class ConfigSource:
             problems.append(
                 {"field": field, "reason": reason, **self._place(item["loc"])}
             )
-        told = "; ".join(map(_told, problems))
+        described = "; ".join(map(_describe, problems))
         return ConfigError(
-            f"{self.path}: {told}",
+            f"{self.path}: {described}",
             hint="docs/configuration.md has every key",
             details={"problems": problems},
         )
@@ -84,7 +84,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((each for each in found if each is not None), None)
 
 
-def _told(problem: Mapping[str, Any]) -> str:
+def _describe(problem: Mapping[str, Any]) -> str:
     place = f"variable {problem['variable']}" if "variable" in problem else ""
     if "line" in problem:
         place = f"line {problem['line']}, column {problem['column']}"
@@ -93,7 +93,7 @@ def _told(problem: Mapping[str, Any]) -> str:
 
 
 def read_source(path: Path, environ: Mapping[str, str]) -> ConfigSource:
-    """Return what a file and the environment say.
+    """Return the configuration of a file and the environment.
 
     Raises:
         ConfigError: The file cannot be read, or a variable stands for no key.

@@ -1,1 +1,1 @@
-"""Serving MCP over HTTP: connections, tokens, shares of agents."""
+"""Serves MCP over HTTP: connections, tokens, and fair shares for agents."""

@@ -1,4 +1,4 @@
-"""What one agent may take of a server that others use, too."""
+"""Shares a server fairly among agents: requests at once, and bytes per second."""
 
 from __future__ import annotations
 
@@ -12,47 +12,49 @@ _AGENTS = 1_024
 
 
 class TooManyError(Exception):
-    """As many requests are in flight as may be, of all agents or of one."""
+    """The limit of requests at once is reached, by all agents together or by one."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """What an agent may still send, as of a moment."""
+    """The bytes that an agent may still send, as of a moment."""
 
     left: float
     moment: float
 
 
 class AgentShares:
-    """The requests in flight, and the bytes that came lately, by agent.
+    """The requests in flight, and the bytes received lately, by agent.
 
     Args:
-        most: Requests at once. One agent has at most as many as are left to the
-            others, so there is a place for who comes first.
-        bytes_per_second: That one agent may send on average; a request counts 16,384
-            beside its body. When it is reached its further requests are refused.
+        max_requests: Requests at once. One agent has at most as many as are left to
+            the others, so that a new agent finds a place. When it is reached further
+            requests raise TooManyError.
+        bytes_per_second: Bytes that one agent may send on average; a request counts
+            16,384 beside its body. When it is reached its further requests have to
+            wait.
         clock: Returns seconds.
     """
 
     def __init__(
-        self, most: int, bytes_per_second: int, clock: Callable[[], float]
+        self, max_requests: int, bytes_per_second: int, clock: Callable[[], float]
     ) -> None:
-        self._most = most
+        self._max_requests = max_requests
         self._rate = bytes_per_second
         self._clock = clock
         self._requests: Counter[str] = Counter()
         self._accounts: dict[str, _Account] = {}
 
     def seconds_to_wait(self, agent_id: str) -> float:
-        """Return how long an agent has to wait before its next request; 0: not."""
+        """Return the seconds until an agent may send its next request; 0: now."""
         return max(0.0, -self._account(agent_id).left / self._rate)
 
     def charge(self, agent_id: str, size: int) -> None:
-        """Count a request with a body of so many bytes."""
+        """Count a request with a body of `size` bytes."""
         self._account(agent_id).left -= size + _REQUEST_BYTES
 
     def _account(self, agent_id: str) -> _Account:
-        """Return an account up to date; those that owe nothing need not be kept."""
+        """Return an agent's account up to date; drop accounts that owe nothing."""
         now = self._clock()
         account = self._accounts.get(agent_id)
         if account is None:
@@ -70,11 +72,11 @@ class AgentShares:
 
     @contextmanager
     def request(self, agent_id: str) -> Iterator[None]:
-        """Hold a place for a request. Raises TooManyError if there is none."""
+        """Hold a place for a request. Raises TooManyError if none is free."""
         in_flight = self._requests.total()
-        if in_flight >= self._most:
-            raise TooManyError(f"{self._most} requests are in flight")
-        if self._requests[agent_id] >= self._most - in_flight:
+        if in_flight >= self._max_requests:
+            raise TooManyError(f"{self._max_requests} requests are in flight")
+        if self._requests[agent_id] >= self._max_requests - in_flight:
             mine = self._requests[agent_id]
             raise TooManyError(f"{mine} requests of this agent are in flight")
         self._requests[agent_id] += 1

@@ -1,4 +1,4 @@
-"""Who is behind an HTTP request: a token's agent, or nobody."""
+"""Authenticates HTTP requests: a valid token names the agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..mcp_server.caller import Caller, Context
 from .tokens import TokenStore
 
 APPROVE = "toolcell:approve"
-"""The scope of tokens whose client asks a person, whose word counts as approval."""
+"""The scope of tokens whose client asks a person, who may approve calls."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class StoredTokenVerifier:
         self._store = store
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return what a token stands for; None: nothing."""
+        """Return the agent and scopes of a token; None: it is not valid."""
         found = self._store.find(token)
         if found is None:
             return None
@@ -46,20 +46,20 @@ class StoredTokenVerifier:
 
 
 class FailClosedVerifier:
-    """Lets in who has a token of an agent, and nobody if the verifier fails.
+    """Accepts tokens that name an agent, and none if the verifier itself fails.
 
     Args:
-        verifier: Who knows tokens. What it returns names the agent as `subject`.
+        verifier: Verifies tokens; its answer names the agent as `subject`.
     """
 
     def __init__(self, verifier: TokenVerifier) -> None:
         self._verifier = verifier
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return what a token stands for, without the token; None: nothing."""
+        """Return the verifier's answer without the token; None: it is not valid."""
         try:
             found = await self._verifier.verify_token(token)
-        except Exception as error:  # noqa: BLE001 - whatever it raises, nobody comes in
+        except Exception as error:  # noqa: BLE001 - on any failure access is refused
             # Its text may hold the token.
             _log.error("a token could not be verified: %s", type(error).__name__)
             return None
@@ -72,7 +72,7 @@ def load_verifier(path: str) -> TokenVerifier:
     """Return the verifier that a configuration names as `package.module:name`.
 
     Raises:
-        ConfigError: It cannot be imported, or verifies nothing.
+        ConfigError: It cannot be imported, or has no `verify_token`.
     """
     module, _, name = path.partition(":")
     try:
@@ -92,7 +92,7 @@ def load_verifier(path: str) -> TokenVerifier:
 
 
 def caller_of(ctx: Context, settings: ServerConfig) -> Caller:
-    """Return who makes a request over HTTP."""
+    """Return the caller of a request over HTTP."""
     request = ctx.request
     assert isinstance(request, Request)
     user = request.scope.get("user")
@@ -108,7 +108,7 @@ def caller_of(ctx: Context, settings: ServerConfig) -> Caller:
     assert agent_id is not None
     session = None
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-        # Bound to its principal by the library; elsewhere it is any text.
+        # The library binds it to its principal; in other versions it is any text.
         session = request.headers.get(MCP_SESSION_ID_HEADER)
     run_id = f"session-{session}" if session else f"client-{_digest(principal)}"
     return Caller(agent_id=agent_id, run_id=run_id, approver=approver)

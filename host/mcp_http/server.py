@@ -1,4 +1,9 @@
-"""Serves MCP clients over streamable HTTP."""
+"""Serves MCP clients over streamable HTTP, with uvicorn and the mcp library.
+
+A request passes uvicorn with limited connections, `HostOriginMiddleware`, the token
+check, and `BodyMiddleware`; then a session manager of the library reads it and calls
+`MCPServer`. `/healthz` and `/readyz` need no token.
+"""
 
 from __future__ import annotations
 
@@ -50,17 +55,19 @@ _log = logging.getLogger(__name__)
 
 
 class HTTPServer:
-    """The tools of a host over HTTP, at an address of its own.
+    """An HTTP server for the tools of a host.
 
-    `/healthz` tells whether the process lives, `/readyz` whether a call would be
-    taken, and else why not; they need no token and tell nothing else.
+    The socket is opened at once, so `url` is known; `serve` answers clients until
+    `stop` is called. Besides `/mcp` there is `/healthz`, which answers 200 while the
+    process lives, and `/readyz`, which answers 503 with the reason when a call could
+    not be made. Both need no token and show nothing else.
 
     Args:
         host: The host; open.
-        address: `HOST:PORT`; port 0 is any that is free.
+        address: `HOST:PORT`; port 0 chooses a free one.
 
     Raises:
-        ConfigError: The address cannot be used, or everybody would be let in.
+        ConfigError: The address cannot be used.
     """
 
     def __init__(self, host: Host, address: str) -> None:
@@ -68,14 +75,14 @@ class HTTPServer:
         self._settings = host.config.server
         self._socket = _listen(address)
         self.server = MCPServer(host, lambda ctx: caller_of(ctx, self._settings))
-        """What answers."""
+        """The MCP server behind HTTP."""
 
         self._readiness = Readiness(host)
         self._stop = anyio.Event()
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
+        """The URL for clients."""
         name, port = self._socket.getsockname()[:2]
         return f"http://{f'[{name}]' if ':' in name else name}:{port}{PATH}"
 
@@ -83,14 +90,14 @@ class HTTPServer:
         """Let `serve` end; calls that run are cancelled, unless they were drained."""
         self._stop.set()
 
-    async def serve(self, told: Callable[[str], None] = lambda url: None) -> None:
+    async def serve(self, on_ready: Callable[[str], None] = lambda url: None) -> None:
         """Serve until `stop`.
 
         Args:
-            told: Called with the URL when clients can connect.
+            on_ready: Called with the URL when clients can connect.
 
         Raises:
-            ConfigError: Who calls cannot be known.
+            ConfigError: Authentication is not configured, or would admit everybody.
         """
         with self._socket, self._verifier() as verifier:
             manager = StreamableHTTPSessionManager(
@@ -121,7 +128,7 @@ class HTTPServer:
             async with anyio.create_task_group() as tasks:
                 async with manager.run(), plain.run():
                     tasks.start_soon(uvicorn_server._serve, [self._socket])
-                    told(self.url)
+                    on_ready(self.url)
                     await self._stop.wait()
                     await bodies.settle(_CLOSE_SECONDS)
                     bodies.close()
@@ -140,7 +147,7 @@ class HTTPServer:
             if self._settings.agent_id is None:
                 raise ConfigError(
                     "auth.unauthenticated needs server.agent_id",
-                    hint="set server.agent_id to the agent that everybody is",
+                    hint="set server.agent_id to the agent of all clients",
                 )
             yield None
         elif auth.verifier is not None:
@@ -184,8 +191,8 @@ class HTTPServer:
             busy = "stopping" if self.server.calls.draining else "busy"
             return JSONResponse({"status": busy}, status_code=503)
         if missing := await self._readiness.missing():
-            told = {"status": "unavailable", "missing": missing}
-            return JSONResponse(told, status_code=503)
+            body = {"status": "unavailable", "missing": missing}
+            return JSONResponse(body, status_code=503)
         return JSONResponse({"status": "ready"})
 
 
@@ -207,14 +214,14 @@ def _uvicorn(app: ASGIApp, max_connections: int) -> uvicorn.Server:
     connections = ConnectionLimiter(max_connections)
     config = uvicorn.Config(
         app,
-        # Any callable will do: uvicorn only calls it.
+        # uvicorn only calls it, so any callable will do.
         http=connections.protocol,  # type: ignore[arg-type]
         lifespan="off",
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        # It refuses from this number on.
+        # uvicorn refuses the connection that reaches this number.
         limit_concurrency=max_connections + 1,
         timeout_graceful_shutdown=_CLOSE_SECONDS,
     )
@@ -237,21 +244,21 @@ def _listen(address: str) -> socket.socket:
             hint="choose another port, or 0 for any; the host must be "
             "one of this machine",
         ) from None
-    # Else an answer of two packets waits for the client's word on the first: 40 ms.
+    # Otherwise an answer of two packets waits 40 ms for the first acknowledgement.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
-async def serve_http(host: Host, address: str, told: Callable[[str], None]) -> None:
-    """Serve clients over HTTP until SIGTERM or SIGINT, and then the calls that run.
+async def serve_http(host: Host, address: str, on_ready: Callable[[str], None]) -> None:
+    """Serve clients over HTTP until SIGTERM or SIGINT; calls that run are finished.
 
     Args:
         host: The host; open.
         address: `HOST:PORT`.
-        told: Called with the URL when clients can connect.
+        on_ready: Called with the URL when clients can connect.
     """
     server = HTTPServer(host, address)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(stop_on_signal, server.server, server.stop)
-        await server.serve(told)
+        await server.serve(on_ready)
         tasks.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Tokens that name an agent to the server over HTTP; only their hashes are kept."""
+"""Tokens that name an agent to the server over HTTP; only their hashes are stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TOKENS_FILE = "tokens.db"
 
 MAX_DAYS = 3_650
-"""Longest life of a token. A longer one is refused."""
+"""Longest life of a token in days. A longer one is refused."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tokens (
@@ -58,7 +58,7 @@ class Token:
     id: str
     agent_id: str
     asks_person: bool
-    """Whether a person at its client may approve calls."""
+    """True if a person at its client may approve calls."""
 
     created_at: float
     expires_at: float
@@ -73,8 +73,8 @@ class TokenStore:
     """Tokens in an SQLite file that several processes share.
 
     Args:
-        path: The file; its folder is there.
-        clock: Seconds since 1970 (UTC).
+        path: The file, in an existing folder.
+        clock: Returns seconds since 1970 (UTC).
 
     Raises:
         ConfigError: The file cannot be used.
@@ -104,15 +104,17 @@ class TokenStore:
     def create(
         self, agent_id: str, *, days: float = 90.0, asks_person: bool = False
     ) -> tuple[Token, str]:
-        """Make a token; return it, and its text, which is kept nowhere.
+        """Make a token; return it and its text, which is not stored.
 
         Args:
-            agent_id: The agent that it names.
-            days: How long it is good. When it is reached it is refused.
-            asks_person: Whether a person at its client may approve calls.
+            agent_id: The agent that the token names.
+            days: Days that it is valid; default 90. When it is reached the token is
+                refused.
+            asks_person: True if a person at its client may approve calls; default
+                false.
 
         Raises:
-            InvalidInputError: The days are not above 0 and at most 3,650.
+            InvalidInputError: `days` is not between 0 and 3,650.
         """
         if not 0 < days <= MAX_DAYS:
             raise InvalidInputError(
@@ -127,7 +129,7 @@ class TokenStore:
         return token, f"{_PREFIX}_{token.id}_{secret}"
 
     def all(self) -> list[Token]:
-        """Return every token that was made, the oldest first."""
+        """Return all tokens, also expired and revoked ones, the oldest first."""
         rows = self._run(_ALL)
         return [_token(row) for row in rows]
 
@@ -135,7 +137,7 @@ class TokenStore:
         """End a token now, for every server that uses this file.
 
         Raises:
-            InvalidInputError: There is no such token, or it is revoked already.
+            InvalidInputError: There is no such token, or it is revoked.
         """
         done = self._run(_REVOKE, (self._clock(), token_id))
         if done.rowcount != 1:
@@ -145,9 +147,9 @@ class TokenStore:
             )
 
     def find(self, text: str) -> Token | None:
-        """Return the token of a text; None if it is none, or not good any more.
+        """Return the token of a text; None if it is unknown, expired or revoked.
 
-        How long it takes says nothing about how much of a secret was right.
+        The time that this takes does not depend on how much of a secret is right.
         """
         prefix, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
@@ -157,14 +159,14 @@ class TokenStore:
         if row is None or not same or prefix != _PREFIX:
             return None
         token = _token(fields)
-        good = token.revoked_at is None and self._clock() < token.expires_at
-        return token if good else None
+        valid = token.revoked_at is None and self._clock() < token.expires_at
+        return token if valid else None
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run a statement on the file that others see.
+        """Run a statement on the shared file.
 
         Raises:
-            StoreUnavailableError: It cannot be read or written, or was removed.
+            StoreUnavailableError: The file cannot be read or written, or was removed.
         """
         try:
             self._file.check_place()
@@ -189,7 +191,7 @@ def open_tokens(settings: HostConfig) -> TokenStore:
     """Return the tokens of a configuration.
 
     Raises:
-        ConfigError: It keeps no state, or the file cannot be used.
+        ConfigError: No state folder is configured, or the file cannot be used.
     """
     if settings.state.folder is None:
         raise ConfigError("tokens need a place", hint="name a folder in [state]")

@@ -1,4 +1,4 @@
-"""The calls that a server makes now: how many there may be, and how they end."""
+"""Limits the calls that a server runs at once, and drains them when it stops."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from toolcell.core import ToolcellError
 
 
 class BusyError(ToolcellError):
-    """As many calls run as may run, or the server is about to stop."""
+    """The limit of calls at once is reached, or the server is about to stop."""
 
     kind = "server.busy"
     retryable = True
 
 
 class ActiveCalls:
-    """Counts calls on one event loop.
+    """The calls that a server runs now, on one event loop.
 
     Args:
-        most: Calls at once. When it is reached further ones are refused as busy.
+        max_calls: Calls at once. When it is reached further ones are refused as busy.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_calls: int) -> None:
+        self._max_calls = max_calls
         self._scopes: set[anyio.CancelScope] = set()
         self._idle = anyio.Event()
         self.draining = False
-        """Whether no further call is taken."""
+        """True when further calls are refused because the server stops."""
 
     def __len__(self) -> int:
         return len(self._scopes)
 
     @property
     def ready(self) -> bool:
-        """Whether a call would be taken now."""
-        return not self.draining and len(self._scopes) < self._most
+        """True if a call would be accepted now."""
+        return not self.draining and len(self._scopes) < self._max_calls
 
     @contextmanager
     def enter(self) -> Iterator[anyio.CancelScope]:
-        """Hold a place for a call; the scope tells whether draining cancelled it.
+        """Hold a place for a call; draining cancels the scope that is yielded.
 
         Raises:
-            BusyError: There is none.
+            BusyError: No place is free, or the server stops.
         """
         if not self.ready:
             raise BusyError(
                 "the server is about to stop"
                 if self.draining
-                else f"{self._most} calls run already",
+                else f"{self._max_calls} calls run already",
                 hint="try again later",
             )
         with anyio.CancelScope() as scope:
@@ -63,13 +63,14 @@ class ActiveCalls:
                     self._idle.set()
 
     async def drain(self, seconds: float) -> int:
-        """Take no more calls, and wait for those that run.
+        """Refuse further calls, and wait for those that run.
 
         Args:
-            seconds: How long. When it is reached they are cancelled, and waited for.
+            seconds: Seconds to wait. When it is reached the calls are cancelled, and
+                their cleanup is waited for.
 
         Returns:
-            How many were cancelled.
+            The number of calls that were cancelled.
         """
         self.draining = True
         with anyio.move_on_after(seconds):

@@ -1,7 +1,7 @@
-"""What a call makes besides its result, on its way to an MCP client.
+"""Artifacts that a call saves, and their blocks in its MCP result.
 
-The type of an artifact comes from its bytes. What a tool or a program says of it is
-a claim: a page that is called an image is served as bytes that nobody opens.
+The type of an artifact is found from its bytes. The type that a tool or a program
+declares is only a claim: HTML that is declared as an image is sent as plain bytes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import mcp_types as types
 from toolcell.core import ToolExecutionError
 
 MAX_ARTIFACTS = 32
-"""Artifacts of one call. When it is reached a tool cannot save more, and what further
-programs leave is left out."""
+"""Artifacts of one call. When it is reached a tool cannot save more, and those of
+further programs are left out."""
 
 MAX_BYTES = 8_388_608
-"""Bytes of all artifacts of one call. When it is reached likewise."""
+"""Bytes of all artifacts of one call. When it is reached the same happens."""
 
 PLAIN = "application/octet-stream"
 _MAGIC = (
@@ -38,26 +38,26 @@ _TEXTS = frozenset({"text/plain", "text/csv", "text/markdown", "application/json
 
 @dataclass(frozen=True, slots=True)
 class SavedArtifact:
-    """Something that a call saved."""
+    """One artifact that a call saved."""
 
     name: str
     data: bytes
     media_type: str
-    """As it was declared."""
+    """The declared type, a claim."""
 
 
 class CallArtifacts:
-    """Keeps the artifacts of one call until its result goes out."""
+    """The artifacts of one call, until its result is sent."""
 
     def __init__(self) -> None:
         self.saved: list[SavedArtifact] = []
 
     def save(self, name: str, data: bytes, media_type: str) -> str:
-        """Keep an artifact, and return the URI that the client sees.
+        """Store an artifact, and return the URI that the client sees.
 
         Raises:
             ToolExecutionError: There are too many, they are too large, or the name
-                is not one below a folder.
+                is not a relative path.
         """
         if any(part in ("", ".", "..") for part in name.split("/")):
             raise ToolExecutionError(
@@ -80,7 +80,7 @@ def _uri(name: str) -> str:
 
 
 def media_type_of(artifact: SavedArtifact) -> str:
-    """Return what the bytes are: an image, a sound, text, or bytes."""
+    """Return the media type that the bytes show, or that of plain bytes."""
     data = artifact.data
     for start, magic, media_type in _MAGIC:
         if data[start : start + len(magic)] == magic:

@@ -1,4 +1,10 @@
-"""Who calls: the agent behind a request, its session, and how to ask its person."""
+"""The caller of an MCP request, and approval of its calls by the client's user.
+
+How a user is asked depends on the protocol version. In sessions the server sends an
+elicitation while the call waits. In version 2026-07-28 the result of the call is the
+question, and the client makes the call again with the answer. A client that cannot ask
+gets the id of the request, which `toolcell approvals` answers.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +51,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who makes a request; never the client's word."""
+    """The agent and session behind a request, as the transport authenticated them."""
 
     agent_id: str
     run_id: str
-    """The session: the same for all requests of one client, and of no other."""
+    """The session: one id for all requests of a client, never shared with another."""
 
     approver: str | None
-    """In whose name the client's user approves calls; None: it may not."""
+    """The name under which the client's user approves calls; None: it may not."""
 
 
 CallerLookup = Callable[[Context], Caller]
@@ -63,11 +69,11 @@ class ClientElicitation:
 
     Args:
         ctx: The request that makes the call.
-        caller: Who makes it.
-        asked: Whether the user was asked about this call already.
-        redactor: Says which parts of a request are hidden.
-        seconds: How long others may answer when the user does not.
-        park: Ends the call; its client makes it again, with or without the answer.
+        caller: The caller of the request.
+        asked: True if the user was asked about this call already.
+        redactor: Finds the parts of a request that are hidden.
+        seconds: Seconds that others may answer in when the user does not.
+        park: Ends the call; the client makes it again, with or without the answer.
     """
 
     def __init__(
@@ -87,13 +93,13 @@ class ClientElicitation:
         self._seconds = seconds
         self._park = park
         self.request: ApprovalRequest | None = None
-        """What waits for an answer."""
+        """The request that waits for an answer."""
 
     @property
     def can_ask(self) -> bool:
-        """Whether the client has a user to ask, whose word counts."""
+        """True if the client can ask a user who may approve."""
         may = self._caller.approver is not None and not self._asked
-        return may and _offers_forms(self._ctx)
+        return may and _supports_forms(self._ctx)
 
     async def __call__(self, request: ApprovalRequest) -> Approve | Reject | None:
         if is_nested_call():
@@ -113,7 +119,7 @@ class ClientElicitation:
         return reply
 
     async def _ask_inside(self, request: ApprovalRequest) -> Approve | Reject | None:
-        """Ask while the program runs: made again, it would do everything twice."""
+        """Ask while the program runs: calling it again would repeat all its effects."""
         if not self.can_ask or self._is_modern or self._caller.approver is None:
             return None
         if not self._shows_all(request):
@@ -121,7 +127,7 @@ class ClientElicitation:
         return await self._elicit(request, self._caller.approver)
 
     def _shows_all(self, request: ApprovalRequest) -> bool:
-        # Clients keep what they show: hidden parts are opened elsewhere.
+        # Clients may store what they show, so hidden parts are shown elsewhere.
         return not request.view(self._redactor).hidden
 
     @property
@@ -138,13 +144,13 @@ class ClientElicitation:
                 related_request_id=self._ctx.request_id,
             )
         except (MCPError, ValidationError) as error:
-            _log.warning("a client asked nobody: %s", type(error).__name__)
+            _log.warning("a client could not ask its user: %s", type(error).__name__)
             return None
         return reply_of(answer, approver)
 
     @property
     def asks_by_result(self) -> bool:
-        """Whether the question is the result of the call, which is made again."""
+        """True if the question is the result of the call, which is then made again."""
         if self.request is None or not self._shows_all(self.request):
             return False
         return self._is_modern and self.can_ask
@@ -173,30 +179,30 @@ def waits_for_approval(request: ApprovalRequest) -> dict[str, Any]:
     }
 
 
-def _offers_forms(ctx: Context) -> bool:
+def _supports_forms(ctx: Context) -> bool:
     capabilities = ctx.session.client_capabilities
     offered = capabilities.elicitation if capabilities else None
-    # Before there were kinds of elicitation, to offer it was to offer forms.
+    # Clients of older versions offer elicitation without naming its kind: forms.
     return offered is not None and (offered.form is not None or offered.url is None)
 
 
 def reply_of(answer: types.ElicitResult, approver: str) -> Approve | Reject | None:
-    """Return what a user said; None: nothing."""
+    """Return a user's reply; None: there is none."""
     if answer.action == "cancel":
         return None
-    said = answer.content or {}
-    if answer.action == "accept" and said.get("approve") is True:
+    form = answer.content or {}
+    if answer.action == "accept" and form.get("approve") is True:
         return Approve(approver=approver)
-    reason = said.get("reason")
+    reason = form.get("reason")
     return Reject(approver=approver, reason=reason if isinstance(reason, str) else "")
 
 
 async def take_answer(
     host: Host, caller: Caller, params: types.CallToolRequestParams
 ) -> None:
-    """Hand in the answer that a call brings along, if it is one to its own request.
+    """Record the answer that a repeated call brings along to a request of its agent.
 
-    It is handed in once: a call goes on with what came of it.
+    The call then continues, and finds the approval or refusal like any other.
     """
     answer = (params.input_responses or {}).get(ANSWER_KEY)
     if caller.approver is None or not isinstance(answer, types.ElicitResult):
@@ -209,5 +215,5 @@ async def take_answer(
     try:
         await host.approvals.answer(request.id, reply)
     except ToolcellError as error:
-        # The call goes on, and is refused or asked about like any other.
-        _log.warning("an answer of a client does not count: %s", error.message)
+        # The call continues, and is refused or asked about like any other.
+        _log.warning("the answer of a client was not accepted: %s", error.message)

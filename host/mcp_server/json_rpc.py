@@ -1,4 +1,4 @@
-"""JSON-RPC as all of its readers read it: what has two meanings is refused."""
+"""Reads JSON-RPC messages; JSON that two parsers could read differently is refused."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from toolcell.core.text.strict_json import read_json
 
 
 class TooLargeError(ValueError):
-    """A JSON text holds more values than may be."""
+    """A JSON text has more values than the limit."""
 
 
 def read_message(data: bytes, max_values: int) -> Any:
-    """Return what a client sent; the library may read it again, and reads the same.
+    """Return a client's message; the library parses it again, with the same result.
 
     Args:
         data: JSON in UTF-8.
-        max_values: How many values it may hold; beyond that it is not read.
+        max_values: Values of a message. When it is reached the message is not parsed.
 
     Raises:
-        TooLargeError: It holds more.
-        ValueError: It is not JSON that has one meaning.
+        TooLargeError: It has more values.
+        ValueError: It is not JSON, or ambiguous, such as a repeated key.
     """
     if count_values(data, max_values) > max_values:
         raise TooLargeError(f"more than {max_values} values")
@@ -29,10 +29,10 @@ def read_message(data: bytes, max_values: int) -> Any:
 
 
 def is_request(message: Any) -> bool:
-    """Tell whether a message wants an answer.
+    """Return True if a message is a request, which needs an answer.
 
     Raises:
-        ValueError: Its id is none that a request may have, so no notification either.
+        ValueError: Its id is neither text nor an integer.
     """
     if not isinstance(message, dict) or not {"id", "method"} <= message.keys():
         return False

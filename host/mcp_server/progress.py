@@ -1,4 +1,4 @@
-"""Tells an MCP client how far its call has come."""
+"""Reports the progress of a call to its MCP client."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from mcp.server.session import ServerSession
 from toolcell.tools import Progress
 
 PERIOD_SECONDS = 1.0
-"""How often a client hears that a call still runs whose tool reports nothing."""
+"""Seconds of silence after which a client hears that its call still runs."""
 
-_SIGN = 1e-6
+_KEEP_ALIVE_STEP = 1e-6
 
 MAX_WAITING = 100
 """Reports that wait to be sent. When it is reached the oldest are dropped."""
 
 
 class ProgressRelay:
-    """Sends what a tool reports, and signs of life while it reports nothing.
+    """Sends a tool's reports, and keep-alive reports while it is silent.
 
     Args:
-        session: Where to send it.
+        session: The client's session.
     """
 
     def __init__(self, session: ServerSession) -> None:
@@ -39,7 +39,7 @@ class ProgressRelay:
         self._loop = asyncio.get_running_loop()
 
     def report(self, progress: Progress) -> None:
-        """Take a report, from any thread."""
+        """Queue a report, from any thread."""
         self._waiting.append(progress)
         self._loop.call_soon_threadsafe(self._awake)
 
@@ -48,7 +48,7 @@ class ProgressRelay:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send while the call runs, and what is left at its end."""
+        """Send reports while the call runs, and the last ones at its end."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_all)
             yield
@@ -65,10 +65,10 @@ class ProgressRelay:
                 report = self._waiting.popleft()
                 await self._send(report.progress, report.total, report.message)
             if period.cancelled_caught and not self._ended:
-                # Numbers have to grow: a sign is the least that comes next.
+                # MCP demands that the number grows, so add the smallest amount.
                 seconds = time.monotonic() - self._began
                 await self._send(
-                    self._last + _SIGN, None, f"running for {seconds:.0f} s"
+                    self._last + _KEEP_ALIVE_STEP, None, f"running for {seconds:.0f} s"
                 )
 
     async def _send(

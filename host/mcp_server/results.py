@@ -1,4 +1,4 @@
-"""Tools and results of tools in the shapes of MCP."""
+"""Converts tools and their results to the types of MCP."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from toolcell.tools import Tool, to_mcp
 from .artifacts import SavedArtifact, to_block
 
 CALL_META = "toolcell/call"
-"""Where a result says of which call of which tool it is data."""
+"""The key in `_meta` for the id, tool, status and usage of the call."""
 
 ERROR_META = "toolcell/error"
-"""Where a failed call says why, as data. Not in `structuredContent`: some clients check
-that against the tool's output schema in errors, too, and throw what does not fit away.
+"""The key in `_meta` for the error of a failed call, as data. It is not put in
+`structuredContent`, because some clients validate that against the tool's output schema
+in errors, too, and discard what does not fit.
 """
 
 _HINTS = {
@@ -33,7 +34,7 @@ _HINTS = {
 
 
 class ToolDefinitions:
-    """Tools as `tools/list` shows them, each made once."""
+    """The definitions of tools in `tools/list`, each made once."""
 
     def __init__(self) -> None:
         self._made: WeakKeyDictionary[Tool, types.Tool] = WeakKeyDictionary()
@@ -54,21 +55,21 @@ class ToolDefinitions:
         return made
 
     def names_headers(self, tool: Tool) -> bool:
-        """Tell whether clients repeat arguments of a tool in headers."""
+        """Return True if clients repeat arguments of a tool in HTTP headers."""
         named = self._named.get(tool)
         if named is None:
             named = self._named[tool] = bool(x_mcp_header_map(tool.parameters))
         return named
 
     def structured(self, tool: Tool | None, content: Any) -> dict[str, Any]:
-        """Return what a tool returned as the object that its definition promises.
+        """Return a tool's content as the object that its output schema describes.
 
         Args:
-            tool: The tool; None: one that came when the call was on its way.
-            content: What it returned.
+            tool: The tool; None: it was registered after the call began.
+            content: The returned value.
 
         Raises:
-            ToolExecutionError: It is another.
+            ToolExecutionError: The content does not match the schema.
         """
         if tool is None or tool.returns is None:
             return content if isinstance(content, dict) else {"result": content}
@@ -103,7 +104,7 @@ def success(
     structured: dict[str, Any],
     artifacts: Sequence[SavedArtifact] = (),
 ) -> types.CallToolResult:
-    """Return what a tool returned, and what its call saved."""
+    """Return the result of a call, with the artifacts that it saved."""
     blocks: list[types.ContentBlock] = [to_block(each) for each in artifacts]
     if result.content is not None or not blocks:
         blocks.insert(0, types.TextContent(text=result.to_text()))

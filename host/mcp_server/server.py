@@ -1,4 +1,4 @@
-"""The tools of a host as an MCP server; transports are in files of their own."""
+"""The MCP server of a host: lists its tools and calls them, over any transport."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ INSTRUCTIONS = (
     "the same call may succeed. With an `approval_id` it waits for a person: make the "
     "same call again later."
 )
-"""What the model of a client is told of this server."""
+"""Instructions for the client's model."""
 
 
 class _LowLevelServer(Server[Any]):
-    """Says in every handshake that lists of tools may change."""
+    """Declares in every handshake that the list of tools may change."""
 
     def create_initialization_options(
         self,
@@ -60,14 +60,22 @@ class _LowLevelServer(Server[Any]):
 class MCPServer:
     """Answers MCP requests with the tools of a host.
 
+    `tools/list` shows each caller the tools of its agent, and `tools/call` makes the
+    call through the host, so that every rule, limit and record of the host applies.
+    Clients that connected hear when the list changes. At most `server.max_requests`
+    calls run at once; `calls.drain` ends them before the server stops.
+
+    A transport (`stdio`, `mcp_http.server`) connects `lowlevel` to its clients, and
+    authenticates them: `caller_of` names the agent of a request.
+
     Args:
         host: The host; open while the server runs.
-        caller_of: Tells who makes a request.
+        caller_of: Returns the caller of a request.
     """
 
     def __init__(self, host: Host, caller_of: CallerLookup) -> None:
         self.host = host
-        """Whose tools they are; open."""
+        """The host."""
 
         self._caller_of = caller_of
         self._definitions = ToolDefinitions()
@@ -81,10 +89,10 @@ class MCPServer:
             RequestStateSecurity.ephemeral(), default_audience=NAME
         )
         self.lowlevel = self._lowlevel(lifespan=self._lifespan)
-        """What answers all requests."""
+        """The server of the mcp library, for all requests."""
 
         self.plain = self._lowlevel()
-        """The same, where clients that listen for changes are no business of it."""
+        """A second server of the library, which announces no changes of tools."""
 
     def _lowlevel(self, **options: Any) -> _LowLevelServer:
         server = _LowLevelServer(
@@ -98,7 +106,7 @@ class MCPServer:
             **options,
         )
         server.add_notification_handler(
-            "notifications/initialized", types.NotificationParams, self._welcome
+            "notifications/initialized", types.NotificationParams, self._on_initialized
         )
         server.middleware.append(self._questions)
         return server
@@ -108,35 +116,37 @@ class MCPServer:
         changed = anyio.Event()
         loop = asyncio.get_running_loop()
 
-        async def tell() -> None:
+        async def announce_changes() -> None:
             nonlocal changed
             while True:
                 await changed.wait()
                 changed = anyio.Event()
-                await self._tell_of_change()
+                await self._announce_change()
 
         unwatch = self.host.registry.watch(
-            # Looked up when it runs: there is a new event for each change.
+            # The event is looked up when this runs: each change has a new one.
             lambda: loop.call_soon_threadsafe(lambda: changed.set())
         )
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(tell)
+                tasks.start_soon(announce_changes)
                 yield
                 tasks.cancel_scope.cancel()
         finally:
             unwatch()
 
-    async def _tell_of_change(self) -> None:
+    async def _announce_change(self) -> None:
         await self._changes.publish(ToolsListChanged())
         for client in list(self._clients):
             with anyio.move_on_after(1):
                 await client.send_tool_list_changed()
 
-    async def _welcome(self, ctx: Context, params: types.NotificationParams) -> None:
+    async def _on_initialized(
+        self, ctx: Context, params: types.NotificationParams
+    ) -> None:
         client, caller = ctx.session, self._caller_of(ctx)
         self._clients.add(client)
-        # The library has no public place for what ends with a connection.
+        # The library has no public hook for the end of a connection.
         stack = client._connection.exit_stack
         stack.callback(self._clients.discard, client)
         if self.host.sessions is not None:
@@ -155,7 +165,7 @@ class MCPServer:
         )
 
     def _header_schema(self, name: str) -> dict[str, Any] | None:
-        """Return the schema that headers are checked by, of tools the caller sees."""
+        """Return the schema to check headers by, of a tool that the caller sees."""
         tools = self.host.registry.snapshot()
         tool = tools.get(name)
         if tool is None or not self._definitions.names_headers(tool):
@@ -169,7 +179,7 @@ class MCPServer:
         self, ctx: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         caller = self._caller_of(ctx)
-        # A token is for this server alone: no tool finds it.
+        # A token is for this server alone, so tools must not find it.
         token = auth_context_var.set(None)
         try:
             with self.calls.enter() as place:

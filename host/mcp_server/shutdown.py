@@ -11,7 +11,10 @@ from .server import MCPServer
 
 
 async def stop_on_signal(server: MCPServer, stop: Callable[[], None]) -> None:
-    """Wait for a signal to stop, then for the calls that run; a second one is final."""
+    """Wait for SIGTERM or SIGINT, drain the server, and call `stop`.
+
+    A second signal does not wait for the calls that run.
+    """
     seconds = server.drain_seconds
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:

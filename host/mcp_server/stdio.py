@@ -1,7 +1,7 @@
 """Serves one MCP client on standard input and output.
 
-The library's own reader waits in a thread that nothing can end, and takes lines of
-any length. This one ends when it is told to, and answers what it cannot take.
+The library's own reader blocks a thread that nothing can stop, and accepts lines of any
+length. This one can be stopped, and answers lines over the limits with an error.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _ANSWERED = re.compile(
 
 
 class StdioStream:
-    """Lines of JSON-RPC on two file descriptors; what the library calls stdin, stdout.
+    """Lines of JSON-RPC on two file descriptors, for the library's `stdio_server`.
 
     Args:
-        read_fd: Where requests come from.
-        write_fd: Where answers go to.
-        max_bytes: Of a line. When it is reached the line is skipped, and answered by
-            an error.
-        max_values: Of a line: texts, numbers, lists, objects. When it is reached the
-            line is answered by an error, unread.
-        drain_seconds: How long the end of the input waits for answers. When it is
+        read_fd: The descriptor of requests.
+        write_fd: The descriptor of answers.
+        max_bytes: Bytes of a line. When it is reached the line is skipped, and
+            answered with an error.
+        max_values: Values of a line: texts, numbers, lists, objects. When it is
+            reached the line is answered with an error, unparsed.
+        drain_seconds: Seconds that the end of the input waits for answers. When it is
             reached the calls that run are cancelled.
     """
 
@@ -66,11 +66,11 @@ class StdioStream:
         self._lines: deque[bytes] = deque()
         self._reading = anyio.CancelScope()
         self._writing = anyio.Lock()
-        self._owed: set[str] = set()
+        self._unanswered: set[str] = set()
         self._settled = anyio.Event()
 
     def stop(self) -> None:
-        """Read no more: to the server this is the end of its input."""
+        """Stop reading; the server sees the end of its input."""
         self._reading.cancel()
 
     def __aiter__(self) -> StdioStream:
@@ -89,14 +89,14 @@ class StdioStream:
                 raise StopAsyncIteration
 
     async def _read(self) -> bool:
-        """Take in what has come; False at the end."""
+        """Read available bytes; False at the end of the input."""
         if self._reading.cancel_called:
             return False
         with anyio.CancelScope() as self._reading:
             try:
                 await anyio.wait_readable(self._read_fd)
             except PermissionError:
-                # A regular file: there is nothing to wait for.
+                # A regular file is always ready.
                 await anyio.lowlevel.checkpoint()
             data = os.read(self._read_fd, _CHUNK)
             self._split(data)
@@ -109,7 +109,7 @@ class StdioStream:
             self._lines.append(self._end_line(part))
         self._partial += rest
         if len(self._partial) > self._max_bytes:
-            # Kept just long enough to be told from one that fits.
+            # The rest of the line is skipped; only its length over the limit counts.
             self._skipping = True
             self._partial.clear()
 
@@ -120,7 +120,7 @@ class StdioStream:
         return b" " * (self._max_bytes + 1) if skipped else line
 
     def _problem(self, line: bytes) -> str | None:
-        """Return the answer to a line that the server cannot take."""
+        """Return the error that answers an invalid line; None: it is valid."""
         if len(line) > self._max_bytes:
             return _error(types.INVALID_REQUEST, f"more than {self._max_bytes} bytes")
         try:
@@ -130,47 +130,47 @@ class StdioStream:
         except ValueError:
             return _error(types.PARSE_ERROR, "Parse error")
         try:
-            wants_answer = is_request(message)
+            needs_answer = is_request(message)
             types.jsonrpc_message_adapter.validate_python(message, by_name=False)
         except ValueError:
             return _error(types.INVALID_REQUEST, "Invalid Request")
-        if wants_answer:
-            self._owed.add(json.dumps(message["id"]))
+        if needs_answer:
+            self._unanswered.add(json.dumps(message["id"]))
         elif message.get("method") == "notifications/cancelled":
             cancelled = (message.get("params") or {}).get("requestId")
-            self._paid(json.dumps(cancelled))
+            self._mark_answered(json.dumps(cancelled))
         return None
 
     async def _settle(self) -> None:
-        """Wait for the answers to what was asked, while somebody can read them."""
+        """Wait until all requests are answered, while the client can read answers."""
         poll = select.poll()
         poll.register(self._write_fd, 0)
         with anyio.move_on_after(self._drain_seconds):
-            while self._owed and not poll.poll(0):
+            while self._unanswered and not poll.poll(0):
                 self._settled = anyio.Event()
                 await self._settled.wait()
 
-    def _paid(self, request_id: str) -> None:
-        self._owed.discard(request_id)
+    def _mark_answered(self, request_id: str) -> None:
+        self._unanswered.discard(request_id)
         self._settled.set()
 
     async def write(self, text: str) -> None:
-        """Write a line, whole."""
+        """Write a whole line."""
         async with self._writing:
             try:
                 await anyio.to_thread.run_sync(
                     _write_all, self._write_fd, text.encode(), abandon_on_cancel=True
                 )
             except OSError:
-                # Nobody reads any more.
+                # The client is gone.
                 self.stop()
-                self._owed.clear()
+                self._unanswered.clear()
         answered = _ANSWERED.match(text)
         if answered is not None:
-            self._paid(json.dumps(json.loads(answered[1])))
+            self._mark_answered(json.dumps(json.loads(answered[1])))
 
     async def flush(self) -> None:
-        """Do nothing: all is written."""
+        """Do nothing; `write` has no buffer."""
 
 
 def _error(code: int, message: str) -> str:
@@ -191,11 +191,11 @@ def _write_all(fd: int, data: bytes) -> None:
 async def serve_stdio(host: Host, agent_id: str) -> None:
     """Serve the client at standard input and output until it leaves.
 
-    SIGTERM and SIGINT end it too, after the calls that run.
+    SIGTERM and SIGINT end it, too, after the calls that run.
 
     Args:
         host: The host; open.
-        agent_id: The agent that the client is.
+        agent_id: The agent of the client.
     """
     settings = host.config.server
     caller = Caller(
@@ -205,8 +205,8 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
     )
     server = MCPServer(host, lambda ctx: caller)
     wire = StdioStream(
-        _taken(0, os.open(os.devnull, os.O_RDONLY)),
-        _taken(1, os.dup(2)),
+        _replace_descriptor(0, os.open(os.devnull, os.O_RDONLY)),
+        _replace_descriptor(1, os.dup(2)),
         max_bytes=settings.max_body_bytes,
         max_values=settings.max_body_values,
         drain_seconds=settings.drain_seconds,
@@ -222,10 +222,10 @@ async def serve_stdio(host: Host, agent_id: str) -> None:
         tasks.cancel_scope.cancel()
 
 
-def _taken(fd: int, other: int) -> int:
-    """Take a standard descriptor for us alone, and leave another in its place.
+def _replace_descriptor(fd: int, other: int) -> int:
+    """Return a copy of a standard descriptor, and put another file in its place.
 
-    What tools print goes to standard error, and what they read is empty.
+    Tools then print to standard error, and read empty input.
     """
     mine = os.dup(fd)
     os.dup2(other, fd)

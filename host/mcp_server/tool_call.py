@@ -21,15 +21,18 @@ from .results import ToolDefinitions, error_envelope, failure, success
 
 
 class MCPCall:
-    """A call on its way through a host.
+    """One call of an MCP client.
+
+    A call that needs approval may end without a result: `parked` is then true, and
+    `question` is the answer to the client.
 
     Args:
         host: The host; open.
-        definitions: What clients know of its tools.
+        definitions: The definitions of its tools.
         ctx: The request.
-        params: What it asks for.
-        caller: Who makes it.
-        stop: Ends it from within; what is left to say is `question`.
+        params: The tool and its arguments.
+        caller: The caller of the request.
+        stop: Cancels the call from within, to park it.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class MCPCall:
         self._params = params
         self._caller = caller
         self.parked = False
-        """Whether it waits for a person, and its client makes it again."""
+        """True if the call waits for a person, and its client makes it again."""
 
         self._stop = stop
         self._wait = host.config.server.approval_seconds
@@ -60,7 +63,7 @@ class MCPCall:
             park=self._park,
         )
         self._artifacts = CallArtifacts()
-        # Looked at when the call has succeeded, and so was the agent's to see.
+        # It is used only after the call succeeded, so the agent may see it.
         self._tool = host.registry.snapshot().get(params.name)
 
     def _park(self) -> None:
@@ -68,11 +71,11 @@ class MCPCall:
         self._stop()
 
     async def make(self) -> types.CallToolResult:
-        """Make the call; a failed or refused one is a result.
+        """Make the call; a failed or refused call is a result.
 
         Raises:
-            MCPError: There is no such tool to see.
-            InvalidInputError: A value cannot be in a call.
+            MCPError: The agent sees no such tool.
+            InvalidInputError: An argument is not JSON.
         """
         await take_answer(self._host, self._caller, self._params)
         token = caller_handler.set(self._ask)
@@ -83,7 +86,7 @@ class MCPCall:
         return self._answer(result)
 
     def question(self) -> types.CallToolResult | types.InputRequiredResult:
-        """Return what the client of a parked call has to know."""
+        """Return the answer to the client of a parked call."""
         request = self._ask.request
         assert request is not None
         if self._ask.asks_by_result:
@@ -91,7 +94,7 @@ class MCPCall:
         return failure(waits_for_approval(request))
 
     async def _outcome(self) -> ToolResult:
-        """Make the call; what it reports goes to a client that asked for it."""
+        """Make the call; send its progress if the client asked for it."""
         relay = None
         if self._ctx.meta and "progress_token" in self._ctx.meta:
             relay = ProgressRelay(self._ctx.session)
@@ -100,7 +103,7 @@ class MCPCall:
             self._params.name,
             self._params.arguments,
             agent_id=self._caller.agent_id,
-            # Ids of MCP requests begin anew in each session: they name no call.
+            # Ids of MCP requests start again in each session, so they are not unique.
             call_id=uuid.uuid4().hex,
             run=RunContext(
                 run_id=self._caller.run_id,

@@ -1,1 +1,1 @@
-"""A host: its parts, wired and observed."""
+"""A host: its components, assembled and observed."""

@@ -1,4 +1,11 @@
-"""Makes the parts of a host from its configuration."""
+"""Makes the components of a host from its configuration.
+
+`open_components` opens them in the order of their dependencies: the guard with its
+store, approvals and audit log; logging; the registry of tools; the sandbox, if a tool
+needs cells; the executor that makes every call; and the sessions of code. Commands that
+need less call the smaller functions: `toolcell policy` opens the guard alone, and
+`toolcell tools` lists the registry and opens nothing.
+"""
 
 from __future__ import annotations
 
@@ -83,10 +90,15 @@ class HostComponents:
 async def open_components(
     config: HostConfig, environ: Mapping[str, str], stack: AsyncExitStack
 ) -> HostComponents:
-    """Open all parts; leaving the stack closes them.
+    """Open all components of a host.
+
+    Args:
+        config: The configuration.
+        environ: The environment, from which `env:` secrets are read.
+        stack: Closes every component again, in reverse order, when it is left.
 
     Raises:
-        ToolcellError: One of them cannot be opened.
+        ToolcellError: A component cannot be opened; the stack closes the others.
     """
     guarding = open_guard(config, environ, stack)
     open_logging(config.logging, guarding.redactor, stack)
@@ -114,7 +126,7 @@ async def open_components(
 
 
 def list_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
-    """Return the tools to be looked at; nothing is opened.
+    """Return the tools for display; nothing is opened, and none can be called.
 
     Raises:
         ToolcellError: As `make_registry`.
@@ -132,10 +144,10 @@ def list_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
 def open_guard(
     config: HostConfig, environ: Mapping[str, str], stack: AsyncExitStack
 ) -> GuardComponents:
-    """Open the guard alone, with the state that all processes share.
+    """Open the guard alone, with the state that it shares with other processes.
 
     Raises:
-        ToolcellError: A part of it cannot be opened.
+        ToolcellError: The audit log, the approvals or the store cannot be opened.
     """
     secrets = read_secrets(config, environ)
     redactor = Redactor(secrets=secrets.values())
@@ -155,7 +167,7 @@ def open_guard(
 
 
 def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the secrets that the configuration names, by their reference."""
+    """Return all secrets that the configuration names, by reference."""
     named = [config.audit.key, config.state.redis_url]
     for server in config.tools.mcp.values():
         named += server.secrets
@@ -168,7 +180,7 @@ def open_audit(
     redactor: Redactor,
     stack: AsyncExitStack,
 ) -> AuditLog | None:
-    """Return the audit log, if one is configured."""
+    """Return the audit log; None: none is configured."""
     settings = config.audit
     if settings.path is None:
         return None
@@ -187,7 +199,7 @@ def open_approvals(
     audit: AuditLog | None,
     redactor: Redactor,
 ) -> Approvals:
-    """Return who asks people. With a folder any process can answer."""
+    """Return the approvals. With a state folder any process can answer them."""
     settings, folder = config.approvals, config.state.folder
     store = ApprovalStore(folder / APPROVALS_FILE if folder else None)
     name = settings.auto_approve
@@ -207,7 +219,7 @@ def open_approvals(
 def open_store(
     config: HostConfig, secrets: Mapping[str, Any], stack: AsyncExitStack
 ) -> Store:
-    """Return the counters: in Redis, in a file, or in memory."""
+    """Return the guard's store: in Redis, in a file, or in memory."""
     settings = config.state
     store: Store = MemoryStore()
     if settings.redis_url is not None:
@@ -215,7 +227,7 @@ def open_store(
             url = secrets[settings.redis_url].get_secret_value()
             store = RedisStore(url, prefix=settings.redis_prefix)
         except ConfigError as error:
-            # Its message repeats the URL, and with it a password.
+            # The message of redis repeats the URL, and with it a password.
             raise ConfigError(
                 f"state.redis_url: {settings.redis_url} cannot be used", hint=error.hint
             ) from None
@@ -226,13 +238,13 @@ def open_store(
 
 
 def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
-    """Return the tools, each shown to agents that some call of it is open to.
+    """Return the tools, each visible to agents that may make some call of it.
 
-    Those that run in sessions of code come with `add_code`.
+    Tools that run in sessions of code are added by `add_code`.
 
     Raises:
         ConfigError: A tool cannot be imported or made.
-        DuplicateToolError: Two have one name.
+        DuplicateToolError: Two tools have the same name.
     """
 
     def visible(agent_id: str | None, tool: Tool) -> bool:
@@ -244,7 +256,7 @@ def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
         registry.register_many(_named(_builtin(group, config), names))
     for folder in map(str, config.tools.folders):
         if folder not in sys.path:
-            # Last, so that nothing in it stands in for a known module.
+            # Last, so that no file in it can replace a known module.
             sys.path.append(folder)
     for path in config.tools.python:
         registry.register_many(_imported(path))
@@ -305,13 +317,13 @@ def _imported(path: str) -> list[Any]:
 
 
 def needs_sandbox(config: HostConfig, registry: ToolRegistry) -> bool:
-    """Return whether any tool runs in cells."""
+    """Return True if any tool runs in cells."""
     sandboxed = any(tool.sandboxed for tool in registry.snapshot())
     return sandboxed or needs_sessions(config)
 
 
 def needs_sessions(config: HostConfig) -> bool:
-    """Return whether any tool runs in sessions of code."""
+    """Return True if any tool runs in sessions of code."""
     return not {"code", "files"}.isdisjoint(config.tools.groups)
 
 
@@ -326,10 +338,10 @@ def add_code(
     sandbox: SandboxManager,
     sessions: CodeSessions,
 ) -> None:
-    """Add the tools that run in sessions of code; programs call tools by `executor`.
+    """Add the tools that run in sessions of code; their programs use `executor`.
 
     Raises:
-        DuplicateToolError: Two have one name.
+        DuplicateToolError: Two tools have the same name.
     """
     registry, groups = executor.registry, config.tools.groups
     if "code" in groups:
@@ -357,7 +369,7 @@ def make_executor(
     sandbox: SandboxManager | None,
     stack: AsyncExitStack,
 ) -> ConcurrentExecutor:
-    """Return the one way of every call."""
+    """Return the executor, through which every call goes."""
     folder: Path | None = config.state.folder
     records: MemoryRecords | SQLiteRecords = MemoryRecords()
     keys: MemoryIdempotency | SQLiteIdempotency = MemoryIdempotency()

@@ -1,6 +1,9 @@
-"""Asks the person at whose client a call began, if the caller brought a way to.
+"""Asks for approval at the client that made a call, where the client can ask its user.
 
-The guard has one handler for all callers; what a caller brings is bound to its task.
+The guard has one approval handler for all calls, but each MCP client is asked over its
+own connection. A server therefore sets `caller_handler` in the task of a call, and
+`ask_caller`, the guard's handler, looks it up there. A call whose client cannot ask has
+no `caller_handler`; its request waits for `toolcell approvals`.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ CallerHandler = Callable[[ApprovalRequest], Awaitable[Approve | Reject | None]]
 caller_handler: ContextVar[CallerHandler | None] = ContextVar(
     "caller_handler", default=None
 )
-"""How the caller of the running call asks; None: it cannot."""
+"""Asks the caller of the running call; None: the caller cannot be asked."""
 
 
 async def ask_caller(request: ApprovalRequest) -> Approve | Reject | None:
-    """Return what the person at the caller says; None leaves the request to others."""
+    """Return the answer of the caller's user; None: somebody else may answer."""
     handler = caller_handler.get()
     return None if handler is None else await handler(request)

@@ -1,4 +1,4 @@
-"""A host: sandbox, tools, guard and records, wired to one way of every call."""
+"""A host: sandbox, tools, guard and records, assembled from a configuration."""
 
 from __future__ import annotations
 
@@ -27,20 +27,28 @@ from .telemetry import open_telemetry
 
 
 class Host(Detachable):
-    """What a configuration describes, open between `async with` and its end.
+    """The tools of a configuration, behind one guard, open inside `async with`.
 
-    Every call is looked up, validated, admitted by the guard, run, settled and
-    recorded. An agent sees the tools of which its policy allows some call.
+        async with Host.from_config("toolcell.toml") as host:
+            result = await host.call("calculate", {"expression": "6 * 7"}, agent_id="a")
+
+    Entering opens what the configuration names: the guard with its store, approvals
+    and audit log, the MCP servers, and a `SandboxManager` if any tool needs cells.
+    Every call, also those of programs in cells and of MCP clients, is looked up,
+    validated, admitted by the guard, run, settled and recorded. An agent sees the
+    tools of which its policy allows some call.
 
     Where one task must open it and another one close it, as in fixtures and start-up
     events, use `open` and `aclose` in place of `async with`.
 
     Args:
-        config: What to open.
-        environ: Where `env:` secrets are; default the environment of this process.
+        config: The configuration.
+        environ: The environment, from which `env:` secrets are read; default that of
+            this process.
 
     Raises:
-        ToolcellError: On entering, if a part cannot be opened; none stays open then.
+        ToolcellError: On entering, if a component cannot be opened; the others are
+            closed again.
     """
 
     def __init__(
@@ -107,20 +115,21 @@ class Host(Detachable):
         call_id: str | None = None,
         run: RunContext | None = None,
     ) -> ToolResult:
-        """Make one call. A failed or refused one is a result, not an error.
+        """Make one call. A failed or refused call is a result, not an error.
 
         Args:
             name: The tool.
-            arguments: As a model would send them.
-            agent_id: Who calls; the guard goes by it, so it is never a model's word.
-            call_id: The same id in the same run is the same call, and is made once.
-                Default: a new one.
-            run: The agent's run: its id, the turn, the session whose variables and
-                files it goes on with, how long to wait for a person, where artifacts
-                go.
+            arguments: The arguments, as a model would send them; default none.
+            agent_id: The agent that calls. The guard decides by it, so take it from
+                your own code, never from a model.
+            call_id: An id of the call; default a new one. A second call with the
+                same id in the same run returns the first one's result.
+            run: The agent's run: its id and turn, the session whose variables and
+                files it continues, the seconds to wait for a person, and the sink of
+                artifacts. Default: a run of its own.
 
         Raises:
-            InvalidInputError: The host is not open, or a value cannot be in a call.
+            InvalidInputError: The host is not open, or an argument is not JSON.
         """
         call = ToolCall(
             id=call_id or uuid.uuid4().hex,
@@ -133,7 +142,7 @@ class Host(Detachable):
         )
 
     def tools(self, agent_id: str) -> list[Tool]:
-        """Return the tools that an agent may know of."""
+        """Return the tools that an agent may see."""
         return list(self.registry.snapshot().for_agent(agent_id))
 
     @property
@@ -147,35 +156,35 @@ class Host(Detachable):
 
     @property
     def registry(self) -> ToolRegistry:
-        """The tools."""
+        """The registry of tools."""
         return self._components.registry
 
     @property
     def guard(self) -> ActionGuard:
-        """Who may do what."""
+        """The guard."""
         return self._components.guard
 
     @property
     def executor(self) -> ConcurrentExecutor:
-        """What makes calls, for batches and streams; its `records` are the host's."""
+        """The executor, for batches and streams; its `records` are the host's."""
         return self._components.executor
 
     @property
     def approvals(self) -> Approvals:
-        """Who asks people."""
+        """The approvals that people answer."""
         return self._components.approvals
 
     @property
     def audit(self) -> AuditLog | None:
-        """The audit log; None: nothing is recorded there."""
+        """The audit log; None: none is configured."""
         return self._components.audit
 
     @property
     def sandbox(self) -> SandboxManager | None:
-        """Where untrusted code runs; None: no tool needs it."""
+        """The sandbox; None: no tool needs cells."""
         return self._components.sandbox
 
     @property
     def sessions(self) -> CodeSessions | None:
-        """The open sessions of code; None: no tool has them."""
+        """The sessions of code; None: no tool has them."""
         return self._components.sessions

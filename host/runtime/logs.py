@@ -1,4 +1,4 @@
-"""Writes what toolcell logs: a line of text or of JSON each, without secrets."""
+"""Writes log messages as lines of text or JSON, without secrets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOGGER = "toolcell"
 def open_logging(
     config: LoggingConfig, redactor: Redactor, stack: AsyncExitStack
 ) -> None:
-    """Write logs as configured; leaving the stack ends that.
+    """Write logs as configured, until the stack is left.
 
     Raises:
         ConfigError: The file cannot be opened.
@@ -52,7 +52,7 @@ def _handler(config: LoggingConfig) -> logging.StreamHandler[Any]:
     if config.path is None:
         return logging.StreamHandler()
     try:
-        # It opens the file anew when that was moved away by a log rotation.
+        # This handler opens the file again after a log rotation moved it away.
         return WatchedFileHandler(config.path, encoding="utf-8", delay=False)
     except OSError as error:
         raise ConfigError(
@@ -87,7 +87,7 @@ class JSONFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line of text for people; what came from outside cannot begin a new one.
+    """One line of text for people; untrusted text in it cannot begin another line.
 
     Args:
         redactor: Hides secrets.
@@ -99,8 +99,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = getattr(record, "toolcell", {})
-        words = [f"{name}={value}" for name, value in fields.items()]
-        text = " ".join([record.getMessage(), *words])
+        pairs = [f"{name}={value}" for name, value in fields.items()]
+        text = " ".join([record.getMessage(), *pairs])
         if record.exc_info:
             text += " | " + self.formatException(record.exc_info)
         shown = escaped_line(self._redactor.text(text))

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def listed_toolsets(config: HostConfig) -> list[MCPToolset]:
-    """Return the approved tools to be looked at; no secret is read.
+    """Return the approved tools for display; no secret is read.
 
     Raises:
         ConfigError: The pins cannot be read.
@@ -32,7 +32,7 @@ def listed_toolsets(config: HostConfig) -> list[MCPToolset]:
 
 
 def make_toolsets(config: HostConfig, secrets: Mapping[str, Any]) -> list[MCPToolset]:
-    """Return the approved tools of all servers; none is started or reached yet.
+    """Return the approved tools of all servers; none is started or connected yet.
 
     Raises:
         ConfigError: The pins cannot be read.
@@ -58,7 +58,7 @@ def make_toolsets(config: HostConfig, secrets: Mapping[str, Any]) -> list[MCPToo
 def offering_toolset(
     config: HostConfig, name: str, environ: Mapping[str, str]
 ) -> MCPToolset:
-    """Return what a server offers now, approved or not, once it is opened.
+    """Return a toolset that, once opened, has all tools of a server, approved or not.
 
     Raises:
         ConfigError: There is no such server, or a secret is not set.

@@ -1,4 +1,4 @@
-"""Whether the names in policies are names of tools."""
+"""Checks that the names in policies are names of tools."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from toolcell.guard import AgentPolicy, Budget, RateLimit, Rule
 
 
 def check_names(policies: Collection[AgentPolicy], tools: Collection[str]) -> None:
-    """Look whether each name or glob in policies is that of a tool.
+    """Check that each name or glob in policies matches a tool.
 
     Raises:
-        PolicyError: Some are of none; the message and `details["problems"]` say where.
+        PolicyError: Some match none; the message and `details["problems"]` say where.
     """
     problems = [
         {"field": field, "reason": _reason(selector, tools)}
@@ -23,9 +23,8 @@ def check_names(policies: Collection[AgentPolicy], tools: Collection[str]) -> No
         if not any(fnmatchcase(tool, selector) for tool in tools)
     ]
     if problems:
-        told = "; ".join("{field}: {reason}".format(**each) for each in problems)
         raise PolicyError(
-            told,
+            "; ".join("{field}: {reason}".format(**each) for each in problems),
             hint="`toolcell tools list` has all; --offline does not look them up",
             details={"problems": problems},
         )
@@ -41,7 +40,7 @@ def check_agent(policies: Collection[AgentPolicy], agent_id: str) -> None:
 
 
 def _selectors(policy: AgentPolicy) -> Iterator[tuple[str, str]]:
-    """Return what a policy names, and where; groups name what may be there."""
+    """Yield each selector of a policy with its field, but not `@groups` and `*`."""
     lists: dict[str, tuple[Rule | RateLimit | Budget, ...]] = {
         "allow": policy.allow,
         "ask": policy.ask,
@@ -58,5 +57,5 @@ def _selectors(policy: AgentPolicy) -> Iterator[tuple[str, str]]:
 
 def _reason(selector: str, tools: Collection[str]) -> str:
     near = get_close_matches(selector, tools, n=1)
-    asked = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{selector!r} is no tool{asked}"
+    suggestion = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{selector!r} is no tool{suggestion}"

@@ -1,4 +1,4 @@
-"""Whether a host would take a call now."""
+"""Checks that a host could make a call now."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from toolcell.core import ToolcellError
 from .host import Host
 
 FRESH_SECONDS = 1.0
-"""How long an answer holds: a client that asks without end costs no more than this."""
+"""Seconds that an answer is valid, so that endless polling costs little."""
 
 
 class Readiness:
-    """Looks at what calls need: counters, approvals, and what makes cells.
+    """Checks the parts that calls need: store, approvals, and the sandbox.
 
     Args:
         host: The host; open.
@@ -23,19 +23,19 @@ class Readiness:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._looking = anyio.Lock()
-        self._looked_at = -math.inf
+        self._checking = anyio.Lock()
+        self._checked_at = -math.inf
         self._missing: tuple[str, ...] = ()
 
     async def missing(self) -> tuple[str, ...]:
-        """Return the parts that do not answer: `store`, `approvals`, `sandbox`."""
-        async with self._looking:
-            if anyio.current_time() - self._looked_at >= FRESH_SECONDS:
-                self._missing = await self._look()
-                self._looked_at = anyio.current_time()
+        """Return the parts that do not respond: `store`, `approvals`, `sandbox`."""
+        async with self._checking:
+            if anyio.current_time() - self._checked_at >= FRESH_SECONDS:
+                self._missing = await self._check()
+                self._checked_at = anyio.current_time()
             return self._missing
 
-    async def _look(self) -> tuple[str, ...]:
+    async def _check(self) -> tuple[str, ...]:
         host = self._host
         parts = {"store": host.guard.check, "approvals": host.approvals.check}
         if host.sandbox is not None:

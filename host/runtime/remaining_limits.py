@@ -1,4 +1,4 @@
-"""What limits leave each agent, over all tools that it sees."""
+"""Reads what rates and budgets leave each agent, over all tools that it sees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toolcell.guard import ActionGuard, CallFacts
 from toolcell.tools import ToolRegistry
 
 RemainingLimits = dict[str, dict[str, int | str]]
-"""By agent and limit; amounts of money are decimal text."""
+"""Amounts by agent and limit; amounts of money are decimal text."""
 
 
 async def limits_left(
@@ -17,16 +17,16 @@ async def limits_left(
     agents: Iterable[str],
     run_id: str | None = None,
 ) -> RemainingLimits:
-    """Return what is left now.
+    """Return what limits leave now.
 
     Args:
-        guard: Who knows.
+        guard: The guard.
         registry: The tools.
-        agents: Whose limits.
-        run_id: For limits by run; None: what a new run would have.
+        agents: The agents.
+        run_id: A run, for limits by run; None: a new run.
 
     Raises:
-        StoreUnavailableError: The store did not answer.
+        StoreUnavailableError: The guard's store did not respond.
     """
     left: RemainingLimits = {agent: {} for agent in agents}
     for agent, limits in left.items():

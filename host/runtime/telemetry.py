@@ -1,4 +1,4 @@
-"""OpenTelemetry of a host: what its cells and limits look like now."""
+"""Metrics of a host's cells and limits, and the export of traces over OTLP."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _open: list[HostMetrics] = []
 
 
 class HostMetrics:
-    """One open host, as metrics see it."""
+    """The metrics of one open host."""
 
     def __init__(self, config: HostConfig, components: HostComponents) -> None:
         self._components = components
         self._agents = [each.agent_id for each in config.all_policies()]
         self._seconds = config.telemetry.budget_seconds
-        self._asked = False
+        self._was_read = False
         self._left: RemainingLimits = {}
 
     def cells(self) -> int:
@@ -55,23 +55,23 @@ class HostMetrics:
         )
 
     def left(self) -> Iterator[Observation]:
-        """What limits left when it was last looked."""
-        self._asked = True
+        """Amounts that limits left at the last measurement."""
+        self._was_read = True
         for agent, limits in self._left.items():
             for limit, amount in limits.items():
                 labels = {"gen_ai.agent.id": agent, "toolcell.limit": limit}
                 yield Observation(float(amount), labels)
 
-    async def look(self) -> None:
-        """Ask what limits leave, as long as somebody reads it."""
+    async def measure_limits(self) -> None:
+        """Measure what limits leave, while somebody reads the metrics."""
         guard, registry = self._components.guard, self._components.registry
         while True:
-            if self._asked:
-                self._asked = False
+            if self._was_read:
+                self._was_read = False
                 try:
                     self._left = await limits_left(guard, registry, self._agents)
                 except StoreUnavailableError as error:
-                    _log.warning("what limits leave is not known: %s", error)
+                    _log.warning("what limits leave could not be read: %s", error)
             await anyio.sleep(self._seconds)
 
 
@@ -121,10 +121,10 @@ _meter.create_observable_gauge(
 async def open_telemetry(
     config: HostConfig, components: HostComponents, stack: AsyncExitStack
 ) -> None:
-    """Show a host in metrics until the stack is left.
+    """Report a host in metrics until the stack is left.
 
     Raises:
-        ConfigError: The SDK is wanted and not installed.
+        ConfigError: OTLP is configured, and the SDK is not installed.
     """
     if config.telemetry.exporter == "otlp":
         _export(stack)
@@ -132,7 +132,7 @@ async def open_telemetry(
     tasks = await anyio.create_task_group().__aenter__()
     stack.push_async_callback(tasks.__aexit__, None, None, None)
     stack.callback(tasks.cancel_scope.cancel)
-    tasks.start_soon(watch.look)
+    tasks.start_soon(watch.measure_limits)
     _open.append(watch)
     stack.callback(_open.remove, watch)
 
@@ -166,5 +166,5 @@ def _export(stack: AsyncExitStack) -> None:
 
 
 async def _end(shutdown: Callable[[], None]) -> None:
-    # It sends what is left, and waits for the network.
+    # It sends the rest, and waits for the network.
     await anyio.to_thread.run_sync(shutdown)

@@ -10,7 +10,7 @@ EXIT_BAD_INPUT = 2
 EXIT_REFUSED = 3
 EXIT_COULD_NOT_RUN = 4
 EXIT_WITHOUT_KEY = 5
-"""A log verifies, but without a key: who can write it can have written all of it."""
+"""A log verifies, but without a key, so whoever writes it could have forged it."""
 
 EXIT_BROKEN_PIPE = 141
-"""Nobody reads the output any more; what a shell says of SIGPIPE."""
+"""The reader of the output is gone; the code that shells give to SIGPIPE."""

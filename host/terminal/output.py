@@ -1,4 +1,4 @@
-"""Prints for people, with nothing in it that acts on a terminal, or for machines."""
+"""Prints for people, with hidden characters written out, or JSON for machines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def print_json(value: object) -> None:
 
 
 def print_value(result: ExecutionResult) -> None:
-    """Print the value of the last expression, if it has one, as Python shows it."""
+    """Print the value of a program's last expression, if any, as Python would."""
     from toolcell.sandbox import OpaqueValue
 
     value = result.value
@@ -49,7 +49,7 @@ def print_value(result: ExecutionResult) -> None:
 
 
 def print_notice(text: str, *, as_json: bool) -> None:
-    """Say something beside the result, as one line on standard error."""
+    """Print a message beside the result, as one line on standard error."""
     line = escaped_line(f"toolcell: {text}")
     print(
         json.dumps({"notice": text}) if as_json else line, file=sys.stderr, flush=True
@@ -57,7 +57,7 @@ def print_notice(text: str, *, as_json: bool) -> None:
 
 
 def print_error(error: ErrorInfo, *, as_json: bool) -> None:
-    """Say why there is no result, as one line on standard error."""
+    """Print the reason why there is no result, on standard error."""
     if as_json:
         print(json.dumps({"error": error.model_dump()}), file=sys.stderr)
         return

@@ -1,4 +1,4 @@
-"""How far long work has come: a bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of long work: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .output import print_notice
 
 
 class ShowStep(Protocol):
-    """Takes steps of the work."""
+    """Shows one step of the work."""
 
     def __call__(self, done: int, total: int | None, text: str) -> None: ...
 
 
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[ShowStep]:
-    """Show each step on standard error.
+    """Yield a function that shows each step on standard error.
 
     Args:
-        what: The work, for the bar.
-        quiet: Shows nothing.
+        what: A name of the work, for the bar.
+        quiet: True shows nothing.
     """
     from rich.console import Console
     from rich.progress import Progress

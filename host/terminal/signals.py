@@ -1,4 +1,4 @@
-"""Ends a command when a signal says so, whenever it comes."""
+"""Ends a command at a signal, whenever it comes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
-_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalExit(SystemExit):
     """A signal ended the command; its code is that of shells.
 
-    No KeyboardInterrupt, which libraries take for their own.
+    Not a KeyboardInterrupt, which libraries handle in their own ways.
     """
 
     def __init__(self, number: int) -> None:
@@ -24,9 +24,9 @@ class SignalExit(SystemExit):
         self._number = number
 
     def print_error(self, *, as_json: bool) -> None:
-        """Say so, as one line on standard error.
+        """Print the signal's name, as one line on standard error.
 
-        It may have come before anything of ours could be imported.
+        The signal may come before anything of toolcell can be imported.
         """
         message = f"ended by {signal.Signals(self._number).name}"
         error: dict[str, Any] = {
@@ -41,17 +41,17 @@ class SignalExit(SystemExit):
 
 
 def end_on_signals() -> None:
-    """Raise SignalExit when a signal to end comes, so that what is open is closed."""
+    """Raise SignalExit at a signal to end, so that open resources are closed."""
     if threading.current_thread() is not threading.main_thread():
         return
-    for number in _heeded():
+    for number in _ending_signals():
         signal.signal(number, _end)
 
 
-def _heeded() -> list[signal.Signals]:
-    """Return the signals that end a command; under `nohup` SIGHUP is none."""
+def _ending_signals() -> list[signal.Signals]:
+    """Return the signals that end a command; under `nohup` SIGHUP does not."""
     hangup_ends = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
-    return [each for each in _TO_END if hangup_ends or each != signal.SIGHUP]
+    return [each for each in _SIGNALS if hangup_ends or each != signal.SIGHUP]
 
 
 def _end(number: int, _frame: object) -> NoReturn:
@@ -59,10 +59,10 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Run to the end, as `anyio.run` does.
+    """Run an async function to its end, as `anyio.run` does.
 
-    There a signal that comes right before the event loop goes to sleep is seen only
-    when something else wakes it. A handler of the loop's own wakes it.
+    With `anyio.run` a signal that comes just before the event loop sleeps is noticed
+    only when something else wakes the loop. A handler of the loop's own wakes it.
 
     Raises:
         SignalExit: A signal came.
@@ -83,7 +83,7 @@ def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:
             task.cancel()
 
         loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in _heeded()}
+        before = {number: signal.getsignal(number) for number in _ending_signals()}
         for number in before:
             loop.add_signal_handler(number, end, number)
         try:

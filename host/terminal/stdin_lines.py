@@ -1,4 +1,4 @@
-"""Reads lines from standard input without a thread that could not be stopped."""
+"""Reads lines from standard input without a thread, which could not be stopped."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import anyio
 
 _CHUNK = 65_536
 MAX_LINE_BYTES = 1_048_576
-"""Length of a line. When it is reached, what has come is handed out as one."""
+"""Length of a line in bytes. When it is reached the part so far counts as a line."""
 
 
 async def stdin_lines(descriptor: int = 0) -> AsyncGenerator[str, None]:
-    """Yield lines as they come, without their ends, until the input ends."""
+    """Yield lines as they come, without line ends, until the input ends."""
     rest = b""
     while data := await _read(descriptor):
         *lines, rest = (rest + data).split(b"\n")
@@ -29,6 +29,6 @@ async def _read(descriptor: int) -> bytes:
     try:
         await anyio.wait_readable(descriptor)
     except PermissionError:
-        # A plain file, which never has to be waited for.
+        # A plain file is always ready.
         await anyio.lowlevel.checkpoint()
     return os.read(descriptor, _CHUNK)

@@ -1,4 +1,4 @@
-"""The standard streams of a command: none is missing, and one that breaks is told."""
+"""The standard streams of a command: opened if missing, with an error if broken."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 class OutputError(OSError):
-    """What the command prints can no longer be written.
+    """The output of the command cannot be written.
 
-    It has no `errno`: libraries that see a broken pipe end the program in their own
-    way.
+    This error has no `errno`, because libraries that see a broken pipe end the
+    program in their own way.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -36,16 +36,16 @@ class _Output(io.FileIO):
 
 
 def ensure_standard_streams() -> None:
-    """Open what is missing, and let what is written to fail with OutputError.
+    """Open missing streams, and make failed writes raise OutputError.
 
-    A closed descriptor would go to the next file or socket that is opened.
+    A closed descriptor would be given to the next file or socket that is opened.
     """
     for descriptor, name in enumerate(_NAMES):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, _null("w" if descriptor else "r"))
         elif descriptor and stream is getattr(sys, f"__{name}__"):
-            setattr(sys, name, _telling(stream, descriptor))
+            setattr(sys, name, _checked_writer(stream, descriptor))
 
 
 def _null(mode: str) -> IO[Any]:
@@ -54,8 +54,8 @@ def _null(mode: str) -> IO[Any]:
     return open(descriptor, mode, encoding="utf-8", errors="replace", closefd=False)
 
 
-def _telling(stream: TextIO, descriptor: int) -> TextIO:
-    # With PYTHONUNBUFFERED it is no `line_buffering` that says so.
+def _checked_writer(stream: TextIO, descriptor: int) -> TextIO:
+    # PYTHONUNBUFFERED sets `write_through` in place of `line_buffering`.
     at_once = getattr(stream, "write_through", False)
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),
@@ -68,26 +68,26 @@ def _telling(stream: TextIO, descriptor: int) -> TextIO:
 
 @contextlib.contextmanager
 def redirect_prints_to_stderr() -> Iterator[None]:
-    """Send what tools print to standard error: standard output has the result alone."""
+    """Send the prints of tools to standard error; only the result goes to stdout."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def flush_streams() -> None:
-    """Write what waits. Raises OutputError."""
+    """Write all buffered output. Raises OutputError."""
     sys.stdout.flush()
     sys.stderr.flush()
 
 
 def drop_output() -> None:
-    """Throw away what cannot be written, or Python would try again at its end."""
+    """Discard output that cannot be written, or Python would try again at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""The name of who runs this process."""
+"""The name of the user who runs this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def user_name() -> str:
-    """Return it, or `uid:1234` of a user without a name, as in many containers."""
+    """Return the name, or `uid:1234` of a user without a name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

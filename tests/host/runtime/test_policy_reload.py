@@ -73,7 +73,7 @@ async def test_a_changed_file_is_in_force_once_it_is_whole(
             await until("are in force")
             assert await sums(host) != "ok"
             audited.write_text(good + '[logging]\nformat = "json"\n')
-            await until("waits for a restart")
+            await until("need a restart")
             assert await sums(host) == "ok"
         tasks.cancel_scope.cancel()
     records = (audited.parent / "audit.jsonl").read_text()
