@@ -1,4 +1,4 @@
-"""One cell, seen from the host: hand it a program, get a report, kill it."""
+"""The host's end of one cell: programs go in, reports come out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 0.1
-# A session is worth more patience: the backstop ends it.
+# A session has more time, since the backstop ends it as a whole.
 _SESSION_GRACE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
 # An interrupted program has half a second to obey before it is killed.
@@ -43,7 +43,7 @@ _ANSWERS = {"file": "file", "fork": "forked"}
 
 
 class _UnansweredCalls:
-    """Takes the calls of a program that is being ended."""
+    """Takes the calls of a program that is being ended, and answers none."""
 
     def serve(self, payload: bytes) -> None:
         """Leave a call without an answer."""
@@ -55,13 +55,18 @@ _UNANSWERED = _UnansweredCalls()
 class Cell:
     """One cell and the channel to its supervisor.
 
+    One run or one question is under way at a time; the callers take care of that. If
+    one is cancelled halfway, `settled` is False and the cell can only be killed.
+    Whatever happens, `kill` has to be called in the end; `async with` does.
+
     Args:
         channel: Leads to it.
-        process: Kills it.
-        traits: What its backend promises.
-        settings: What its programs are confined by.
+        process: The handle by which it is killed.
+        traits: The promises of its backend.
+        settings: Settings of the walls around its programs, for the supervisor.
         on_code: Called with the supervisor's own modules, compiled by the cell's
-            interpreter before any program ran; they are for cells, not for us.
+            interpreter before any program ran. They are untrusted here, and only sent
+            to other cells.
     """
 
     def __init__(
@@ -80,21 +85,21 @@ class Cell:
         self._ready = False
         self._layers: tuple[str, ...] = ()
         self._oom_kills = 0
-        # The last request, since the next one is often the same.
+        # The last request and its encoding: the next one is often the same.
         self._asked: dict[str, Any] = {}
         self._asked_text = b""
         self._killing: anyio.Lock | None = None
         self._busy = False
-        # Whether something that was asked has no whole answer yet.
+        # True while a run or a question has no whole answer yet.
         self._midway = False
         self._egress: Egress | None = None
         self._idle: anyio.Event | None = None
         self.traits = traits
         self.gone = False
-        """Whether nothing of it is left."""
+        """True once nothing of the cell is left."""
 
     def _hello(self) -> bytes:
-        """Return what a cell must hear first, and only once."""
+        """Return the first frame that a cell gets; empty once it was sent."""
         if self._greeted:
             return b""
         self._greeted = True
@@ -150,7 +155,7 @@ class Cell:
             self._on_code(frame.payload)
 
     async def run(self, program: Program, on_output: OnOutput | None) -> RunReport:
-        """Run a program and return what came of it.
+        """Run a program and return the report about it.
 
         Raises:
             CellLostError: The cell ended or spoke nonsense before its report.
@@ -163,11 +168,11 @@ class Cell:
 
     @property
     def settled(self) -> bool:
-        """Whether no run or question is half done, so that another may follow."""
+        """True if no run or question is half done, so that another may follow."""
         return not self._midway
 
     async def wait_idle(self) -> None:
-        """Wait until no run is on."""
+        """Wait until no run is under way."""
         while self._busy:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
@@ -180,7 +185,7 @@ class Cell:
             except CellLostError:
                 raise
             except Exception:
-                # A function of the caller's failed; the state is not its to lose.
+                # A function of the caller failed; a session keeps its state.
                 if not program.final:
                     await self.interrupt(report, program.egress)
                 raise
@@ -210,9 +215,9 @@ class Cell:
         ended = False
         with anyio.move_on_after(_PATIENCE_SECONDS, shield=True):
             async with anyio.create_task_group() as tasks:
-                # It may have no room to take our word while nobody reads its own.
+                # It may not read ours while its own output fills the channel.
                 tasks.start_soon(self.stop)
-                # Who uses the session next is told.
+                # A lost cell is reported to the next user of the session.
                 with contextlib.suppress(CellLostError):
                     while not ended:
                         ended = await self.step(report, None, _UNANSWERED, egress)
@@ -221,7 +226,7 @@ class Cell:
             await self.kill()
 
     async def begin(self, program: Program) -> RunReport:
-        """Hand over a program; `step` tells how it goes, and `end` has to follow.
+        """Send a program; `step` follows its run, and `end` must be called last.
 
         Raises:
             CellLostError: The cell is gone.
@@ -231,7 +236,7 @@ class Cell:
         self._egress = program.egress
         if program.egress is not None:
             program.egress.begin(self.send_frame)
-        # In one piece, so that the supervisor knows at once that it is wanted.
+        # One send: the supervisor then reads its first request at once.
         await self._channel.send(self._hello() + self._request(program))
         if not self._ready:
             await self.wait_ready()
@@ -243,10 +248,10 @@ class Cell:
         )
 
     async def end(self, program: Program) -> None:
-        """Be done with a program, however it went.
+        """Clean up after a program, however it ended.
 
         Raises:
-            Exception: What its `on_connection` raised.
+            Exception: Its `on_connection` raised it.
         """
         try:
             if program.egress is not None:
@@ -258,21 +263,21 @@ class Cell:
                 self._idle = None
 
     def backstop(self, program: Program) -> float:
-        """Return when a supervisor that kept its deadline would have answered."""
+        """Return the time by which a working supervisor has ended the program."""
         grace = _GRACE_SECONDS if program.final else _SESSION_GRACE_SECONDS
         return anyio.current_time() + program.limits.wall_seconds + grace
 
     async def give_up(self, report: RunReport) -> None:
-        """End a run whose supervisor could not keep the deadline, or is gone."""
+        """End a run whose supervisor missed the deadline, or is gone."""
         # Nobody else has measured it.
         report.wall_ms = (time.monotonic() - report.began) * 1000
         report.overdue = report.reason is None
         await self.kill()
 
     async def collect(self, report: RunReport) -> None:
-        """Take in the files that the program left; the report stands without them.
+        """Receive the files that the program left.
 
-        A cell that fails over them is killed.
+        The result holds without them: a cell that fails meanwhile is killed.
         """
         if not report.collecting:
             return
@@ -302,7 +307,7 @@ class Cell:
     async def ask(
         self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a frame that has one answer; return that.
+        """Send a frame and return its answer.
 
         Raises:
             CellLostError: The cell is gone.
@@ -372,7 +377,7 @@ class Cell:
         server: CallServer | _UnansweredCalls | None = None,
         egress: Egress | None = None,
     ) -> bool:
-        """Take in the next frame of a run; True when it was the report.
+        """Take in the next frame of a run; return True if it was the last one.
 
         Raises:
             CellLostError: The cell ended or spoke nonsense.
@@ -405,12 +410,12 @@ class Cell:
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
         if on_output is not None and kind in ("output", "tail"):
-            # Outside: what it raises is no word of the cell's.
+            # Outside of `try`: its exceptions do not come from the cell.
             on_output(header["stream"], payload)
         return False
 
     def result(self, report: RunReport, program: Program) -> ExecutionResult:
-        """Turn a report into the result that users see."""
+        """Return the result for users from a report."""
         if program.egress is not None:
             report.connections = program.egress.connections
             report.network_bytes = program.egress.spent
@@ -423,14 +428,14 @@ class Cell:
             await self._channel.send(encode({"type": "stop"}))
 
     def alive(self) -> bool:
-        """Tell whether the channel is still open and quiet."""
+        """Return True if the channel is open and nothing unexpected has arrived."""
         return self._killing is None and self._channel.quiet()
 
     async def kill(self) -> None:
         """Kill the cell; return when nothing of it is left. Twice is harmless.
 
-        A task's own `cancel` in asyncio gets through the shield: `gone` is False then,
-        and the next caller goes on from there.
+        A native asyncio cancel ignores the shield: `gone` stays False then, and the
+        next call completes the work.
         """
         self._killing = self._killing or anyio.Lock(fast_acquire=True)
         with anyio.CancelScope(shield=True):

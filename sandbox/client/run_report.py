@@ -1,4 +1,4 @@
-"""From what the supervisor reports to one status with one cause."""
+"""Makes one result with one status from the reports of supervisor and program."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _REASONS: tuple[Status, ...] = (
     "output_limit",
     "cancelled",
 )
-# The rest is what a report says besides its value.
+# 16 for the members of a report besides its value.
 _MAX_REPORT_VALUES = MAX_RESULT_VALUES + 16
 _FORGED = "the program wrote to the result channel; its value was dropped"
 
@@ -71,17 +71,18 @@ class _OutputStream:
 
 @dataclass(slots=True)
 class RunReport:
-    """What a cell has said about one run so far.
+    """The report about one run, filled frame by frame.
 
     Args:
-        cap: Bytes that each stream may have; a cell that sends more is broken.
+        cap: The largest number of bytes of each stream; a cell that sends more is
+            broken.
     """
 
     cap: int
     stdout: _OutputStream = field(default_factory=_OutputStream)
     stderr: _OutputStream = field(default_factory=_OutputStream)
     began: float = 0.0
-    """When the program was handed over, by `time.monotonic`."""
+    """The time at which the program was sent, by `time.monotonic`."""
 
     overdue: bool = False
     reason: Status | None = None
@@ -97,7 +98,7 @@ class RunReport:
     artifacts: list[Artifact] = field(default_factory=list)
     artifacts_left: tuple[str, ...] = ()
     collecting: bool = False
-    """Whether files that the program left are yet to come."""
+    """True while files that the program left are yet to come."""
 
     program_report: dict[str, Any] | None = None
     forged: bool = False
@@ -105,16 +106,16 @@ class RunReport:
     network_bytes: int = 0
     warnings: tuple[str, ...] = ()
     keep_output: bool = True
-    """Whether output is kept for the result; a stream passes it on instead."""
+    """True keeps output for the result; a streamed run passes it on instead."""
 
     _coming: str = ""
-    """The artifact whose pieces are these."""
+    """The name of the artifact that `_pieces` belong to."""
 
     _pieces: list[bytes] = field(default_factory=list)
     _room: int = MAX_ARTIFACT_BYTES
 
     def add_output(self, header: dict[str, Any], payload: bytes) -> None:
-        """Keep a piece of output. Raises FrameError if it cannot be one."""
+        """Take in a piece of output. Raises FrameError if it is malformed."""
         streams = {"stdout": self.stdout, "stderr": self.stderr}
         stream = streams[header["stream"]]
         if not self.keep_output:
@@ -129,10 +130,10 @@ class RunReport:
             raise FrameError("more output than the cap")
 
     def collect(self, frame: Frame) -> None:
-        """Take in a piece of what the program left, or its end.
+        """Take in a piece of an artifact, or the end of all.
 
         Raises:
-            FrameError: It cannot be one.
+            FrameError: The frame is malformed.
         """
         header, payload = frame.header, frame.payload
         if header["type"] == "artifact":
@@ -144,7 +145,7 @@ class RunReport:
             raise FrameError(f"unexpected frame {header['type'][:40]!r}")
 
     def cut_short(self, why: str) -> None:
-        """Do without what has not come yet: the cell is gone, the report stands."""
+        """Stop collecting: the cell is gone, and the result holds without the rest."""
         self.collecting = False
         self.artifacts_left = (f"what was not collected: {why}",)
         if self.state is not None:
@@ -155,7 +156,7 @@ class RunReport:
         if not isinstance(name, str) or self._room < 0:
             raise FrameError("not an artifact")
         if name != self._coming:
-            # What came before has changed while it was read, and has no end.
+            # The file before changed while it was read, and was not completed.
             self._coming, self._pieces = name, []
         self._pieces.append(payload)
         if sum(map(len, self._pieces)) < size:
@@ -223,11 +224,11 @@ def _whole(value: object) -> int:
 
 
 def _parse_program_report(data: bytes) -> tuple[dict[str, Any] | None, bool]:
-    """Accept exactly one line of the right shape; anything else is a forgery."""
+    """Return the report in one well-formed line, and True if it is forged instead."""
     if not data:
         return None, False
     body, newline, rest = data.partition(b"\n")
-    # Counted before it is read: the work of reading is the program's choice.
+    # Counted before it is parsed: the program chooses how much work parsing is.
     if (
         not newline
         or rest
@@ -259,7 +260,19 @@ def _parse_program_report(data: bytes) -> tuple[dict[str, Any] | None, bool]:
 def build_result(
     report: RunReport, language: Language, limits: Limits, traits: CellTraits
 ) -> ExecutionResult:
-    """Return the result of a run; see docs/security.md for the causes."""
+    """Return the result of a run.
+
+    The supervisor decides the status where it ended the program, and the exit status
+    where a signal did. Only then does the program's own report count, and only if it
+    agrees with the exit code; `self_reported` marks a cause that nothing else confirms.
+    docs/security.md has the causes of each status.
+
+    Args:
+        report: A finished report.
+        language: The language of the program; bash reports no value.
+        limits: The limits that held for the run.
+        traits: The promises of the backend.
+    """
     code, number = _ending(report)
     status, self_reported = _status(report, language, limits, code, number)
     stdout, stderr = report.stdout.raw(), report.stderr.raw()
@@ -311,7 +324,7 @@ def _isolation(level: IsolationLevel, layers: tuple[str, ...]) -> Isolation:
 
 
 def _made(kind: type[_M], **fields: Any) -> _M:
-    """Return a model of all its fields."""
+    """Return a model with all of its fields, unchecked."""
     return put_together(kind, fields, set(fields))
 
 
@@ -334,7 +347,7 @@ def _ending(report: RunReport) -> tuple[int | None, int | None]:
         # The backstop kills the whole cell.
         return None, signal.SIGKILL
     if report.wait_status is None:
-        # An interpreter that lives on has only its own report for it.
+        # An interpreter that lives on can only report its exit code itself.
         code = (report.program_report or {}).get("exit_code")
         return (code if isinstance(code, int) else None), None
     if os.WIFSIGNALED(report.wait_status):

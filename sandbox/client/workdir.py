@@ -1,4 +1,4 @@
-"""Files in and out of a cell's work dir."""
+"""Moves files into and out of a cell's work dir."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .download import MAX_DOWNLOAD_BYTES, Download, Piece, create_local
 from .file_errors import file_error, host_error, known
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-# Of a file that may turn out to be another name of one that is there.
+# Read first: the file may turn out to be a second name of one that was written.
 _FIRST_BYTES = 64 * 1024
 _MAX_FILES = 10_000
 _MAX_PATH_BYTES = 4096
@@ -32,8 +32,8 @@ _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 64
 
 MAX_READ_BYTES = 256 * 1024 * 1024
-"""Bytes of one file that `read_file` returns at most unless told otherwise. When
-it is reached the file is refused, with its size in the error."""
+"""Default limit on the bytes of a file that `read_file` returns. When it is reached the
+file is refused, with its size in the error."""
 
 
 class FileInfo(BaseModel):
@@ -95,7 +95,7 @@ class WorkDir:
     """The files of one cell, or of one branch of it.
 
     Args:
-        cell: Whose files; it must not be in a run.
+        cell: The cell; no run may be under way in it.
         branch: The branch, or empty for the cell's own work dir.
     """
 
@@ -145,7 +145,7 @@ class WorkDir:
     async def _pieces(
         self, name: str, max_bytes: int, first: int
     ) -> AsyncGenerator[Piece, None]:
-        """Yield what a file holds, its first so many bytes first."""
+        """Yield the bytes of a file; the first piece has at most `first` of them."""
         offset, size = 0, first
         while True:
             request = {"op": "read", "path": name, "offset": offset, "size": size}
@@ -168,8 +168,8 @@ class WorkDir:
     async def list(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder, 10,000 entries at most.
 
-        What no path of this class can name is left out: names that are not UTF-8, and
-        what is below 64 folders or longer than 4,096 bytes.
+        Entries that no path of this class can name are left out: names that are not
+        UTF-8, and paths below 64 folders or of more than 4,096 bytes.
 
         Raises:
             InvalidInputError: There is no such folder, or it holds more.
@@ -181,7 +181,7 @@ class WorkDir:
         try:
             for piece in entries.splitlines():
                 found += _listed(paths, strict_json(piece))
-                # Long names by the thousand would keep everybody else waiting.
+                # Thousands of long names would block other tasks.
                 await anyio.lowlevel.checkpoint()
         except (IndexError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell listed nonsense: {error}") from None
@@ -234,9 +234,9 @@ class WorkDir:
 
         Its folders are made, too. All is its owner's alone: folders and files that
         were executable have mode 0700, other files 0600. Names come from the
-        program: what would lead out of `target` is refused, and nothing that is
-        there is followed or replaced. Holes in files stay holes, and names of one file
-        stay names of one. When it fails nothing of it stays.
+        program: one that would lead out of `target` is refused, and nothing that
+        exists is followed or replaced. Holes in files stay holes, and hard links stay
+        hard links. If it fails nothing of it stays.
 
         Raises:
             InvalidInputError: `target` exists, a name cannot be used, a file has more
@@ -271,8 +271,9 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
     """Write an artifact below a folder of the host, and return where.
 
     Args:
-        artifact: Of a run; its name is the program's word.
-        folder: Made if it is missing. Only the host should be able to write there.
+        artifact: An artifact of a run; the program chose its name.
+        folder: The folder; made if it is missing. Only the host should be able to
+            write there.
 
     Raises:
         InvalidInputError: The name leads elsewhere, or the file cannot be written; a
@@ -288,7 +289,7 @@ def save_artifact(artifact: Artifact, folder: Path) -> Path:
 
 
 def _listed(paths: list[str], entries: Any) -> Iterator[FileInfo]:
-    """Put together paths and keep them: each entry names its folder by number."""
+    """Yield entries and append their paths: each entry names its folder by number."""
     for number, name, kind, size in entries:
         path = f"{paths[number]}/{name}" if paths[number] else name
         if len(path) > _MAX_PATH_BYTES + _MAX_DEPTH:
@@ -298,7 +299,7 @@ def _listed(paths: list[str], entries: Any) -> Iterator[FileInfo]:
 
 
 def _local_entries(folder: Path) -> Iterator[tuple[str, bool]]:
-    """Yield regular files and folders without any; whether each is a file."""
+    """Yield paths and True for regular files; folders without files and False."""
     if not folder.is_dir():
         raise file_error(f"{folder} is not a folder", "not_folder")
     count = 0

@@ -23,7 +23,7 @@ _BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")
 
 
 class SourceDistribution(BaseModel):
-    """One version of a package, as its author packed it."""
+    """The source archive of one version of a package."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,7 +34,7 @@ class SourceDistribution(BaseModel):
 
     @classmethod
     def read(cls, package: dict[str, Any]) -> SourceDistribution:
-        """Return what a package of a `pylock.toml` says.
+        """Return the source archive of a package in a `pylock.toml`.
 
         Raises:
             PackageError: It has no source, or no SHA-256.
@@ -56,10 +56,10 @@ class SourceDistribution(BaseModel):
 
 
 class BuiltWheel(NamedTuple):
-    """A wheel that a cell made, and what it says that it needs besides.
+    """A wheel that was built in a cell, and its dependencies.
 
-    uv is told these, and does not read them in the wheel: what they name is fetched
-    from the index, and they are no addresses.
+    uv gets them from here and does not read them in the wheel, which is untrusted. They
+    are checked: they name packages of the index, and no addresses.
     """
 
     wheel: Path
@@ -92,7 +92,7 @@ OpenBuildSession = Callable[[SandboxConfig], AbstractAsyncContextManager[BuildSe
 
 
 def canonical(requirement: str) -> str:
-    """Return the name in a requirement as indexes compare it."""
+    """Return the normalized name of the package in a requirement."""
     found = _NAME.match(requirement)
     return re.sub(r"[-_.]+", "-", found[0]).lower() if found else requirement
 

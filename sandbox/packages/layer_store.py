@@ -1,11 +1,10 @@
 """Installed packages on disk: one folder per set, kept until it is pruned.
 
-Theory of operation. A layer is a folder whose name cannot be guessed, in a folder
-that cannot be listed. That folder alone is shown to cells, read-only, so any cell
-can be handed any layer by being told its name, and finds no other. A layer is
-built elsewhere and moved into place whole; its entry in the index holds what
-every file was like then, change times included, which nobody can set back. Where
-these differ the files are read: those of a copied folder are still the same.
+A layer is a folder with a name that cannot be guessed, in a folder that cannot be
+listed. All cells see that folder, read-only, so each reaches exactly the layers whose
+names it gets. A layer is built elsewhere and moved into place whole. Its entry in the
+index holds a hash over the state of its files, with change times, which no user can set
+back. If the state differs, the content is compared: a copied folder has the same.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from ..config.mount_rules import Bind
 from ..config.settings import SandboxConfig
 
 TARGET = "/packages"
-"""Where cells find the folder of layers."""
+"""The path of the folder of layers in cells."""
 
 _DAY_SECONDS = 86_400.0
 _POLL_SECONDS = 0.05
-# No program can list it, its owner's neither: names are what opens a layer.
+# No program can list it, not even as its owner: only the name opens a layer.
 _UNLISTED = 0o311
 
 
@@ -45,7 +44,7 @@ class PackageLayer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     key: str
-    """What it was made for: interpreter, platform, and exact versions with hashes."""
+    """A hash over interpreter, platform, and exact versions with their hashes."""
 
     python: str
     """The interpreter, such as `cpython-311`."""
@@ -60,7 +59,7 @@ class PackageLayer(BaseModel):
     """Bytes of its files on disk."""
 
     last_used: float
-    """When a manager last asked for it, in seconds since 1970."""
+    """The time of the last request for it, in seconds since 1970."""
 
 
 class _Entry(BaseModel):
@@ -73,14 +72,14 @@ class _Entry(BaseModel):
     size_bytes: int
     signature: str
     content: str = ""
-    """A hash over all files, for a copy of them; empty in entries of old."""
+    """A hash over the content of all files, to recognize a copy."""
 
 
 class LayerStore:
     """The folder of one user's layers.
 
     Args:
-        folder: Where it is; None takes the user's cache folder.
+        folder: Its path; None takes the user's cache folder.
 
     Raises:
         SandboxUnavailableError: The folder cannot be made, or others may write there.
@@ -111,11 +110,11 @@ class LayerStore:
 
     @property
     def bind(self) -> Bind:
-        """What cells are shown."""
+        """The mount by which cells see the layers."""
         return Bind(str(self.layers.resolve()), TARGET, read_only=True)
 
     def find(self, key: str) -> str | None:
-        """Return the name of a layer that is as it was built, and mark it as used."""
+        """Return the name of an undamaged layer, and mark it as used, or None."""
         entry = self._read(key)
         if entry is None:
             return None
@@ -126,12 +125,12 @@ class LayerStore:
         return entry.folder
 
     def _is_whole(self, key: str, entry: _Entry) -> bool:
-        """Whether a layer's files are those that were installed; a copy's are, too."""
+        """Return True if a layer's files are the installed ones, or a copy of them."""
         place = self.layers / entry.folder
         found = signature(place)[0]
         if found == entry.signature:
             return True
-        # Looked at again, for who writes while its files are read.
+        # The state again: a file may have changed while others were read.
         if not entry.content or content(place) != entry.content:
             return False
         if not found or signature(place)[0] != found:
@@ -146,26 +145,26 @@ class LayerStore:
         return path
 
     def place(self, path: Path, max_bytes: int) -> Path:
-        """Move what was built to where cells can read it, under a name unknown yet.
+        """Move a built layer to the folder that cells see, under a secret name.
 
         Raises:
-            PackageError: There is something else than files and folders in it, or
-                more than `max_bytes` bytes.
+            PackageError: It holds something else than files and folders, or more than
+                `max_bytes` bytes.
         """
-        # Where a wheel lay that was built here is no matter of programs.
+        # It would show programs a path of this machine.
         for note in path.glob("*.dist-info/direct_url.json"):
             note.unlink()
         size = settle(path)
         if size > max_bytes:
             raise too_large(size, max_bytes)
-        # So that it is found should this process die before it is in the index.
+        # A mark for `prune`, in case this process dies before the index has it.
         path.with_suffix(".mark").touch()
         return path.rename(self.layers / path.name)
 
     def finish(
         self, key: str, place: Path, python: str, platform: str, packages: list[str]
     ) -> None:
-        """Enter a layer in the index, in the place of a damaged one."""
+        """Enter a layer in the index; a damaged one of the same key is replaced."""
         settle(place)
         old = self._read(key)
         mark, size = signature(place)
@@ -189,7 +188,7 @@ class LayerStore:
         draft.rename(self._index / f"{key}.json")
 
     def abandon(self, path: Path) -> None:
-        """Remove what was begun, wherever it has come to."""
+        """Remove an unfinished layer, wherever it lies."""
         for each in (self.layers / path.name, path, path.with_suffix(".mark")):
             remove_tree(each)
 
@@ -229,7 +228,7 @@ class LayerStore:
         return held
 
     def entries(self) -> Iterator[PackageLayer]:
-        """Yield what is installed, the newest use first."""
+        """Yield the installed layers, the last used one first."""
         found = [(path.stat().st_mtime, path.stem) for path in self._index.iterdir()]
         for used, key in sorted(found, reverse=True):
             entry = self._read(key)
@@ -238,7 +237,7 @@ class LayerStore:
                 yield PackageLayer(key=key, last_used=used, **members)
 
     def prune(self, unused_days: float) -> list[PackageLayer]:
-        """Remove what no manager has open or has asked for in so many days.
+        """Remove layers that no manager has open or has asked for in so many days.
 
         Returns:
             The layers that were removed.
@@ -268,7 +267,7 @@ class LayerStore:
         return True
 
     def _remove_leftovers(self) -> None:
-        """Remove what builders left that died: nothing is built without the lock."""
+        """Remove unfinished layers of dead processes; builders hold a lock."""
         held = self.try_lock("building")
         if held is None:
             return
@@ -300,7 +299,7 @@ def _require_own(path: Path) -> None:
 
 
 def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield paths below and what they are, in one order; links are not followed."""
+    """Yield relative paths and their status, sorted; links are not followed."""
     for folder, folders, files in os.walk(path):
         folders.sort()
         for name in sorted((*folders, *files)):
@@ -319,13 +318,13 @@ def too_large(size: int, max_bytes: int) -> PackageError:
 
 
 def settle(path: Path) -> int:
-    """Refuse links and the like; let every program read, and none write.
+    """Refuse links and special files; make files readable for all programs.
 
     Returns:
         The bytes of all files.
 
     Raises:
-        PackageError: There is something else than files and folders in it.
+        PackageError: It holds something else than files and folders.
     """
     (path / ".lock").unlink(missing_ok=True)
     path.chmod(0o755)
@@ -346,9 +345,9 @@ def settle(path: Path) -> int:
 
 
 def signature(path: Path) -> tuple[str, int]:
-    """Return a hash over what every file is like, and their bytes in all.
+    """Return a hash over the status of all files, and their total size.
 
-    A change time is the kernel's: whoever writes to a file cannot set it back.
+    It covers change times, which the kernel sets and no user can set back.
     """
     digest, size = hashlib.blake2b(digest_size=16), 0
     try:
@@ -363,9 +362,9 @@ def signature(path: Path) -> tuple[str, int]:
 
 
 def content(path: Path) -> str:
-    """Return a hash over the names, kinds and bytes of all files; empty if one is gone.
+    """Return a hash over the names, modes and bytes of all files; empty if one is gone.
 
-    It takes as long as reading them, so it is for a layer that is new or was copied.
+    It reads all files, so it is for a layer that is new or was copied.
     """
     digest = hashlib.sha256()
     try:
@@ -392,7 +391,7 @@ def remove_tree(path: Path) -> None:
 
 
 def store_binds(config: SandboxConfig) -> list[Bind]:
-    """Return what the cells of a backend must show for packages: nothing, or one.
+    """Return the mount for packages in the cells of a backend, if they have any.
 
     Raises:
         SandboxUnavailableError: The folder of packages cannot be used.
@@ -403,15 +402,15 @@ def store_binds(config: SandboxConfig) -> list[Bind]:
 
 
 def wants_packages(config: SandboxConfig) -> bool:
-    """Whether programs may have packages at all."""
+    """Return True if the configuration allows any packages."""
     return bool(config.packages or config.package_rules.allow)
 
 
 def require_possible(config: SandboxConfig, level: str) -> None:
-    """Refuse packages where there is no file system to show them in.
+    """Refuse packages in `process` isolation, which has no file system of its own.
 
     Raises:
-        SandboxUnavailableError: There is none.
+        SandboxUnavailableError: The configuration allows packages there.
     """
     if wants_packages(config) and level == "process":
         raise SandboxUnavailableError(

@@ -1,7 +1,7 @@
-"""Packages for programs: which are allowed, and the one layer that holds them.
+"""Packages for programs: checks requests and finds the one layer that holds a set.
 
-What was resolved once stays resolved until it is pruned, so a set of packages is
-the same for every run, and one that is installed costs a look into a dictionary.
+A set is resolved once and keeps its versions until it is pruned, so it is the same for
+every run. For a set that is installed, a request costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Packages:
     """The packages of one manager.
 
     Args:
-        config: Its `packages` and `package_rules`.
+        config: Its configuration; `packages` and `package_rules` count.
         backend: Makes its cells.
         open_build_session: Opens a session in which a package is built; None if
             `package_rules.build` is empty.
@@ -67,11 +67,11 @@ class Packages:
     async def layer(
         self, requirements: Iterable[str] = (), on_step: OnStep | None = None
     ) -> str:
-        """Return where cells find these packages and the manager's own.
+        """Return the path in cells of these packages and the manager's own.
 
         Args:
-            requirements: Packages, as pip is told.
-            on_step: Called with each line that uv says, if there is work to do.
+            requirements: Packages, in the form that pip takes.
+            on_step: Called with each line that uv prints, if there is work to do.
 
         Raises:
             InvalidInputError: A requirement is not written as one.
@@ -86,7 +86,7 @@ class Packages:
         return found
 
     def _require_allowed(self, requirements: Iterable[str]) -> tuple[str, ...]:
-        """Return what is wanted, in one order. Raises as `layer`."""
+        """Return the packages with the manager's own, sorted. Raises as `layer`."""
         asked = tuple(requirements)
         if not asked:
             return self._always
@@ -168,7 +168,7 @@ class Packages:
         folder: Path,
         on_step: OnStep | None,
     ) -> str:
-        """Return a new lock; what is to be built from its source is built for it."""
+        """Return a new lock; packages without a wheel are built for it."""
         uv = self._uv(on_step)
         waiting = {canonical(each) for each in self._rules.build}
         built: dict[str, BuiltWheel] = {}
@@ -230,17 +230,17 @@ class Packages:
             assert self._store is not None
             held = await self._store.lock(f"{key}.use", shared=True)
             if self._held.setdefault(key, held) != held:
-                # Another task was faster.
+                # Another task got it first.
                 os.close(held)
 
     def close(self) -> None:
-        """Let go of the layers."""
+        """Let the layers be pruned."""
         while self._held:
             os.close(self._held.popitem()[1])
 
 
 def _names(lock: str) -> list[str]:
-    """Return names and exact versions of what is in a lock."""
+    """Return names and exact versions of the packages in a lock."""
     names = []
     for line in lock.splitlines():
         if path := built_file(line):
@@ -251,7 +251,7 @@ def _names(lock: str) -> list[str]:
 
 
 def _bounds(allowed: Iterable[str]) -> list[str]:
-    """Return what binds versions; extras bind none."""
+    """Return the requirements that bind versions, without their extras."""
     plain = (re.sub(r"\[.*?\]", "", each) for each in allowed)
     return sorted(each for each in plain if re.search("[=<>~!]", each))
 

@@ -1,8 +1,8 @@
-"""Packages that are built from their source: fetched here, built in a cell.
+"""Builds packages from their source: fetched here, built in a cell.
 
-A source is a program that its author wrote and its user wants to install. It runs in
-a cell that has no network, no mounts and no variables of ours, and all that comes
-back is a wheel, to be unpacked as one that an index gave would be.
+The build of a source runs code of its author. It runs in a cell without network, mounts
+and variables of the configuration. Only a wheel comes back, and it is treated like one
+from an index.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class SourceBuilder:
     """Builds sources for one interpreter.
 
     Args:
-        config: Of the manager whose programs get the packages.
-        traits: Of its cells; those that build are made in the same way.
-        store: Where wheels are kept.
+        config: The configuration of the manager whose programs get the packages.
+        traits: The traits of its cells; those that build are made in the same way.
+        store: Keeps the wheels.
         target: The interpreter of the cells.
         open_session: Opens the session in which a source is built.
         on_step: Called when a build begins and ends.
@@ -140,7 +140,7 @@ class SourceBuilder:
         self._on_step = on_step or (lambda line: None)
 
     async def build(self, source: SourceDistribution) -> BuiltWheel:
-        """Return the wheel of a source: the kept one, or a new one.
+        """Return the wheel of a source: the stored one, or a new one.
 
         Raises:
             PackageError: It cannot be fetched or built.
@@ -170,7 +170,7 @@ class SourceBuilder:
         return found._replace(wheel=folder / name)
 
     def _fetch(self, source: SourceDistribution) -> bytes:
-        """Return a source whose hash is right. Raises PackageError."""
+        """Return the bytes of a source, its hash checked. Raises PackageError."""
         deadline = time.monotonic() + self._config.package_rules.seconds
         index = self._config.package_rules.index_url or ""
         if source.url.startswith("file:") and not index.startswith("file:"):
@@ -178,7 +178,7 @@ class SourceBuilder:
         data = bytearray()
         try:
             seconds = min(30.0, self._config.package_rules.seconds)
-            # The scheme is one of three, by the model's own pattern.
+            # The pattern of `url` allows http, https and file alone.
             with urllib.request.urlopen(source.url, timeout=seconds) as answer:  # noqa: S310
                 while piece := answer.read(_CHUNK_BYTES):
                     data += piece
@@ -234,7 +234,7 @@ def _reason(result: ExecutionResult) -> str:
 
 
 def _build_system(text: Any) -> _BuildSystem:
-    """Return what a `pyproject.toml` says of how to build it; nothing if unreadable."""
+    """Return the build system of a `pyproject.toml`. Raises PackageError."""
     try:
         table = tomllib.loads(text).get("build-system", {})
         return _BuildSystem.model_validate(table)
@@ -247,10 +247,10 @@ def _build_system(text: Any) -> _BuildSystem:
 
 
 def _needed(source: SourceDistribution, lines: Any, target: Interpreter) -> list[str]:
-    """Return packages to build with, as programs ask for them; markers decided.
+    """Return the packages of a list that apply to the interpreter, without markers.
 
     Raises:
-        PackageError: One of them is an address, or nothing that is a package.
+        PackageError: One of them is an address, or no requirement.
     """
     places = {
         "python_version": target.version,
@@ -267,10 +267,10 @@ def _needed(source: SourceDistribution, lines: Any, target: Interpreter) -> list
 
 
 def _requirement(source: SourceDistribution, text: str) -> Requirement:
-    """Return a package that a source, or its wheel, says that it needs.
+    """Return a requirement that a source, or its wheel, names.
 
     Raises:
-        PackageError: It is an address, or nothing that is a package.
+        PackageError: It is an address, or no requirement.
     """
     try:
         from packaging.requirements import InvalidRequirement, Requirement
@@ -293,7 +293,7 @@ def _requirement(source: SourceDistribution, text: str) -> Requirement:
 def _applies(
     source: SourceDistribution, need: Requirement, places: dict[str, str]
 ) -> bool:
-    """Tell whether a package is needed there. Raises PackageError."""
+    """Return True if the marker of a requirement holds. Raises PackageError."""
     try:
         return need.marker is None or need.marker.evaluate(places)
     except (ValueError, RecursionError) as error:
@@ -301,7 +301,7 @@ def _applies(
 
 
 def _wheel_name(source: SourceDistribution, names: Any) -> str:
-    """Return the one wheel's name. Raises PackageError."""
+    """Return the name of the only wheel. Raises PackageError."""
     name = names[0] if isinstance(names, list) and len(names) == 1 else ""
     if not isinstance(name, str) or not _WHEEL.fullmatch(name):
         raise _not_built(source, "it came to something else than one wheel")
@@ -311,7 +311,7 @@ def _wheel_name(source: SourceDistribution, names: Any) -> str:
 
 
 def _read_wheel(source: SourceDistribution, wheel: Path) -> BuiltWheel:
-    """Return what a wheel needs. Raises PackageError if that cannot be told."""
+    """Return a wheel with its dependencies. Raises PackageError."""
     try:
         found = read_metadata(wheel)
     except WheelError as error:

@@ -1,7 +1,7 @@
-"""The interpreter of a backend's cells: which wheels fit it, and its byte code.
+"""The interpreter of a backend's cells: wheels that fit it, and its byte code.
 
-Both are asked of a cell, since an image's interpreter is nowhere else, and since
-the source of a package is not parsed outside of one.
+Both come from a cell: only there is the interpreter of an image, and source of packages
+is not parsed outside of cells.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ _Answer = tuple[_Text, _Text, _Text, int, int, _Text, _Text, bool]
 
 
 class Interpreter(BaseModel):
-    """What decides which wheels fit."""
+    """The facts that decide which wheels fit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     version: str
-    """Major and minor, such as `3.11`."""
+    """Its major and minor version, such as `3.11`."""
 
     tag: str
-    """Of its byte code, such as `cpython-311`."""
+    """The tag of its byte code, such as `cpython-311`."""
 
     platform: str
-    """As uv names it, such as `x86_64-manylinux_2_36`."""
+    """Its platform in the words of uv, such as `x86_64-manylinux_2_36`."""
 
 
 async def ask(backend: Backend) -> Interpreter:
-    """Ask a new cell of this backend what it is.
+    """Return the interpreter of a new cell of a backend.
 
     Raises:
         PackageError: No wheels are made for it.
@@ -122,14 +122,16 @@ def _unfit(why: str) -> PackageError:
 async def compile_layer(
     backend: Backend, layer: Path, shown_as: str, tag: str, limits: Limits
 ) -> None:
-    """Have a cell compile the modules of a layer; what it does not is left out.
+    """Compile the modules of a layer in a cell.
+
+    Modules that fail to compile stay without byte code.
 
     Args:
         backend: Makes the cell; it shows the layer already.
-        layer: The layer here.
-        shown_as: The layer in the cell.
-        tag: Of its interpreter's byte code.
-        limits: The limits of its cells.
+        layer: The path of the layer here.
+        shown_as: The path of the layer in the cell.
+        tag: The tag of the byte code.
+        limits: The limits of the manager's cells.
     """
     receiver = _Receiver(layer, tag)
     code = f"layer = {shown_as!r}\n".encode() + _COMPILE
@@ -149,7 +151,7 @@ async def compile_layer(
 
 
 class _Receiver:
-    """Writes byte code beside the sources that it is for, and nowhere else."""
+    """Writes received byte code beside its sources, and nowhere else."""
 
     def __init__(self, layer: Path, tag: str) -> None:
         self._sources = {
@@ -159,7 +161,7 @@ class _Receiver:
         self._waiting = bytearray()
 
     def take(self, stream: str, data: bytes) -> None:
-        """Take a piece of what the cell wrote."""
+        """Take a piece of output of the cell."""
         if stream != "stdout":
             return
         self._waiting += data

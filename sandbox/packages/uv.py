@@ -1,6 +1,6 @@
-"""Runs uv: finds exact versions with their hashes, and unpacks wheels.
+"""Runs uv, which finds exact versions with their hashes, and unpacks wheels.
 
-Nothing of a package is executed by it: wheels only, and no byte code is compiled.
+It executes nothing of a package: it takes wheels only, and compiles no byte code.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .layer_store import too_large
 from .target_interpreter import Interpreter
 
 _LOOK_SECONDS = 0.1
-# Metadata of an index, and wheels that are kept as they came.
+# For metadata of the index and the cache of wheels.
 _SLACK_BYTES = 256 * 1024 * 1024
 _MAX_STDERR_CHARACTERS = 64 * 1024
 _MAX_MESSAGE_CHARACTERS = 1500
-# What would lead uv to another interpreter or project than the one it is told.
+# They would lead uv to another interpreter or project.
 _DROPPED = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_PROJECT")
 _CAUSES = (
     ("not_found", re.compile(r"was not found in the|there (is|are) no versions? of")),
@@ -39,7 +39,7 @@ _CAUSES = (
     ("unreachable", re.compile(r"Failed to fetch|error sending request|client error")),
     ("conflict", re.compile(r"unsatisfiable|No solution found")),
 )
-# What is told by the error that is raised.
+# Lines that the raised error repeats.
 _OF_FAILURES = ("error: ", "cause: ", "hint: ", "And because ")
 _HINTS = {
     "not_found": "check the spelling and the version",
@@ -53,14 +53,14 @@ _HINTS = {
 
 
 class Uv:
-    """The uv program and how it is called.
+    """The uv program with its options.
 
     Args:
         cache: The folder where it keeps wheels.
         index_url: The index to ask; None takes uv's own.
-        seconds: How long one call may take.
-        max_bytes: What a set may have on disk.
-        on_step: Called with each line that it says.
+        seconds: The longest time of one call. When it is reached uv is stopped.
+        max_bytes: The largest size of a set on disk.
+        on_step: Called with each line that it prints.
 
     Raises:
         SandboxUnavailableError: uv is not installed.
@@ -93,9 +93,9 @@ class Uv:
         """Return exact versions, each with the hashes that its wheels may have.
 
         Args:
-            requirements: What is asked for.
-            constraints: What every version must fulfil, also of what comes along.
-            target: The interpreter that it is for.
+            requirements: The requested packages.
+            constraints: Bounds on all versions, also on those of dependencies.
+            target: The interpreter that the versions are for.
             folder: An empty folder to work in.
             built: Wheels among the constraints that cells made, by name.
 
@@ -118,9 +118,9 @@ class Uv:
         built: Mapping[str, BuiltWheel],
         names: Collection[str],
     ) -> list[SourceDistribution]:
-        """Return where the sources are of those packages that are in the set.
+        """Return the sources of those of the named packages that are in the set.
 
-        Nothing is executed to learn what they need; as far as this goes it is nothing.
+        Nothing is executed to learn their dependencies; they count as having none.
 
         Args:
             names: Packages that are to be built from their source.

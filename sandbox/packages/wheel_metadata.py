@@ -1,4 +1,4 @@
-"""What a wheel says of itself, read without trust in who made it."""
+"""Reads the metadata of untrusted wheels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_DIRECTORY_BYTES = 8 * 1024 * 1024
-"""Bytes of a wheel's directory, some 80,000 files. When it is reached the wheel is
-refused."""
+"""Bytes of a wheel's directory, enough for some 80,000 files. When it is reached the
+wheel is refused."""
 
 MAX_NEEDS = 1_000
-"""Packages that a wheel needs. When it is reached the wheel is refused."""
+"""Dependencies of a wheel. When it is reached the wheel is refused."""
 
 _MAX_METADATA_BYTES = 1024 * 1024
 
@@ -23,14 +23,14 @@ class WheelError(ValueError):
 
 
 class Metadata(NamedTuple):
-    """What a wheel needs, and what it has under other names."""
+    """The dependencies and the extras of a wheel."""
 
     needs: tuple[str, ...]
     extras: tuple[str, ...]
 
 
 def read_metadata(wheel: Path) -> Metadata:
-    """Return what a wheel says; it blocks, for as long as its size allows.
+    """Return the metadata of a wheel. Blocks.
 
     Raises:
         WheelError: It has no metadata, or too much.
@@ -51,7 +51,7 @@ def read_metadata(wheel: Path) -> Metadata:
 
 
 class _Archive(io.FileIO):
-    """A file of which no more is read at once than a directory may have."""
+    """A file that refuses reads larger than a directory may be."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0:

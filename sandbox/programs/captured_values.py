@@ -1,4 +1,4 @@
-"""What a function holds on to, and whether it may leave the host."""
+"""Finds the values that a function refers to, and refuses those that cannot travel."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _PLAIN: tuple[type, ...] = (
 
 
 class CapturedValues:
-    """What a function and its helpers hold on to.
+    """The values that a function and its helpers refer to.
 
     Args:
         function: A function, method, partial or lambda.
-        is_importable: Tells what a cell imports for itself.
+        is_importable: Returns True for functions and classes that a cell can import.
 
     Raises:
-        InvalidInputError: Something that it holds cannot leave the host.
+        InvalidInputError: One of the values cannot travel to a cell.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CapturedValues:
     ) -> None:
         self.name = str(getattr(function, "__name__", type(function).__name__))
         self.values: list[tuple[str, Any]] = []
-        """Data that has no parts, with the name or key it is known by."""
+        """Data without parts, each with its name or key."""
 
         self.context: dict[str, tuple[Any, ...]] = {}
         """The value of each context variable by its name; empty where it has none."""
@@ -63,7 +63,7 @@ class CapturedValues:
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
-        # An id is another object's as soon as this one is gone.
+        # Keeps the object alive, so that no other one gets its id.
         self._kept.append(value)
         if isinstance(value, types.FunctionType):
             self._look_into_function(value)
@@ -131,7 +131,7 @@ class CapturedValues:
 
 
 def _names_of(function: types.FunctionType) -> dict[str, Any]:
-    """Return what a function finds by name: closure, globals, defaults."""
+    """Return the values that a function finds by name: closure, globals, defaults."""
     found: dict[str, Any] = {}
     for name, cell in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True
@@ -157,7 +157,7 @@ def _names_of(function: types.FunctionType) -> dict[str, Any]:
 
 
 def global_names(code: types.CodeType) -> set[str]:
-    """Return the names that code and the code in it may look up."""
+    """Return the names that code, and code nested in it, may look up."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -1,8 +1,8 @@
-"""The static gate: what a Python source imports and names, with line numbers.
+"""Static checks of Python programs: their imports and names, with line numbers.
 
-RestrictedPython compiles the source as it would for a trusted host. Seven of
-its advisories are about ways out at run time, so here it is a courtesy in front
-of a cell, and the filter of last resort where the OS gives no walls at all.
+RestrictedPython compiles the source. Seven of its advisories are about ways out at run
+time, so it is no security boundary here: it answers early in front of a cell, and it is
+the last resort where the operating system offers no isolation at all.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ LAST_RESORT_IMPORTS = (
     "re",
     "statistics",
 )
-"""What `process` isolation may import: modules that lead to no system call."""
+"""Modules that `process` isolation may import: none leads to a system call."""
 
 _MAX_REASONS = 20
 
 
 def find_violations(source: str, policy: CodePolicy) -> tuple[str, ...]:
-    """Return why the policy refuses a source, each reason with its line.
+    """Return the reasons why a policy refuses a source, each with its line.
 
-    An empty answer means that it does not. Nothing of the source is run.
+    They are empty if it does not. Nothing of the source is run.
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # Not a question of policy: the cell reports it as the program's error.
+        # No matter of policy: the cell reports it as an error of the program.
         return ()
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
@@ -75,7 +75,7 @@ def _may_import(name: str, allowed: tuple[str, ...]) -> bool:
 
 
 class Restricted(NamedTuple):
-    """A program compiled for the last resort, or why it is refused."""
+    """A program compiled for `process` isolation, or the reasons to refuse it."""
 
     code: bytes
     reasons: tuple[str, ...]
@@ -109,7 +109,7 @@ def compile_restricted(source: str) -> Restricted:
 
 
 def _name_last_value(tree: ast.Module) -> None:
-    """Bind the last expression to a name that the runner reads."""
+    """Bind the last expression to the name that the cell reads its value from."""
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = tree.body[-1]
         target = ast.Name("last_value_", ast.Store())

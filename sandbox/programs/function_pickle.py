@@ -1,7 +1,7 @@
-"""Functions without a source that could travel: by value, as cloudpickle writes them.
+"""Pickles functions by value with cloudpickle, where their source is not enough.
 
-The bytes go into a cell and are read there, by the code's own uid. They hold byte code
-of this interpreter, so a cell of another version refuses them.
+Only the cell unpickles the bytes, as the user of the program. They hold byte code of
+this interpreter, so a cell with another version of Python refuses them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ exec(
 )
 pickle.loads(base64.b64decode(call_function))(*call_args, **call_kwargs)
 """
-"""Runs in the cell."""
+"""The program that unpickles and calls the function in the cell."""
 
 
 def pickled_program(
@@ -54,8 +54,8 @@ def pickled_program(
     """Return a program that loads and calls a function, and the inputs it needs.
 
     Args:
-        function: Not async; what it holds on to has been looked at.
-        captured: What that is.
+        function: The function; not async.
+        captured: The values that it refers to.
 
     Raises:
         InvalidInputError: It cannot be pickled.
@@ -79,7 +79,7 @@ def pickled_program(
 
 @functools.cache
 def _loader() -> str:
-    """Return cloudpickle itself, which a cell need not have."""
+    """Return the code of cloudpickle, since a cell may lack it."""
     source = inspect.getsource(cloudpickle.cloudpickle)
     code = compile(source, "<cloudpickle>", "exec", dont_inherit=True, optimize=2)
     return base64.b64encode(zlib.compress(marshal.dumps(code))).decode()
@@ -87,7 +87,7 @@ def _loader() -> str:
 
 @contextmanager
 def _by_value(modules: set[str]) -> Iterator[None]:
-    """Have classes of these modules written out; a cell cannot import them."""
+    """Pickle the classes of these modules by value: a cell cannot import them."""
     with _LOCK:
         known = cloudpickle.list_registry_pickle_by_value()
         mine = [sys.modules[each] for each in modules - known if each in sys.modules]
@@ -101,7 +101,7 @@ def _by_value(modules: set[str]) -> Iterator[None]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Writes functions without annotations and without paths of the host."""
+    """Pickles functions without annotations and without paths of the host."""
 
     def __init__(self, file: io.BytesIO, captured: CapturedValues) -> None:
         super().__init__(file, protocol=4)
@@ -164,7 +164,7 @@ def _installed() -> tuple[Path, ...]:
 
 
 def is_importable(thing: Any) -> bool:
-    """Tell whether a cell can be expected to import what a function refers to."""
+    """Return True if a cell is expected to be able to import a function or class."""
     name = getattr(thing, "__module__", None) or ""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names and top != "__main__":

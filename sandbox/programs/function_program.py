@@ -21,14 +21,14 @@ _HINT = "pass a function that is written in Python and not async"
 
 
 class CallProgram(NamedTuple):
-    """A program that calls a function, and what it needs."""
+    """A program that calls a function, with its inputs."""
 
     code: str
     inputs: dict[str, Any]
-    """For `SandboxManager.run`."""
+    """The `inputs` for `SandboxManager.run`."""
 
     values: tuple[tuple[str, Any], ...]
-    """Data that travels along, each with the name or key it is known by."""
+    """Data that travels along, each with its name or key."""
 
 
 def call_program(
@@ -36,10 +36,10 @@ def call_program(
 ) -> CallProgram:
     """Return a program that calls `function` in a cell.
 
-    What the function refers to travels along: modules as imports, helpers, data, and
-    the values that context variables have now. Where it is enough the source travels;
-    what has a closure or no source goes by value, as cloudpickle writes it, and needs
-    a cell with the same version of Python.
+    The values that the function refers to travel along: modules as imports, helpers,
+    data, and the current values of context variables. If that is enough, the source
+    travels. A function with a closure or without source is pickled by cloudpickle, and
+    needs a cell with the same version of Python.
 
     Args:
         function: A function, method, partial or lambda; not async.
@@ -71,7 +71,7 @@ def call_program(
 
 
 def returned(function: Callable[..., Any], result: ExecutionResult) -> Any:
-    """Return what a function's program came to. Raises CallFailedError."""
+    """Return a function's value from its program's result. Raises CallFailedError."""
     name = getattr(function, "__name__", type(function).__name__)
     if result.status != "ok":
         why = result.exception.message if result.exception else result.status
@@ -90,7 +90,7 @@ def returned(function: Callable[..., Any], result: ExecutionResult) -> Any:
 
 
 class _NeedsPickleError(Exception):
-    """The source of a function would not be enough."""
+    """The source of a function is not enough to call it."""
 
 
 def _collect(
@@ -127,7 +127,7 @@ def _source(function: types.FunctionType) -> str:
 
 
 class _WithoutAnnotations(ast.NodeTransformer):
-    """Types may name what does not travel; at run time nobody reads them."""
+    """Drops annotations: they may name types that do not travel."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

@@ -1,4 +1,4 @@
-"""Turns for a limited number of places, fair between agents."""
+"""A queue for a limited number of places, fair between agents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio
 
 from toolcell.core import SandboxUnavailableError
 
-# How much the latest turn counts in the mean length of turns.
+# The weight of the latest turn in the mean length of turns.
 _WEIGHT = 0.2
 _UNKNOWN_SECONDS = 1.0
 
@@ -25,16 +25,17 @@ class _QueuedRun:
 
 
 class FairQueue:
-    """Places that are taken in turn: one agent after the other, each in its order.
+    """A limited number of places, given to waiting agents in turn.
 
-    When nobody may wait any more, the last of the longest line gives way to an
-    agent whose own line is shorter by two or more; so no agent keeps others out by
-    asking more often.
+    Each agent has a line of its own, and the lines take turns. If the queue is full,
+    the last request of the longest line is refused for an agent whose own line is
+    shorter by two or more; so no agent keeps others out by asking more often.
 
     Args:
-        places: How many turns there are at once.
-        max_waiting: How many may wait, of all agents together.
-        clock: Seconds that only grow.
+        places: The number of places.
+        max_waiting: The largest number of waiting requests, of all agents together.
+            When it is reached further ones are refused.
+        clock: Returns seconds that never decrease.
     """
 
     def __init__(
@@ -52,10 +53,10 @@ class FairQueue:
         self._turn_seconds: float | None = None
         self._closed = False
         self.waiting = 0
-        """How many wait now."""
+        """The number of requests that wait now."""
 
     async def enter(self, agent_id: str | None) -> float:
-        """Take a place, in turn; `leave` wants what this returns.
+        """Wait for a place; return the time, which `leave` takes.
 
         Raises:
             SandboxUnavailableError: Too many wait (`details["reason"]` is
@@ -81,7 +82,7 @@ class FairQueue:
         return self._clock()
 
     def leave(self, entered: float) -> None:
-        """Give a place back; whoever is next has it at once."""
+        """Give a place back; the next one in line has it at once."""
         seconds = self._clock() - entered
         mean = self._turn_seconds
         self._turn_seconds = (
@@ -90,7 +91,7 @@ class FairQueue:
         self._pass_on()
 
     def close(self) -> None:
-        """Refuse everybody who waits, or comes later."""
+        """Refuse all requests that wait, and later ones."""
         self._closed = True
         for line in self._lines.values():
             for waiter in line:

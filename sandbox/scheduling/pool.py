@@ -1,4 +1,4 @@
-"""Never-used cells, kept ready; used ones, destroyed off the caller's path."""
+"""A pool of never-used cells, and the destruction of used ones in the background."""
 
 from __future__ import annotations
 
@@ -28,38 +28,43 @@ _PATIENCE_SECONDS = 0.1
 
 
 class PoolStats(BaseModel):
-    """How a manager's pool of prepared cells stands."""
+    """The state of a manager's pool of prepared cells."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     size: int
-    """How many never-used cells are to be ready: `SandboxConfig.pool`."""
+    """The number of cells that it keeps ready: `SandboxConfig.pool`."""
 
     ready: int
-    """How many are ready now."""
+    """The number of cells that are ready now."""
 
     made: int
-    """How many cells were made ahead of need so far."""
+    """The number of cells that were made for it so far."""
 
     discarded: int
-    """How many of these were thrown away unused, because they had ended."""
+    """The number of these that were discarded unused, because they had ended."""
 
     refill_per_second: float
     """Cells made per second while the pool was being filled, over the last 32; 0
     before the first."""
 
     waiting: int
-    """How many runs and sessions wait for their turn now."""
+    """The number of runs and sessions that wait for their turn now."""
 
 
 class Pool:
     """Keeps `config.pool` cells ready and refills in the background.
 
+    A cell leaves it once, for one run or session, and never comes back. Cells have the
+    limits of the configuration; for other limits one is made on demand. A refill waits
+    while runs begin, at most 0.1 seconds, since it would slow them. A cell that cannot
+    be made ahead is tried again after a second; `take` reports the error.
+
     Args:
         backend: Makes the cells.
-        config: Its `pool` and `limits`.
+        config: The configuration; `pool` and `limits` count.
         tasks: Owns the background work; it outlives the pool.
-        clock: Seconds that only grow.
+        clock: Returns seconds that never decrease.
     """
 
     def __init__(
@@ -114,7 +119,7 @@ class Pool:
             await self._wanted.wait()
 
     async def _calm_and_short(self) -> bool:
-        """Wait while runs begin, but not for long; tell whether a cell is missing."""
+        """Wait while runs begin, but not for long; return True if a cell is missing."""
         with anyio.move_on_after(_PATIENCE_SECONDS):
             # No event: it would have to be made for each run.
             while (  # noqa: ASYNC110
@@ -124,11 +129,11 @@ class Pool:
         return len(self._ready) + self._coming < self._config.pool
 
     async def _add_one(self) -> bool:
-        """Make a cell and get it ready; tell whether that was possible."""
+        """Make a cell and get it ready; return False if that failed."""
         try:
             cell = await self._backend.create_cell(self._config.limits)
         except (SandboxError, OSError):
-            # A run that finds the pool empty makes its own cell and hears why.
+            # A run that finds the pool empty makes its own cell and reports why.
             return False
         try:
             await cell.wait_ready()
@@ -175,7 +180,7 @@ class Pool:
         return await self._backend.create_cell(limits)
 
     def replace_dead(self) -> None:
-        """Replace ready cells that have ended, or said what nobody asked for."""
+        """Replace ready cells that have ended, or sent something unasked."""
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:
             self._ready.remove(cell)
@@ -185,10 +190,10 @@ class Pool:
             self._wanted.set()
 
     def stats(self, waiting: int) -> PoolStats:
-        """Return how the pool stands.
+        """Return the state of the pool.
 
         Args:
-            waiting: How many wait for a cell.
+            waiting: The number of runs and sessions that wait for a cell.
         """
         return PoolStats(
             size=self._config.pool,
@@ -208,7 +213,7 @@ class Pool:
             self._tasks.start_soon(cell.kill)
 
     async def destroy(self, cell: Cell) -> None:
-        """Destroy a cell before control returns; if that is cut short, as `discard`."""
+        """Destroy a cell before control returns; if cancelled, in the background."""
         try:
             await cell.kill()
         finally:
@@ -225,7 +230,7 @@ class Pool:
 
 
 class FillRate:
-    """Cells per second of the time in which some were being made."""
+    """Measures cells per second of the time in which some were being made."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -234,17 +239,17 @@ class FillRate:
         self._seconds: deque[float] = deque(maxlen=_MEASURED_CELLS)
 
     def begin(self) -> None:
-        """A cell is being made now, maybe beside others."""
+        """Note that a cell is being made, maybe beside others."""
         if self._working_since is None:
             self._working_since = self._clock()
 
     def count(self) -> None:
-        """A cell was made; the time since the last one was spent on it."""
+        """Note that a cell was made, in the time since the one before."""
         self._seconds.append(self._spent())
         self._unclaimed = 0.0
 
     def end(self, others: int) -> None:
-        """A cell is made, or was given up, while `others` still are in the making."""
+        """Note that the making of a cell ended; `others` are still being made."""
         if others == 0:
             self._unclaimed = self._spent()
             self._working_since = None
