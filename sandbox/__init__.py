@@ -27,6 +27,7 @@ from .config.settings import (
 from .manager import SandboxManager
 from .network.types import OnConnection, Resolver
 from .packages.layer_store import PackageLayer, list_packages, prune_packages
+from .processes.process import Process
 from .programs.function_program import CallProgram, call_program
 from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
 from .results.result import (
@@ -77,6 +78,7 @@ __all__ = [
     "PackageLayer",
     "PackageRules",
     "PoolStats",
+    "Process",
     "Resolver",
     "SandboxConfig",
     "SandboxManager",

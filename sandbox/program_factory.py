@@ -10,14 +10,13 @@ from toolcell.core import InvalidInputError, SandboxUnavailableError
 
 from .client.argument_checks import check_kinds
 from .client.backend import Backend
-from .client.types import Program
+from .client.types import Program, Spawn
 from .config.settings import Limits, Network, SandboxConfig
 from .network.look_ups import LookUps
 from .programs.program import RunRequest, make_program, refused
 from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
-    from .network.egress import Spawn
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep, OpenBuildSession
     from .packages.resolver import Packages
@@ -56,7 +55,7 @@ class ProgramFactory:
     ) -> None:
         self.config = config
         self._backend = backend
-        self._spawn = spawn
+        self.spawn = spawn
         self._resolver = resolver
         self._look_ups = LookUps()
         self._open_build_session = open_build_session
@@ -171,7 +170,7 @@ class ProgramFactory:
             network,
             program.limits,
             resolve=self._resolver or self._look_ups.of_run(agent_id),
-            spawn=self._spawn,
+            spawn=self.spawn,
             on_connection=on_connection,
         )
         return replace(program, egress=egress)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from pydantic import SecretStr
 
-from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
+from toolcell.core import InvalidInputError
 
 from .backends.selection import check_network
 from .client.cell import Cell
@@ -27,9 +27,10 @@ from .program_factory import ProgramFactory
 from .programs.program import RunRequest
 from .results.events import Event, Finished
 from .results.result import ExecutionResult
+from .session_commands import SessionCommands
+from .shared_cell import MAIN_BRANCH, SharedCell
 
 if TYPE_CHECKING:
-    from .network.egress import Egress
     from .network.types import OnConnection
     from .packages.distributions import OnStep
 
@@ -37,54 +38,8 @@ MAX_BRANCHES = 16
 """Forks and checkpoints of one session that live at once. When it is reached the
 next fork is refused."""
 
-_MAIN = "main"
-_OPEN_ANOTHER = "open a new session"
-# The errors of a program whose cell is taken away, also of one that just starts.
-_LOST = (CellLostError, SandboxUnavailableError)
 
-
-class _SharedCell:
-    """The cell that a session shares with its forks; one of them runs at a time.
-
-    `async with shared as cell` waits until no run and no question is under way.
-    """
-
-    def __init__(self, cell: Cell, network: Network) -> None:
-        self.cell = cell
-        self.network = network
-        self.egress: Egress | None = None
-        self.was_out = False
-        # Not a Lock, which belongs to a task: each step of a stream may be another's.
-        self.turn = anyio.Semaphore(1, max_value=1, fast_acquire=True)
-        self.made = 0
-        self.branches = {_MAIN}
-        self.used = time.monotonic()
-        self.over = ""
-
-    async def __aenter__(self) -> Cell:
-        await self.turn.acquire()
-        if self.over:
-            self.turn.release()
-            raise CellLostError(self.over, hint=_OPEN_ANOTHER)
-        return self.cell
-
-    async def __aexit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: object
-    ) -> None:
-        try:
-            lost = isinstance(error, _LOST)
-            if lost or (error is not None and not self.cell.settled):
-                # A half-done run leaves no usable state.
-                await self.cell.kill()
-                if self.over and lost:
-                    raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
-        finally:
-            self.egress = None
-            self.used = time.monotonic()
-            self.turn.release()
-
-
-class Session:
+class Session(SessionCommands):
     """A cell that several runs of one agent share.
 
     Variables, imports, the current folder and files stay from run to run, until the
@@ -103,13 +58,13 @@ class Session:
         agent_id: str | None,
         *,
         network: Network = Network.none,
-        shared: _SharedCell | None = None,
-        branch: str = _MAIN,
+        shared: SharedCell | None = None,
+        branch: str = MAIN_BRANCH,
         warnings: tuple[str, ...] = (),
         packages: tuple[str, ...] = (),
     ) -> None:
         self._programs = programs
-        self._shared = shared or _SharedCell(cell, network)
+        self._shared = shared or SharedCell(cell, network)
         self._is_fork = shared is not None
         self._branch = branch
         self._packages = packages
@@ -126,7 +81,7 @@ class Session:
     @property
     def alive(self) -> bool:
         """True if the next run finds its cell; meaningful while no run is under way."""
-        return not self._shared.over and self._shared.cell.alive()
+        return self._shared.alive
 
     async def run(
         self,
@@ -357,7 +312,7 @@ class Session:
                 f"{MAX_BRANCHES} forks and checkpoints live already", hint="close one"
             )
         shared.made += 1
-        name = f"{_MAIN}-{shared.made}"
+        name = f"{MAIN_BRANCH}-{shared.made}"
         request = {"branch": branch, "to": name, "allow_threads": allow_threads}
         answer, _ = await cell.ask({"type": "fork", **request})
         if "error" in answer:
@@ -465,7 +420,7 @@ class Session:
             if left > 0:
                 await anyio.sleep(left)
                 continue
-            if shared.turn.value == 0 and until < born + lifetime:
+            if shared.is_busy and until < born + lifetime:
                 await anyio.sleep(idle)
                 continue
             why = "idle" if until < born + lifetime else "open"

@@ -427,6 +427,17 @@ class Cell:
         with contextlib.suppress(CellLostError):
             await self._channel.send(encode({"type": "stop"}))
 
+    async def open_channel(self) -> Channel:
+        """Return the channel once the supervisor is ready; no run may be on.
+
+        Raises:
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
+        if not self._ready:
+            await self.wait_ready()
+        return self._channel
+
     def alive(self) -> bool:
         """Return True if the channel is open and nothing unexpected has arrived."""
         return self._killing is None and self._channel.quiet()

@@ -42,6 +42,10 @@ class Channel:
         # True after a send: an immediate read would find nothing yet.
         self._asked = False
         self._streams = StreamSplitter() if multiplexed else None
+        self._is_read = False
+        self._was_read = anyio.Event()
+        self.on_process_frame: Callable[[Frame], None] | None = None
+        """Takes the frames about commands, whoever reads them."""
 
     async def send(self, *parts: bytes | memoryview) -> None:
         """Send all of `parts`.
@@ -104,18 +108,48 @@ class Channel:
             CellLostError: The channel ended, or what came is no frame.
         """
         while not self._frames:
-            if self._asked:
-                self._asked = False
-                await self._wait(anyio.wait_readable)
-            try:
-                self._frames += self._read()
-            except BlockingIOError:
-                await self._wait(anyio.wait_readable)
-            except FrameError as error:
-                raise CellLostError(f"the cell sent a bad frame: {error}") from None
-            except OSError as error:
-                raise CellLostError(f"the cell's channel broke: {error}") from None
+            await self.read_more()
         return self._frames.pop(0)
+
+    async def read_more(self) -> None:
+        """Take in what has come, or wait for more; one task reads for all that wait.
+
+        Raises:
+            CellLostError: The channel ended, or what came is no frame.
+        """
+        if self._is_read:
+            await self._was_read.wait()
+            return
+        self._is_read = True
+        try:
+            await self._read_frames()
+        finally:
+            self._is_read = False
+            if self.on_process_frame is not None:
+                self._was_read.set()
+                self._was_read = anyio.Event()
+
+    async def _read_frames(self) -> None:
+        if self._asked:
+            self._asked = False
+            await self._wait(anyio.wait_readable)
+        try:
+            frames = self._read()
+        except BlockingIOError:
+            await self._wait(anyio.wait_readable)
+            return
+        except FrameError as error:
+            raise CellLostError(f"the cell sent a bad frame: {error}") from None
+        except OSError as error:
+            raise CellLostError(f"the cell's channel broke: {error}") from None
+        if self.on_process_frame is None:
+            self._frames += frames
+            return
+        for frame in frames:
+            if frame.header["type"].startswith("exec_"):
+                self.on_process_frame(frame)
+            else:
+                self._frames.append(frame)
 
     def _read(self) -> list[Frame]:
         """Read the bytes that have arrived; return the frames that are complete."""

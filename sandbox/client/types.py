@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..config.settings import Enforcer, IsolationLevel, Limits
 from .host_calls import HostCalls
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 Language = Literal["python", "bash", "node"]
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
+
+
+class Spawn(Protocol):
+    """Starts a task that may live as long as the manager."""
+
+    def __call__(
+        self, function: Callable[..., Coroutine[Any, Any, object]], /, *args: Any
+    ) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

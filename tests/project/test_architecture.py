@@ -54,8 +54,9 @@ FACES = {
         Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
         ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation IsolationLevel
         Job JobResult Language Limits Mount Network OnConnection OnOutput OpaqueValue
-        PackageLayer PackageRules PoolStats Resolver SandboxConfig SandboxManager
-        Session Status Stderr Stdout Truncated Usage build_image call_program clean
+        PackageLayer PackageRules PoolStats Process Resolver SandboxConfig
+        SandboxManager Session Status Stderr Stdout Truncated Usage build_image
+        call_program clean
         diagnose image_names list_images list_packages pause_deadline prune_images
         prune_packages pull_image run save_artifact
     """,

@@ -16,14 +16,14 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "sandbox": (
         "admin",
         "backends scheduling",
-        "packages programs",
+        "packages programs processes",
         "client",
         "network",
         "results",
         "config",
         "machine cell",
     ),
-    "sandbox/cell": ("launcher", "supervisor", "program", "kernel", "wire"),
+    "sandbox/cell": ("launcher", "supervisor", "processes program", "kernel", "wire"),
     "guard": ("admission", "approvals", "policy stores audit", "values"),
     "tools": (
         "builtin",

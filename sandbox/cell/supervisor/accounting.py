@@ -89,6 +89,11 @@ class ResourceAccounting:
             cpus = len(os.sched_getaffinity(0))
             self._samples = CpuSamples(time.monotonic(), cpus)
 
+    @property
+    def oom_descriptor(self) -> int:
+        """The open file that counts kills for memory; -1 if there is none."""
+        return self._files.get("oom", -1)
+
     def mark_baseline(self) -> None:
         """Start the counts of the next run here."""
         self._oom_before = self._read_oom()

@@ -26,6 +26,7 @@ import sys
 import time
 
 from ..kernel import confine, signals
+from ..processes.relay import ProcessRelay
 from ..program import main as runner
 from ..wire import aliases
 from ..wire.channel import HostGone, SupervisorChannel
@@ -121,6 +122,7 @@ class Supervisor:
     """
 
     _channel: SupervisorChannel
+    _processes: ProcessRelay
 
     def __init__(
         self, cgroup: dict[str, int] | None = None, *, ready: bool = False
@@ -160,6 +162,7 @@ class Supervisor:
     def serve(self, channel: SupervisorChannel) -> None:
         """Greet the host and run what it asks for, until it closes the channel."""
         self._channel = channel
+        self._processes = ProcessRelay(channel, self._fork_first_to_go)
         hello = channel.receive().header
         if hello.get("protocol") != PROTOCOL_VERSION:
             channel.send(encode({"type": "ready", "protocol": PROTOCOL_VERSION}))
@@ -175,7 +178,32 @@ class Supervisor:
         }
         channel.send(encode(ready, _compiled() if hello.get("code") else b""))
         while True:
-            self._handle_frame(channel.receive())
+            self._handle_frame(self._next_frame())
+
+    def _next_frame(self) -> Frame:
+        """Wait for a frame of the host; meanwhile pass on what commands say."""
+        while self._processes.pid:
+            frame = self._channel.take()
+            if frame is not None:
+                return frame
+            poller = select.poll()
+            poller.register(self._channel.read_fd, select.POLLIN)
+            self._processes.watch(poller)
+            for fd, _ in poller.poll():
+                if self._processes.owns(fd):
+                    self._processes.pump(poller)
+                else:
+                    self._channel.read_more()
+        return self._channel.receive()
+
+    def _exec(self, frame: Frame) -> None:
+        """Hand a frame about a command to the process host."""
+        header = frame.header
+        if header["type"] == "exec_start":
+            folder = self._branches.folder(header["branch"]) or self._workdir
+            header = {**header, "cwd": os.path.join(folder, header["cwd"])}
+        oom = self._accounting.oom_descriptor
+        self._processes.forward(header, frame.payload, self._settings, oom)
 
     def _handle_frame(self, frame: Frame) -> None:
         """Do what a frame asks for; what came too late for its run is dropped."""
@@ -203,6 +231,8 @@ class Supervisor:
             self._kill_strays(self._known())
         elif kind == "file":
             self._serve_files(frame)
+        elif kind.startswith("exec_"):
+            self._exec(frame)
         elif kind == "drop":
             folder = self._branches.folder(frame.header["branch"])
             if folder != self._workdir:
@@ -320,6 +350,7 @@ class Supervisor:
         run = Run(
             self._channel, child, frame.header, self._accounting, self._wake_r, egress
         )
+        run.commands = self._processes, self._exec
         run.hand_over(frame)
         try:
             run.watch()
@@ -354,6 +385,8 @@ class Supervisor:
         known = self._branches.living()
         if self._child is not None:
             known.add(self._child.pid)
+        if self._processes.pid:
+            known.add(self._processes.pid)
         return known
 
     def _kill_all(self, child: Child, run: Run) -> None:

@@ -19,8 +19,9 @@ from .write_queue import WriteQueue
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
-    from typing import Any
+    from typing import Any, Callable
 
+    from ..processes.relay import ProcessRelay
     from ..wire.channel import SupervisorChannel
     from ..wire.frames import Frame
     from .accounting import ResourceAccounting
@@ -141,6 +142,8 @@ class Run:
         self._started = time.monotonic()
         self._ended = self._started
         self._deadline = self._started
+        # What runs beside it, and who takes frames about that.
+        self.commands: tuple[ProcessRelay, Callable[[Frame], None]] | None = None
 
     def hand_over(self, frame: Frame) -> None:
         """Give the child its program; a child that is already dead is noticed later."""
@@ -171,6 +174,8 @@ class Run:
         self._watch_request(poller)
         if self._egress is not None:
             poller.register(self._egress.fd, select.POLLIN)
+        if self.commands is not None:
+            self.commands[0].watch(poller)
         self._deadline = self._started + self._request["wall_seconds"]
         self._await_first_event(poller)
         if self._goes_on:
@@ -217,6 +222,8 @@ class Run:
                 self.reap()
             elif self._egress is not None and fd == self._egress.fd:
                 self._egress.pump()
+            elif self.commands is not None and self.commands[0].owns(fd):
+                self.commands[0].pump(poller)
             else:
                 self._channel.read_more()
                 while (frame := self._channel.take()) is not None:
@@ -299,6 +306,10 @@ class Run:
             self._watch_request(poller)
         elif frame.header["type"].startswith("net_") and self._egress is not None:
             self._egress.handle_frame(frame)
+        elif frame.header["type"].startswith("exec_") and self.commands is not None:
+            relay, take = self.commands
+            take(frame)
+            relay.watch(poller)
 
     def _read(self, fd: int) -> bool:
         """Take what a pipe holds; False at its end."""

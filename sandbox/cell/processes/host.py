@@ -1,0 +1,294 @@
+"""The process host: runs the commands of a session, and adopts what they leave behind.
+
+Theory of operation. It is a fork of the supervisor, trusted like it, and not dumpable:
+no command can trace it. It is the subreaper of its commands, so a daemon that a shell
+left in the background becomes its child and lives until the session ends (gVisor has no
+subreapers: there it lives until the next run ends). It speaks frames with the
+supervisor, which passes them on. Output of a command is read only as far as the host
+gave credit, so a command that nobody listens to waits in its own pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+
+from ..kernel import linux
+from ..kernel.cgroup_files import oom_kills_in
+from ..wire.frames import Frame, FrameDecoder, encode
+from . import spawn
+from .process import Process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_READ_BYTES = 262_144
+_PR_SET_CHILD_SUBREAPER = 36
+_HIGHEST_FD = 1024
+MAX_PROCESSES = 64
+"""Commands of one cell at once. When it is reached the next one is refused."""
+
+
+def main(sock_fd: int, settings: dict[str, Any], oom: int) -> NoReturn:
+    """Be the process host, in a fresh fork of the supervisor, until the cell ends."""
+    try:
+        _drop_descriptors({sock_fd, oom})
+        _adopt_orphans()
+        ProcessHost(socket.socket(fileno=sock_fd), settings, oom).serve()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _adopt_orphans() -> None:
+    try:
+        linux.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    except OSError:
+        # gVisor has no subreapers: the supervisor kills orphans after the next run.
+        return
+
+
+def _drop_descriptors(kept: set[int]) -> None:
+    """Close the channel, and whatever else the supervisor had open."""
+    signal.set_wakeup_fd(-1)
+    null = os.open(os.devnull, os.O_RDWR)
+    # The supervisor's own standard error is for what goes wrong here, too.
+    for fd in range(2):
+        os.dup2(null, fd)
+    for fd in range(3, _HIGHEST_FD):
+        if fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                continue
+
+
+class ProcessHost:
+    """Runs commands, each known by the number that the host gave it.
+
+    Args:
+        sock: Leads to the supervisor.
+        settings: What every command is confined by.
+        oom: The descriptor of the cgroup's count of kills for memory; -1 if none.
+    """
+
+    def __init__(self, sock: socket.socket, settings: dict[str, Any], oom: int) -> None:
+        self._sock = sock
+        self._settings = settings
+        self._oom = oom
+        self._decoder = FrameDecoder()
+        self._processes: dict[int, Process] = {}
+        self._by_pid: dict[int, Process] = {}
+        self._by_fd: dict[int, Process] = {}
+        # Pipes of commands that have ended, held open by what they left behind.
+        self._abandoned: set[int] = set()
+        self._wake_r, wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(wake_w, False)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        self._epoll = select.epoll()
+        for fd in (sock.fileno(), self._wake_r):
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def serve(self) -> None:
+        """Do what the host asks for until the supervisor is gone."""
+        while True:
+            for fd, events in self._epoll.poll(self._seconds_left()):
+                if fd == self._sock.fileno():
+                    if not self._take_in():
+                        return
+                elif fd == self._wake_r:
+                    os.read(fd, 4096)
+                elif fd in self._abandoned:
+                    self._discard(fd)
+                elif fd in self._by_fd:
+                    self._serve_descriptor(self._by_fd[fd], fd, events)
+            self._reap()
+            self._end_overdue()
+
+    def _seconds_left(self) -> float | None:
+        """Return the seconds until the first deadline; None if there is none."""
+        deadlines = [
+            each.deadline
+            for each in self._processes.values()
+            if each.deadline is not None and each.status is None
+        ]
+        if not deadlines:
+            return None
+        return max(min(deadlines) - time.monotonic(), 0.0)
+
+    def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        self._sock.sendall(encode(header, payload))
+
+    def _take_in(self) -> bool:
+        """Take the frames that have come; False at the end of the socket."""
+        data = self._sock.recv(_READ_BYTES)
+        for frame in self._decoder.feed(data):
+            self._handle_frame(frame)
+        return bool(data)
+
+    def _handle_frame(self, frame: Frame) -> None:
+        header = frame.header
+        kind, number = header["type"], header["id"]
+        if kind == "exec_start":
+            self._start(header)
+            return
+        process = self._processes.get(number)
+        if process is None:
+            return
+        if kind == "exec_input":
+            process.unsent += frame.payload
+        elif kind == "exec_eof":
+            process.input_ended = True
+        elif kind == "exec_credit":
+            process.credit += header["bytes"]
+        elif kind == "exec_resize":
+            process.resize(header["rows"], header["cols"])
+        elif kind == "exec_signal":
+            process.signal(header["signal"])
+        elif kind == "exec_kill":
+            process.kill("cancelled")
+        self._write_input(process)
+        self._settle(process)
+
+    def _start(self, header: dict[str, Any]) -> None:
+        number = header["id"]
+        try:
+            if len(self._processes) >= MAX_PROCESSES:
+                raise OSError(f"{MAX_PROCESSES} commands run at once already")
+            process = spawn.spawn(header, self._settings)
+        except OSError as error:
+            why = error.strerror or str(error)
+            self._send({"type": "exec_failed", "id": number, "why": why})
+            return
+        process.oom_before = self._oom_kills()
+        self._processes[number] = self._by_pid[process.pid] = process
+        self._send({"type": "exec_started", "id": number, "pid": process.pid})
+        self._settle(process)
+
+    def _oom_kills(self) -> int:
+        if self._oom < 0:
+            return 0
+        return oom_kills_in(os.pread(self._oom, 4096, 0).decode())
+
+    def _serve_descriptor(self, process: Process, fd: int, events: int) -> None:
+        if fd == process.stdin:
+            self._write_input(process)
+        elif events:
+            self._read_output(process, fd)
+        self._settle(process)
+
+    def _write_input(self, process: Process) -> None:
+        taken = process.write_input()
+        if taken:
+            self._send({"type": "exec_room", "id": process.number, "bytes": taken})
+
+    def _read_output(self, process: Process, fd: int) -> bool:
+        """Pass on what a pipe holds, within the credit; False if it was empty."""
+        data = process.read_output(fd)
+        if data:
+            stream = process.outputs[fd]
+            header = {"type": "exec_output", "id": process.number, "stream": stream}
+            self._send(header, data)
+        elif data is not None:
+            self._watch(process, fd, 0)
+            del process.outputs[fd]
+            os.close(fd)
+        return bool(data)
+
+    def _settle(self, process: Process) -> None:
+        """Watch what can go on now, and end what is over."""
+        if process.status is not None and self._finish(process):
+            return
+        reads = select.EPOLLIN if process.credit > 0 else 0
+        for fd in process.outputs:
+            self._watch(process, fd, reads)
+        if process.stdin is not None:
+            self._watch(process, process.stdin, process.input_events)
+        elif process.closed_stdin is not None:
+            self._watch(process, process.closed_stdin, 0)
+            os.close(process.closed_stdin)
+            process.closed_stdin = None
+
+    def _watch(self, process: Process, fd: int, events: int) -> None:
+        """Have epoll tell of these events of a descriptor, and of no other."""
+        before = process.watched.get(fd, 0)
+        if events == before:
+            return
+        # Without a mask epoll would still tell of the end, over and over.
+        if not events:
+            self._epoll.unregister(fd)
+            del self._by_fd[fd]
+        elif before:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+            self._by_fd[fd] = process
+        process.watched[fd] = events
+
+    def _finish(self, process: Process) -> bool:
+        """Report a command that has ended; False while output waits for credit."""
+        for fd in list(process.outputs):
+            while process.credit > 0 and self._read_output(process, fd):
+                pass
+        if process.credit <= 0 and process.holds_output():
+            return False
+        del self._processes[process.number]
+        for fd in [fd for fd, events in process.watched.items() if events]:
+            self._watch(process, fd, 0)
+        self._abandon(process)
+        killed = process.status == signal.SIGKILL and process.reason is None
+        if killed and self._oom_kills() > process.oom_before:
+            process.reason = "out_of_memory"
+        self._send(process.report())
+        return True
+
+    def _abandon(self, process: Process) -> None:
+        """Close a command's descriptors, but for output that others still write to."""
+        for fd in process.outputs:
+            if process.is_terminal:
+                # The end of a terminal hangs up on who still has it.
+                os.close(fd)
+            else:
+                self._abandoned.add(fd)
+                self._epoll.register(fd, select.EPOLLIN)
+        process.close_input()
+
+    def _discard(self, fd: int) -> None:
+        try:
+            if os.read(fd, _READ_BYTES):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._abandoned.discard(fd)
+        self._epoll.unregister(fd)
+        os.close(fd)
+
+    def _reap(self) -> None:
+        """Collect what has ended: commands, and what they left behind."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            process = self._by_pid.pop(pid, None)
+            if process is not None:
+                process.end(status, usage)
+                self._settle(process)
+
+    def _end_overdue(self) -> None:
+        now = time.monotonic()
+        for process in self._processes.values():
+            overdue = process.deadline is not None and now >= process.deadline
+            if overdue and process.status is None:
+                process.kill("timeout")

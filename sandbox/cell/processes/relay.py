@@ -1,0 +1,113 @@
+"""The supervisor's end of the process host: starts it, and passes frames on."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+from ..wire.frames import FrameDecoder, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from ..wire.channel import SupervisorChannel
+
+_READ_BYTES = 262_144
+
+
+class ProcessRelay:
+    """Passes frames between the host and the process host of this cell.
+
+    Commands run below a process of their own, the process host, so that what they leave
+    behind becomes its child and not the supervisor's, which kills its strays after
+    each run. The process host is forked at the first command; a cell without commands
+    pays nothing. If a program kills it (where both have the same user), its commands
+    end with it, the host is told `exec_lost`, and the next command gets a new one.
+
+    Args:
+        channel: Leads to the host.
+        fork: Forks this process, as `os.fork`.
+    """
+
+    def __init__(self, channel: SupervisorChannel, fork: Callable[[], int]) -> None:
+        self._channel = channel
+        self._fork = fork
+        self._sock: socket.socket | None = None
+        self._decoder = FrameDecoder()
+        # Bounded by the credit that each command's input has.
+        self._unsent = bytearray()
+        self.pid = 0
+        """The process host; 0 if there is none."""
+
+    def watch(self, poller: select.poll) -> None:
+        """Have a poller tell when `pump` has something to do."""
+        if self._sock is not None:
+            events = select.POLLIN | (select.POLLOUT if self._unsent else 0)
+            poller.register(self._sock.fileno(), events)
+
+    def owns(self, fd: int) -> bool:
+        """Tell whether a descriptor of a poller is the one that leads to it."""
+        return self._sock is not None and fd == self._sock.fileno()
+
+    def forward(
+        self, header: dict[str, Any], payload: bytes, settings: dict[str, Any], oom: int
+    ) -> None:
+        """Pass a frame of the host on, to a new process host if there is none.
+
+        Args:
+            header: What the host sent.
+            payload: The same.
+            settings: What every program of this cell is confined by.
+            oom: The descriptor of the cgroup's count of kills for memory; -1 if none.
+        """
+        if self._sock is None:
+            if header["type"] != "exec_start":
+                return
+            self._start(settings, oom)
+        self._unsent += encode(header, payload)
+        self._push()
+
+    def _start(self, settings: dict[str, Any], oom: int) -> None:
+        ours, theirs = socket.socketpair()
+        self.pid = self._fork()
+        if self.pid == 0:
+            from . import host
+
+            host.main(theirs.detach(), settings, oom)
+        theirs.close()
+        ours.setblocking(False)
+        self._sock, self._decoder = ours, FrameDecoder()
+
+    def _push(self) -> None:
+        assert self._sock is not None
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
+        except BlockingIOError:
+            return
+        except OSError:
+            # It is gone; reading says so, too.
+            self._unsent.clear()
+
+    def pump(self, poller: select.poll) -> None:
+        """Send what waits, and pass what has come on to the host."""
+        assert self._sock is not None
+        self._push()
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except BlockingIOError:
+            self.watch(poller)
+            return
+        except OSError:
+            data = b""
+        if not data:
+            poller.unregister(self._sock.fileno())
+            self._sock.close()
+            self._sock, self.pid = None, 0
+            self._unsent.clear()
+            self._channel.send(encode({"type": "exec_lost"}))
+            return
+        for frame in self._decoder.feed(data):
+            self._channel.send(encode(frame.header, frame.payload))
+        self.watch(poller)

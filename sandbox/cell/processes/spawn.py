@@ -1,0 +1,121 @@
+"""From a request to a confined process that has become the command."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import termios
+
+from ..kernel import signals
+from ..kernel.confine import ConfineError, confine, limit_memory
+from ..kernel.descriptors import move_fds
+from .process import Process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_SETUP_FD = 3
+_HIGHEST_FD = 1024
+_MAX_REASON_BYTES = 1000
+
+
+def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
+    """Start a command; return when it runs.
+
+    Args:
+        request: The frame `exec_start`: `argv`, `env`, `cwd`, `stdin`, `pty`,
+            `timeout`.
+        settings: What it is confined by.
+
+    Raises:
+        OSError: It cannot be started; the error says why.
+    """
+    size = request["pty"]
+    ends = _open_terminal(settings["uid"], size) if size else _open_pipes(request)
+    inside, stdin, outputs = ends
+    setup_r, setup_w = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become([*inside, setup_w], request, settings)
+    finally:
+        for fd in {*inside, setup_w}:
+            os.close(fd)
+    # It closes its end by becoming the command.
+    with open(setup_r, "rb") as setup:
+        why = setup.read(_MAX_REASON_BYTES)
+    if why:
+        os.waitpid(pid, 0)
+        for fd in {*outputs, *([] if stdin is None else [stdin])}:
+            os.close(fd)
+        raise OSError(why.decode("utf-8", "replace"))
+    timeout = request["timeout"]
+    return Process(request["id"], pid, stdin, outputs, bool(size), timeout)
+
+
+def _open_pipes(
+    request: dict[str, Any],
+) -> tuple[list[int], int | None, dict[int, str]]:
+    """Return the command's ends of its streams, and ours."""
+    stdin: int | None = None
+    if request["stdin"]:
+        stdin_r, stdin = os.pipe()
+        os.set_blocking(stdin, False)
+    else:
+        stdin_r = os.open(os.devnull, os.O_RDONLY)
+    stdout_r, stdout_w = os.pipe()
+    stderr_r, stderr_w = os.pipe()
+    for fd in (stdout_r, stderr_r):
+        os.set_blocking(fd, False)
+    return (
+        [stdin_r, stdout_w, stderr_w],
+        stdin,
+        {stdout_r: "stdout", stderr_r: "stderr"},
+    )
+
+
+def _open_terminal(
+    uid: int | None, size: list[int]
+) -> tuple[list[int], int | None, dict[int, str]]:
+    """Return both ends of a new terminal that belongs to the command's user."""
+    own = os.geteuid()
+    if uid is not None:
+        os.seteuid(uid)
+    try:
+        master, slave = os.openpty()
+    finally:
+        os.seteuid(own)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    os.set_blocking(master, False)
+    inside = [slave, os.dup(slave), os.dup(slave)]
+    return inside, os.dup(master), {master: "stdout"}
+
+
+def _become(
+    fds: list[int], request: dict[str, Any], settings: dict[str, Any]
+) -> NoReturn:
+    """Become the command, in a fresh fork; or tell why not, and end."""
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signals.as_new()
+        os.setsid()
+        move_fds(fds, _SETUP_FD)
+        os.closerange(_SETUP_FD + 1, _HIGHEST_FD)
+        if request["pty"]:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        os.umask(0o022)
+        confine(settings)
+        limit_memory(settings["address_space"])
+        os.chdir(request["cwd"])
+        argv = request["argv"]
+        os.execvpe(argv[0], argv, {**settings["env"], **request["env"]})
+    except (OSError, ValueError, ConfineError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        name = getattr(error, "filename", None)
+        os.write(_SETUP_FD, f"{name}: {why}".encode() if name else why.encode())
+    finally:
+        os._exit(127)

@@ -1,0 +1,294 @@
+"""A command that runs in a session's cell, seen from the host."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+
+from toolcell.core import CellLostError, InvalidInputError
+
+from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
+from ..client.types import CellTraits, Stream
+from ..config.settings import Limits
+from ..results.result import (
+    ExecutionResult,
+    Isolation,
+    Status,
+    Truncated,
+    Usage,
+)
+from .output import KeptOutput, OutputFeed
+
+Tell = Callable[[dict[str, Any], bytes], Awaitable[None]]
+
+MAX_TERMINAL_SIDE = 1000
+"""Rows, and columns, of a terminal. When it is exceeded the call is refused."""
+
+_REASONS: tuple[Status, ...] = ("timeout", "out_of_memory", "cancelled")
+_CRASHES = (
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT,
+    signal.SIGTRAP, signal.SIGSYS,
+)  # fmt: skip
+
+
+class Process:
+    """One command, from `Session.exec` to its end.
+
+    It ends with its session at the latest. `wait` returns its result, which keeps the
+    beginning and the end of each stream within `limits.output_bytes`; `output` yields
+    everything as it comes. With a terminal all output is `stdout`.
+
+    Args:
+        tell: Sends a frame to the cell.
+        give_credit: Lets the command with a number say so many bytes more.
+        number: Its number among the commands of its cell.
+        argv: The program and its arguments.
+        limits: Their `output_bytes` bound what its result keeps.
+        traits: What the cell's backend promises.
+        has_terminal: True if it runs in a pseudo-terminal.
+        has_input: True if its standard input can be written to.
+    """
+
+    def __init__(
+        self,
+        tell: Tell,
+        give_credit: Callable[[int, int], None],
+        number: int,
+        argv: tuple[str, ...],
+        *,
+        limits: Limits,
+        traits: CellTraits,
+        has_terminal: bool,
+        has_input: bool,
+    ) -> None:
+        self.argv = argv
+        """The program and its arguments."""
+
+        self.pid = 0
+        """Its process id inside the cell."""
+
+        self._send = tell
+        self._number = number
+        self._traits = traits
+        self._has_terminal = has_terminal
+        self._input_open = has_input
+        cap = limits.output_bytes
+        self._kept: dict[Stream, KeptOutput] = {
+            "stdout": KeptOutput(cap),
+            "stderr": KeptOutput(cap),
+        }
+        self._feed = OutputFeed(partial(give_credit, number))
+        self._room = WINDOW_BYTES
+        self._room_came = anyio.Event()
+        self._writing = anyio.Lock()
+        self._ended = anyio.Event()
+        self._result: ExecutionResult | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return not self._ended.is_set()
+
+    async def wait(self) -> ExecutionResult:
+        """Wait for the end; return what came of it.
+
+        `status` is `ok` for exit code 0, else `exit`, `timeout`, `out_of_memory`,
+        `crashed`, `killed`, or `cancelled` after `kill`. Processes that it left in the
+        background go on.
+
+        Raises:
+            CellLostError: The cell, or what runs its commands, is gone.
+        """
+        await self._ended.wait()
+        if self._result is None:
+            raise CellLostError(
+                "the command was lost with its cell", hint="open a new session"
+            )
+        return self._result
+
+    async def output(self) -> AsyncGenerator[tuple[Stream, bytes], None]:
+        """Yield recent output, then output as it comes, until the end.
+
+        Any number of readers may follow one command, from its start or later; a later
+        one begins with the last 65,536 bytes. A reader that does not read holds the
+        command up. Close the iterator to stop reading; the command goes on.
+        """
+        feed = self._feed.read()
+        try:
+            async for piece in feed:
+                yield piece
+        finally:
+            await feed.aclose()
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input; wait while it does not read.
+
+        What a command leaves unread is dropped.
+
+        Raises:
+            InvalidInputError: It has no open input.
+            CellLostError: The cell is gone.
+        """
+        if not isinstance(data, bytes):
+            raise InvalidInputError("input must be bytes", hint="encode the text")
+        async with self._writing:
+            for start in range(0, len(data), PIECE_BYTES):
+                await self._write_piece(data[start : start + PIECE_BYTES])
+
+    async def _write_piece(self, piece: bytes) -> None:
+        if not self._input_open:
+            raise InvalidInputError(
+                "the command has no open input",
+                hint='start it with stdin="pipe" or a terminal',
+            )
+        while self._room < len(piece) and self.running:
+            await self._room_came.wait()
+        if self.running:
+            self._room -= len(piece)
+            await self._tell("exec_input", piece)
+
+    async def close_stdin(self) -> None:
+        """End its standard input; a terminal gets Ctrl-D. Raises CellLostError."""
+        async with self._writing:
+            if self._input_open and self.running:
+                self._input_open = self._has_terminal
+                await self._tell("exec_eof")
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal, in characters.
+
+        Raises:
+            InvalidInputError: It has no terminal, or the size is not 1 to 1,000.
+            CellLostError: The cell is gone.
+        """
+        if not self._has_terminal:
+            raise InvalidInputError(
+                "the command has no terminal", hint="start it with pty=(rows, cols)"
+            )
+        rows, cols = checked_size((rows, cols))
+        await self._tell("exec_resize", rows=rows, cols=cols)
+
+    async def signal(self, number: int | signal.Signals) -> None:
+        """Send it a signal, such as `signal.SIGTERM`.
+
+        Raises:
+            InvalidInputError: There is no such signal.
+            CellLostError: The cell is gone.
+        """
+        try:
+            known = signal.Signals(number)
+        except ValueError:
+            raise InvalidInputError(
+                f"there is no signal {number}", hint="use one of signal.Signals"
+            ) from None
+        await self._tell("exec_signal", signal=int(known))
+
+    async def kill(self) -> None:
+        """Kill it, with all processes of its terminal session; it ends `cancelled`.
+
+        Raises:
+            CellLostError: The cell is gone.
+        """
+        await self._tell("exec_kill")
+
+    async def _tell(self, kind: str, payload: bytes = b"", **fields: Any) -> None:
+        if self.running:
+            await self._send({"type": kind, "id": self._number, **fields}, payload)
+
+    def handle_frame(self, header: dict[str, Any], payload: bytes) -> None:
+        """Take what the cell says of it.
+
+        Raises:
+            KeyError, TypeError, ValueError: It makes no sense.
+        """
+        kind = header["type"]
+        if kind == "exec_output":
+            stream: Stream = header["stream"]
+            self._kept[stream].add(payload)
+            self._feed.add(stream, payload)
+        elif kind == "exec_room":
+            self._room += int(header["bytes"])
+            self._wake_writer()
+        elif kind == "exec_ended":
+            self._result = self._build_result(header)
+            self.end()
+
+    def end(self) -> None:
+        """Be over: whoever waits goes on, with a result or without."""
+        self._ended.set()
+        self._feed.end()
+        self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        self._room_came.set()
+        self._room_came = anyio.Event()
+
+    def _build_result(self, header: dict[str, Any]) -> ExecutionResult:
+        code, number = None, None
+        wait_status = int(header["wait_status"])
+        if os.WIFSIGNALED(wait_status):
+            number = os.WTERMSIG(wait_status)
+        else:
+            code = os.WEXITSTATUS(wait_status)
+        out, err = self._kept["stdout"], self._kept["stderr"]
+        return ExecutionResult(
+            status=_status(header["reason"], code, number),
+            stdout_bytes=out.raw(),
+            stderr_bytes=err.raw(),
+            stdout=out.text(),
+            stderr=err.text(),
+            truncated=Truncated(stdout=out.dropped, stderr=err.dropped),
+            exit_code=code,
+            signal=None if number is None else _signal_name(number),
+            usage=Usage(
+                wall_ms=float(header["wall_ms"]),
+                cpu_ms=float(header["cpu_ms"]),
+                peak_memory_bytes=int(header["peak_memory_bytes"]),
+                enforced_by=self._traits.enforced_by,
+            ),
+            backend=self._traits.backend,
+            isolation=Isolation(level=self._traits.level, layers=self._traits.layers),
+        )
+
+
+def _status(reason: object, code: int | None, number: int | None) -> Status:
+    for known in _REASONS:
+        if reason == known:
+            return known
+    if number is not None:
+        return "crashed" if number in _CRASHES else "killed"
+    return "ok" if code == 0 else "exit"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def checked_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Return rows and columns of a terminal. Raises InvalidInputError."""
+    rows, cols = size
+    if not all(1 <= side <= MAX_TERMINAL_SIDE for side in (rows, cols)):
+        raise InvalidInputError(
+            f"a terminal has 1 to {MAX_TERMINAL_SIDE} rows and columns",
+            hint="use pty=(24, 80)",
+        )
+    return int(rows), int(cols)
+
+
+def checked_timeout(seconds: float | None) -> float | None:
+    """Return a time limit in seconds. Raises InvalidInputError."""
+    if seconds is not None and not (0 < seconds < math.inf):
+        raise InvalidInputError(
+            "timeout_seconds must be a number of seconds above 0",
+            hint="leave it out for no limit but the session's",
+        )
+    return seconds

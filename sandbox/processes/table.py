@@ -1,0 +1,261 @@
+"""The commands of one cell: starts them and hands each what the cell says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from toolcell.core import CellLostError, InvalidInputError
+
+from ..cell.wire.frames import Frame, encode_header, frame_prefix
+from ..client.channel import Channel
+from ..client.types import CellTraits
+from ..config.settings import Limits
+from .process import Process, checked_size, checked_timeout
+
+if TYPE_CHECKING:
+    from ..client.types import Spawn
+
+_SHELL = ("bash", "--norc", "--noprofile", "-c")
+_MAX_BYTES = 128 * 1024
+_START_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What `Session.exec` was asked to start, checked.
+
+    Raises:
+        InvalidInputError: It cannot be started anywhere.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str = ""
+    stdin: bytes | Literal["pipe"] | None = field(default=None, repr=False)
+    timeout_seconds: float | None = None
+    pty: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        texts = (*self.argv, *self.env, *self.env.values(), self.cwd)
+        if not all(isinstance(text, str) for text in texts) or not self.argv:
+            raise InvalidInputError(
+                "a command is text, or a list of texts",
+                hint='write it like "ls -l" or ["ls", "-l"]',
+            )
+        try:
+            size = sum(len(text.encode()) for text in texts)
+        except UnicodeEncodeError:
+            raise _unusable("it is not valid Unicode") from None
+        odd_name = any("=" in name or not name for name in self.env)
+        if any("\0" in text for text in texts) or not self.argv[0] or odd_name:
+            raise _unusable("a text holds NUL, or a name is empty or holds '='")
+        if size > _MAX_BYTES:
+            raise _unusable(f"it has {size} bytes, the limit is {_MAX_BYTES}")
+        if not (self.stdin in (None, "pipe") or isinstance(self.stdin, bytes)):
+            raise _unusable("stdin is bytes, 'pipe' or None")
+        checked_timeout(self.timeout_seconds)
+        if self.pty is not None:
+            checked_size(self.pty)
+
+
+def _unusable(why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the command cannot be used: {why}", hint="pass large data as files or stdin"
+    )
+
+
+def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the program and arguments of a command; bash runs a text."""
+    if isinstance(command, str):
+        return (*_SHELL, command)
+    return tuple(command)
+
+
+class ProcessTable:
+    """Starts commands in a cell and follows them.
+
+    While a command lives, one task reads the cell's channel, so output, ends and room
+    for input arrive whether or not a program runs in the cell. A cell that is gone ends
+    all of its commands without a result.
+
+    Args:
+        channel: Leads to the cell, whose supervisor has said that it is ready.
+        traits: What the cell's backend promises.
+        spawn: Starts tasks that may live as long as the manager.
+    """
+
+    def __init__(self, channel: Channel, traits: CellTraits, spawn: Spawn) -> None:
+        self._channel = channel
+        self._traits = traits
+        self._spawn = spawn
+        self._made = 0
+        self._living: dict[int, Process] = {}
+        self._starting: dict[int, anyio.Event] = {}
+        self._failures: dict[int, str] = {}
+        self._credit: dict[int, int] = {}
+        self._follows = False
+
+    @property
+    def living(self) -> tuple[Process, ...]:
+        """The commands that have started and not ended."""
+        return tuple(self._living.values())
+
+    async def start(self, command: Command, limits: Limits, branch: str) -> Process:
+        """Start a command; return when it runs.
+
+        Args:
+            command: What to start.
+            limits: Their `output_bytes` bound what its result keeps.
+            branch: The branch of the session in whose work dir it starts.
+
+        Raises:
+            InvalidInputError: It cannot be started; the error says why.
+            CellLostError: The cell is gone.
+        """
+        self._made += 1
+        number = self._made
+        process = Process(
+            self.tell,
+            self.give_credit,
+            number,
+            command.argv,
+            limits=limits,
+            traits=self._traits,
+            has_terminal=command.pty is not None,
+            has_input=command.stdin is not None or command.pty is not None,
+        )
+        started = self._starting[number] = anyio.Event()
+        self._living[number] = process
+        self._follow()
+        try:
+            await self.tell(_start_frame(number, command, branch))
+            with anyio.fail_after(_START_SECONDS):
+                await started.wait()
+        except BaseException:
+            self._living.pop(number, None)
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+                await self._give_up(number)
+            raise
+        finally:
+            self._starting.pop(number, None)
+        if number in self._failures:
+            why = self._failures.pop(number)
+            raise InvalidInputError(
+                f"the command cannot be started: {why}",
+                hint="look at its name, its folder, and how many run",
+            )
+        if not process.running and not process.pid:
+            raise CellLostError("the cell ended before the command started")
+        await self._send_input(process, command.stdin)
+        return process
+
+    async def _give_up(self, number: int) -> None:
+        try:
+            await self.tell({"type": "exec_kill", "id": number})
+        except CellLostError:
+            return
+
+    async def _send_input(
+        self, process: Process, stdin: bytes | Literal["pipe"] | None
+    ) -> None:
+        if isinstance(stdin, bytes):
+            self._spawn(self._write_all, process, stdin)
+
+    async def _write_all(self, process: Process, data: bytes) -> None:
+        try:
+            await process.write(data)
+            await process.close_stdin()
+        except CellLostError:
+            return
+
+    async def tell(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame to the cell. Raises CellLostError."""
+        prefix = frame_prefix(encode_header(header), len(payload))
+        await self._channel.send(prefix, payload)
+
+    def give_credit(self, number: int, size: int) -> None:
+        """Let a command say so many bytes more, soon."""
+        if number not in self._living:
+            return
+        if not self._credit:
+            self._spawn(self._send_credit)
+        self._credit[number] = self._credit.get(number, 0) + size
+
+    def _follow(self) -> None:
+        if not self._follows:
+            self._follows = True
+            self._channel.on_process_frame = self._handle_frame
+            self._spawn(self._read)
+
+    async def _read(self) -> None:
+        """Read the channel while commands live."""
+        try:
+            while self._living:
+                await self._channel.read_more()
+        except CellLostError:
+            self._end_all()
+        finally:
+            self._follows = False
+
+    async def _send_credit(self) -> None:
+        credit, self._credit = self._credit, {}
+        try:
+            for number, size in credit.items():
+                header = {"type": "exec_credit", "id": number, "bytes": size}
+                await self.tell(header)
+        except CellLostError:
+            # The task that reads ends the commands.
+            return
+
+    def _end_all(self) -> None:
+        for number in [*self._living]:
+            self._living.pop(number).end()
+        for started in self._starting.values():
+            started.set()
+
+    def _handle_frame(self, frame: Frame) -> None:
+        header = frame.header
+        if header["type"] == "exec_lost":
+            self._end_all()
+            return
+        try:
+            number = header["id"]
+            process = self._living.get(number)
+            if process is None:
+                return
+            if header["type"] == "exec_started":
+                process.pid = int(header["pid"])
+                self._announce(number)
+            elif header["type"] == "exec_failed":
+                self._failures[number] = str(header["why"])[:1000]
+                del self._living[number]
+                self._announce(number)
+            else:
+                process.handle_frame(header, frame.payload)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CellLostError(f"the cell sent a bad frame: {error}") from None
+        if not process.running:
+            self._living.pop(number, None)
+
+    def _announce(self, number: int) -> None:
+        started = self._starting.get(number)
+        if started is not None:
+            started.set()
+
+
+def _start_frame(number: int, command: Command, branch: str) -> dict[str, Any]:
+    return {
+        "type": "exec_start",
+        "id": number,
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "cwd": command.cwd,
+        "branch": branch,
+        "stdin": command.stdin is not None,
+        "pty": None if command.pty is None else list(command.pty),
+        "timeout": command.timeout_seconds,
+    }

@@ -1,0 +1,217 @@
+"""Commands and everything that goes wrong around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from toolcell.core import CellLostError, InvalidInputError
+from toolcell.sandbox import Limits, SandboxManager, Session
+from toolcell.sandbox.processes.output import KeptOutput
+
+from ...conftest import SUBPROCESS, BackendRow
+from ...support.polling import until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[Session]:
+    async with (
+        SandboxManager(SUBPROCESS.config()) as manager,
+        manager.session() as session,
+    ):
+        yield session
+
+
+async def test_a_program_cannot_touch_what_runs_commands(session: Session) -> None:
+    code = """
+import ctypes, os
+found = []
+for pid in map(int, filter(str.isdigit, os.listdir('/proc'))):
+    status = open(f'/proc/{pid}/status').read()
+    if pid == os.getpid() or 'PPid:\\t1\\n' not in status: continue
+    if open(f'/proc/{pid}/cmdline').read().startswith('sleep'): continue
+    try: os.listdir(f'/proc/{pid}/fd'); found.append('fd')
+    except PermissionError: pass
+    try: open(f'/proc/{pid}/mem', 'rb'); found.append('mem')
+    except PermissionError: pass
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(16, pid, 0, 0) == 0: found.append('ptrace')
+    try: os.kill(pid, 0); found.append('kill')
+    except PermissionError: pass
+found
+"""
+    await session.exec(["sleep", "600"])
+    result = await session.run(code, fresh=True)
+
+    assert (result.status, result.value) == ("ok", [])
+
+
+async def test_commands_are_confined_as_programs_are(session: Session) -> None:
+    names = ("CapEff", "NoNewPrivs", "Seccomp", "Uid", "CapBnd")
+    code = (
+        f"[l for l in open('/proc/self/status') if l.split(':')[0] in {names}]"
+        " + [open('/proc/self/oom_score_adj').read(), str(__import__('os').nice(0))]"
+    )
+    process = await session.exec(["python3", "-c", f"print({code})"])
+    run = await session.run(code, fresh=True)
+    command = await process.wait()
+
+    assert command.stdout.strip() == str(run.value)
+
+
+async def test_no_descriptor_leaks_into_a_command(session: Session) -> None:
+    await session.run("1")
+    result = await (await session.exec("ls /proc/self/fd")).wait()
+
+    assert result.stdout.split() == ["0", "1", "2", "3"]
+
+
+async def test_commands_have_no_network(session: Session) -> None:
+    code = "import socket; socket.create_connection(('127.0.0.1', 80), 2)"
+    result = await (await session.exec(["python3", "-c", code])).wait()
+
+    assert result.exit_code == 1
+
+
+async def test_a_reader_that_stops_costs_its_credit_alone(session: Session) -> None:
+    process = await session.exec("yes")
+    output = process.output()
+    await anext(output)
+    sizes: list[int] = []
+
+    def stands_still() -> bool:
+        sizes.append(process._kept["stdout"].dropped)
+        return len(sizes) > 50 and sizes[-1] == sizes[-50]
+
+    # What is under way comes; then the command waits.
+    await until(stands_still)
+    await output.aclose()
+    # Nobody reads: it is not held up any more.
+    before = process._kept["stdout"].dropped
+    await until(lambda: process._kept["stdout"].dropped > before + 10_000_000)
+    await process.kill()
+    assert (await process.wait()).status == "cancelled"
+
+
+async def test_input_that_nobody_reads_waits_and_ends_with_the_command(
+    session: Session,
+) -> None:
+    process = await session.exec("sleep 600", stdin="pipe")
+    written = anyio.Event()
+
+    async def write() -> None:
+        await process.write(b"x" * 4_000_000)
+        written.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(write)
+        await (await session.exec(["true"])).wait()
+        assert not written.is_set()
+        await process.kill()
+        with anyio.fail_after(30):
+            await written.wait()
+
+
+async def test_a_cancelled_start_leaves_nothing(session: Session) -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await session.exec(["sleep", "603"])
+    await (await session.exec(["true"])).wait()
+
+    assert session.processes() == ()
+    result = await session.run(
+        "import glob\\nsum(b'603' in open(p, 'rb').read()"
+        " for p in glob.glob('/proc/*/cmdline'))".replace("\\n", "\n"),
+        fresh=True,
+    )
+    assert result.value == 0
+
+
+async def test_the_session_lives_while_a_command_does() -> None:
+    config = SUBPROCESS.config(session_idle_seconds=0.3)
+    async with SandboxManager(config) as manager, manager.session() as session:
+        await (await session.exec(["sleep", "1"])).wait()
+        assert (await session.run("1")).value == 1
+
+
+async def test_a_fork_starts_commands_in_its_own_folder(session: Session) -> None:
+    await session.run("open('name', 'w').write('first')")
+    fork = await session.fork()
+    await fork.run("open('name', 'w').write('second')")
+    mine = await (await session.exec(["cat", "name"])).wait()
+    theirs = await (await fork.exec(["cat", "name"])).wait()
+    await fork.aclose()
+
+    assert (mine.stdout, theirs.stdout) == ("first", "second")
+    with pytest.raises(InvalidInputError, match="closed"):
+        await fork.exec(["true"])
+
+
+async def test_a_killed_cell_ends_commands_without_a_result(session: Session) -> None:
+    process = await session.exec(["sleep", "600"])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(session._shared.cell.kill)
+        with anyio.fail_after(30), pytest.raises(CellLostError):
+            await process.wait()
+    pieces = [piece async for piece in process.output()]
+    assert pieces == []
+    await process.kill()
+
+
+async def test_more_commands_than_the_limit_are_refused() -> None:
+    config = SUBPROCESS.config(limits=Limits(pids=200))
+    async with SandboxManager(config) as manager, manager.session() as session:
+        running = [await session.exec(["sleep", "600"]) for _ in range(64)]
+        with pytest.raises(InvalidInputError, match="64 commands"):
+            await session.exec(["true"])
+        await running[0].kill()
+        await running[0].wait()
+        assert (await (await session.exec(["true"])).wait()).ok
+
+
+async def test_what_a_command_left_may_go_on_writing(session: Session) -> None:
+    left = await session.exec(
+        "(for i in 1 2 3 4 5; do echo $i; sleep 0.1; done; touch all) &"
+    )
+    assert (await left.wait()).ok
+    process = await session.exec("until [ -e all ]; do sleep 0.05; done")
+
+    with anyio.fail_after(30):
+        assert (await process.wait()).ok
+
+
+def test_what_is_kept_of_a_stream() -> None:
+    kept = KeptOutput(10)
+    for piece in (b"0123", b"4567", b"89ab", b"cd"):
+        kept.add(piece)
+
+    assert kept.raw() == b"01234" + b"9abcd"
+    assert kept.dropped == 4
+    assert kept.text() == "01234\n[... 4 bytes left out ...]\n9abcd"
+
+
+async def test_no_process_of_a_session_is_left(backend: BackendRow) -> None:
+    marker = f"60{os.getpid()}"
+    async with (
+        SandboxManager(backend.config()) as manager,
+        manager.session() as session,
+    ):
+        await (await session.exec(f"setsid sleep {marker} & sleep {marker} &")).wait()
+        await session.exec(["sleep", marker])
+
+    def there() -> bool:
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    if file.read().endswith(f"sleep\0{marker}\0".encode()):
+                        return True
+            except OSError:
+                continue
+        return False
+
+    await until(lambda: not there())
