@@ -1,4 +1,4 @@
-"""Policies made ready to decide: rules by tool name, limits as lines of a store."""
+"""Policies compiled for decisions: rules by tool name, limits as lines of a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STRICTNESS: dict[GuardVerdict, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 
 class _CompiledRule:
-    """A rule with its name and its tools ready."""
+    """A rule with its name and its tool names resolved."""
 
     def __init__(
         self, rule: Rule, name: str, policy: AgentPolicy, kind: GuardVerdict
@@ -37,7 +37,7 @@ class _CompiledRule:
         self.depends_on_name_only = not (rule.tags or rule.versions or rule.when)
 
     def judge(self, call: ToolCall, facts: CallFacts) -> bool | None:
-        """Return whether the rule is met; None if an argument cannot be judged."""
+        """Return whether a call meets the rule; None if that cannot be judged."""
         if not self.applies_to(call.name, facts):
             return False
         if not self.when:
@@ -45,7 +45,7 @@ class _CompiledRule:
         return judge_arguments(self.when, call.arguments, every=self._every)
 
     def applies_to(self, tool: str, facts: CallFacts) -> bool:
-        """Return whether the rule is about a tool, whatever its arguments."""
+        """Return whether the rule applies to a tool, whatever the arguments."""
         if not (self.every_tool or tool in self.tools):
             return False
         if self.versions and facts.version not in self.versions:
@@ -54,7 +54,7 @@ class _CompiledRule:
 
 
 class _CompiledRules:
-    """The rules of one kind: those of one exact name are found without a search."""
+    """The rules of one kind. Those for one exact name are found without a search."""
 
     def __init__(self, rules: Iterable[_CompiledRule]) -> None:
         self._by_name: dict[str, list[tuple[int, _CompiledRule]]] = {}
@@ -68,7 +68,7 @@ class _CompiledRules:
                     self._by_name.setdefault(name, []).append(place)
 
     def for_tool(self, name: str) -> Iterable[_CompiledRule]:
-        """Return the rules that may be about a tool, in their order."""
+        """Return the rules that may apply to a tool, in their order."""
         named = self._by_name.get(name, ())
         if not self._others:
             return [rule for _, rule in named]
@@ -81,15 +81,15 @@ def _place(entry: tuple[int, _CompiledRule]) -> int:
 
 @dataclass(slots=True)
 class RuleTrace:
-    """What is written down while rules are tried."""
+    """Notes that are taken while the rules of a call are tried."""
 
     would_deny: list[str]
     tried: list[Tried] | None
-    """None where nobody asked for it."""
+    """Each rule that was tried; None if the caller does not want them."""
 
 
 class CompiledPolicy:
-    """One agent's policy, ready to decide."""
+    """One agent's policy, compiled."""
 
     def __init__(self, policy: AgentPolicy) -> None:
         self.policy = policy
@@ -110,7 +110,7 @@ class CompiledPolicy:
             self._kinds.append((kind, _CompiledRules(named)))
 
     def depends_on_name_only(self, tool: str) -> bool:
-        """Return whether all rules about a tool look at nothing but its name."""
+        """Return whether all rules for a tool look at nothing but its name."""
         return all(
             rule.depends_on_name_only
             for _, rules in self._kinds
@@ -119,11 +119,11 @@ class CompiledPolicy:
         )
 
     def judge(self, call: ToolCall, facts: CallFacts, trace: RuleTrace) -> Ruling:
-        """Return the policy's word on a call."""
+        """Return the ruling of the policy on a call."""
         for kind, rules in self._kinds:
             for rule in rules.for_tool(call.name):
                 answer = rule.judge(call, facts)
-                # What cannot be judged is taken against the caller.
+                # An argument that cannot be judged counts against the caller.
                 met = answer is True or (answer is None and kind != "allow")
                 if trace.tried is not None:
                     unclear = "an argument cannot be judged" if answer is None else ""
@@ -144,7 +144,7 @@ class CompiledPolicy:
         return Ruling("deny", "not_allowed", None, detail)
 
     def may_allow(self, tool: str, facts: CallFacts) -> bool:
-        """Return whether some call of a tool could be allowed."""
+        """Return whether the rules could allow some call of a tool."""
         for kind, rules in self._kinds:
             for rule in rules.for_tool(tool):
                 if rule.dry_run or not rule.applies_to(tool, facts):
@@ -157,15 +157,22 @@ class CompiledPolicy:
 
 
 class PolicySet:
-    """The policies of all agents at one time; replaced as a whole.
+    """The policies of all agents, compiled, as one immutable set.
+
+    A guard replaces its set as a whole, so a call is judged by one version of all
+    policies, which `version` names. An agent without a policy gets nothing: `of`
+    returns an empty chain for it, and every call is refused as `no_policy`. With
+    `parent`, the chain of an agent is its own policy and those of its ancestors; a
+    call has to pass all of them.
 
     Args:
-        policies: One for each agent.
-        before: Those in force, of which what did not change is used again.
+        policies: One policy for each agent.
+        before: The set in force; its compiled policies are used again where nothing
+            changed.
 
     Raises:
-        PolicyError: Two policies are of one agent, or of ids that look alike; a parent
-            is missing, or its own descendant.
+        PolicyError: Two policies are of one agent, or of agents whose ids differ only
+            in case; or a parent is missing, or is its own descendant.
     """
 
     def __init__(
@@ -215,11 +222,11 @@ class PolicySet:
         return tuple(chain)
 
     def of(self, agent_id: str) -> tuple[CompiledPolicy, ...]:
-        """Return an agent's policy and its ancestors'; empty if it has none."""
+        """Return the policies of an agent and its ancestors; empty if it has none."""
         return self._chains.get(agent_id, ())
 
     def is_agent_name(self, name: str) -> bool:
-        """Return whether a name is an agent's, or looks like one's."""
+        """Return whether a name is an agent's, or could be mistaken for one's."""
         return any(is_same_name(name, agent) for agent in self._by_agent)
 
     def tool_policy(self, call: ToolCall) -> ToolPolicy:
@@ -238,7 +245,7 @@ class PolicySet:
         return found
 
     def may_allow(self, agent_id: str, tool: str, facts: CallFacts) -> bool:
-        """Return whether some arguments could get a call of a tool allowed."""
+        """Return whether a call of a tool could be allowed with some arguments."""
         chain = self.of(agent_id)
         fit = TOOL_NAME.fullmatch(tool) is not None
         return bool(chain) and fit and all(p.may_allow(tool, facts) for p in chain)
@@ -247,7 +254,7 @@ class PolicySet:
 def _strictest_ruling(
     chain: Sequence[CompiledPolicy], call: ToolCall, facts: CallFacts, *, explain: bool
 ) -> Ruling:
-    """Return the strictest word of an agent's policies."""
+    """Return the strictest ruling of an agent's policies."""
     trace = RuleTrace([], [] if explain else None)
     ruling = Ruling("allow", "allowed")
     for policy in chain:
@@ -267,7 +274,12 @@ def _strictest_ruling(
 
 
 class ToolPolicy:
-    """What is the same for every call of one agent to one tool."""
+    """The part of a decision that is the same for every call of an agent to a tool.
+
+    It holds the chain of policies, the plan of their limits and the caps on loops. If
+    all rules for the tool look at its name only, it holds their ruling as well, and a
+    call is decided without trying a rule.
+    """
 
     def __init__(self, chain: Sequence[CompiledPolicy], call: ToolCall) -> None:
         self.chain = chain
@@ -278,10 +290,10 @@ class ToolPolicy:
         )
         self.caps = NO_CAPS if caps == NO_CAPS else caps
         self.ruling = self._static_refusal(call)
-        """What the rules say, where they look at nothing but the name."""
+        """The ruling on every call, if the rules look at nothing but the name."""
 
         self.is_static = self.ruling is not None
-        """Whether no rule is asked at all."""
+        """True if the ruling stands before any rule is tried."""
 
         if not self.is_static and all(
             each.depends_on_name_only(call.name) for each in chain
@@ -302,7 +314,7 @@ class ToolPolicy:
     def judge(
         self, call: ToolCall, facts: CallFacts, *, explain: bool = False
     ) -> Ruling:
-        """Return what the rules say of a call."""
+        """Return the ruling on a call."""
         if self.ruling is not None:
             asks = facts.requires_approval and self.ruling.verdict == "allow"
             if self.is_static or not (explain or asks):

@@ -1,4 +1,4 @@
-"""Decisions, made from what rules and limits say."""
+"""Decisions made of rulings and of answers of the store."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LOOP_DETAILS: dict[Reason, str] = {
 
 
 def deny(reason: Reason, detail: str, version: str) -> Decision:
-    """Return a refusal that no rule and no counter made."""
+    """Return a refusal that comes from neither a rule nor a counter."""
     return Decision(
         verdict="deny", reason=reason, detail=detail, policy_version=version
     )
 
 
 def from_rules(ruling: Ruling, version: str, degraded: Degraded = "") -> Decision:
-    """Return the decision of rules alone."""
+    """Return the decision that a ruling makes where no limit counts."""
     return Decision(
         verdict=ruling.verdict,
         reason=ruling.reason,
@@ -36,7 +36,7 @@ def from_rules(ruling: Ruling, version: str, degraded: Degraded = "") -> Decisio
 
 
 def loop_detected(ruling: Ruling, reason: Reason, version: str) -> Decision:
-    """Return the refusal of a call that goes round in circles."""
+    """Return the refusal of a call that continues a loop."""
     return Decision(
         verdict="deny",
         reason=reason,
@@ -57,16 +57,16 @@ def from_limits(
     took: bool,
     degraded: Degraded = "",
 ) -> Decision:
-    """Return the decision of rules and limits.
+    """Return the decision that a ruling and the store's answer make.
 
     Args:
-        ruling: What the rules say: allow or ask.
-        lines: What was asked of the store.
-        outcome: What it answered.
-        now: When it was asked, in microseconds.
-        version: Of the policies.
-        took: Whether what fits was taken, and is not part of what remains.
-        degraded: How the store was stood in for.
+        ruling: The ruling of the policies: allow or ask.
+        lines: The limits that count, as the store was asked.
+        outcome: The answer of the store.
+        now: The time of the answer, in microseconds.
+        version: The version of the policies.
+        took: True if the amounts were reserved, and so are not in `remaining`.
+        degraded: The way in which the call was admitted while the store was away.
     """
     remaining = remaining_by_limit(lines, outcome, taken=took and outcome.admitted)
     would_deny = ruling.would_deny
@@ -118,7 +118,7 @@ def _sentence(limit: Limit) -> str:
 def _reached(
     lines: Lines, outcome: ReservationOutcome, now: int
 ) -> list[tuple[Limit, bool, int | None]]:
-    """Return the limits that are full, whether each refuses, and how long it does."""
+    """Return each full limit, whether it refuses, and for how long (microseconds)."""
     reached: list[tuple[Limit, bool, int | None]] = []
     demand, limits = lines.demand, iter(lines.limits)
     # `limits` stands last, so that this does not take one too many.
@@ -139,7 +139,7 @@ def _reached(
 def remaining_by_limit(
     lines: Lines, outcome: ReservationOutcome, *, taken: bool
 ) -> dict[str, int | str]:
-    """Return what each limit leaves, by its label; `taken`: after this call."""
+    """Return what each limit leaves, by label; with `taken` after this call."""
     remaining: dict[str, int | str] = {}
     limits = iter(lines.limits)
     for room in outcome.room:

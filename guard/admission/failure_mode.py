@@ -1,4 +1,4 @@
-"""What the guard does while its store is away."""
+"""The three ways to answer calls while the store is unavailable."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LOCAL = re.compile(r"local\(([1-9][0-9]{0,5})\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureMode:
-    """How calls are answered that the store cannot."""
+    """One way to answer calls while the store is unavailable."""
 
     kind: Literal["closed", "local", "open"]
     calls: int = 0
-    """Calls of each agent that `local` admits in one outage."""
+    """Calls that `local` admits of each agent in one outage."""
 
     @classmethod
     def parse(cls, text: str) -> FailureMode:

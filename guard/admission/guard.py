@@ -37,7 +37,7 @@ _log = logging.getLogger("toolcell.guard")
 
 
 class _CallDenied(Exception):
-    """The answer to a call is no."""
+    """Ends the admission of a call that is refused."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.detail)
@@ -45,23 +45,34 @@ class _CallDenied(Exception):
 
 
 class ActionGuard:
-    """Decides before a call, and settles after it; refuses whatever it cannot judge.
+    """The gate that every call passes: it decides before the call, and settles after.
+
+    `admit` judges a call by its agent's policies, asks a person where a rule says so,
+    and reserves the call's maximum cost in all limits at once or in none. `settle`
+    replaces the reservation by the measured cost. So `used + held <= limit` holds for
+    each account at all times, however many calls run at once.
+
+    It is closed by default: a call without an agent, without a policy or without a
+    rule that allows it is refused, and so is one that the guard fails to judge. If
+    there is an audit log, a call runs only after its decision is recorded.
 
     One guard serves any number of threads and event loops.
 
     Args:
-        policies: One for each agent. An agent without one may do nothing.
-        store: Where counters live. Default: the memory of this process.
-        audit: Where decisions and outcomes are recorded. Default: nowhere.
-        approvals: Who asks people. Default: nobody, so that `ask` refuses.
-        clock: Seconds since 1970, for the windows of budgets and for durations.
-        on_store_failure: What happens while the store is away: `closed` refuses with
-            `store_unavailable`; `local(20)` lets each agent make 20 calls in one
-            outage, under its limits as this process alone counts them; `open` lets
-            every call pass that a rule allows, uncounted.
+        policies: One policy for each agent. An agent without one may do nothing.
+        store: The counters of limits. Default: in the memory of this process.
+        audit: The log of decisions and outcomes. Default: none is written.
+        approvals: Asks people. Default: nobody is asked, and `ask` rules refuse.
+        clock: Returns seconds since 1970 (UTC), for the windows of budgets and for
+            durations. Default: a clock that never runs back.
+        on_store_failure: The answer to calls while the store is unavailable. `closed`
+            (default) refuses them with `store_unavailable`. `local(20)` admits 20
+            calls of each agent in one outage, under its limits as this process alone
+            counts them. `open` admits every call that a rule allows, uncounted.
 
     Raises:
-        PolicyError: The policies contradict each other, or the failure mode is none.
+        PolicyError: The policies contradict each other, or `on_store_failure` is not
+            a failure mode.
     """
 
     def __init__(
@@ -92,17 +103,18 @@ class ActionGuard:
 
     @property
     def approval_seconds(self) -> float:
-        """How long a call waits for a person, where its facts do not say."""
+        """Seconds that a call waits for a person, unless its facts say otherwise."""
         return 0.0 if self._approvals is None else self._approvals.wait_seconds
 
     def replace_policies(self, policies: Iterable[AgentPolicy]) -> str:
         """Put new policies in force, all at once; return their version.
 
-        Calls that are open keep what they hold. Thousands of policies take a second:
-        call it in a thread, beside an event loop.
+        Open calls keep their reservations. Thousands of policies take a second to
+        compile: beside an event loop, call this in a thread.
 
         Raises:
             PolicyError: They contradict each other; the old ones stay in force.
+            AuditError: The change could not be recorded; the old ones stay in force.
         """
         fresh = PolicySet(policies, self._policies)
         if self._audit is not None:
@@ -111,11 +123,11 @@ class ActionGuard:
         return fresh.version
 
     def may_allow(self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS) -> bool:
-        """Return whether some call of an agent to a tool could be allowed."""
+        """Return whether the rules could allow some call of an agent to a tool."""
         return self._policies.may_allow(agent_id, tool, facts)
 
     async def decide(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Decision:
-        """Say what would become of a call now, and why; consume nothing."""
+        """Return the decision that a call would get now, and why; reserve nothing."""
         try:
             return await self._explain(call, facts)
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
@@ -131,10 +143,11 @@ class ActionGuard:
         """Return the permit of a call; entering it decides and reserves.
 
         Args:
-            call: Its arguments are validated, and its `agent_id` is the host's word.
-            facts: What else the host knows of it.
-            parked: Entered while the call waits for a person, so that clocks can be
-                stopped meanwhile; an async context manager.
+            call: The call. The caller has validated its arguments, and has set its
+                `agent_id` from a source that the agent cannot forge.
+            facts: Further facts about the call, from the host.
+            parked: Returns an async context manager that is entered while the call
+                waits for a person, so that the caller can stop its clocks.
         """
         hold = Hold(call, facts)
         if parked is not None:
@@ -144,7 +157,7 @@ class ActionGuard:
     async def remaining(
         self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
     ) -> Mapping[str, int | str]:
-        """Return what each limit leaves an agent for calls of a tool, by its label.
+        """Return what each limit leaves an agent for calls of a tool, by label.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -159,21 +172,22 @@ class ActionGuard:
             return {}
 
     async def check(self) -> None:
-        """Look whether the store answers, where no call is admitted without it.
+        """Check that the store answers, if the failure mode is `closed`.
 
         Raises:
-            StoreUnavailableError: It does not, and the failure mode is `closed`.
+            StoreUnavailableError: The store did not answer.
         """
         await self._ledger.check()
 
     async def reset(self, agent_id: str, *, by: str) -> int:
-        """Forget what an agent has used, and return how many counters that were.
+        """Set an agent's counters back to zero; return how many there were.
 
-        Holds of open calls stay. The act is recorded before it is done.
+        Holds of open calls stay. The reset is recorded before it is done.
 
         Args:
-            agent_id: Whose counters; shared ones (`per="tool"`, `"global"`) stay.
-            by: The administrator; no agent.
+            agent_id: The agent. Counters that it shares with others (`per="tool"`,
+                `"global"`) stay.
+            by: The name of the administrator; never an agent.
 
         Raises:
             InvalidInputError: `by` is empty or an agent, or the agent has no policy.
@@ -198,7 +212,7 @@ class ActionGuard:
         return await self._ledger.reset(agent_prefix(agent_id))
 
     async def enter(self, hold: Hold) -> None:
-        """Decide about a call and reserve what it needs; `Permit` calls it."""
+        """Decide about a call and reserve its cost; `Permit` calls it."""
         try:
             policies = self._policies
             tool_policy = policies.tool_policy(hold.call)
@@ -206,7 +220,7 @@ class ActionGuard:
             answer: ApprovalOutcome | None = None
             if ruling.verdict == "ask":
                 answer = await self._ask(hold, policies, ruling)
-                # Policies may have changed while a person thought, and so may the call.
+                # Policies may have changed while a person decided, and so may the call.
                 hold.call, policies = answer.call, self._policies
                 tool_policy = policies.tool_policy(hold.call)
                 ruling = tool_policy.judge(hold.call, hold.facts)
@@ -241,7 +255,7 @@ class ActionGuard:
         raise decision.to_error()
 
     async def settle(self, hold: Hold, actual: Sequence[int] | None) -> None:
-        """Settle what is held; `Permit` calls it."""
+        """Settle a hold; `Permit` calls it."""
         if hold.store is not None and hold.levels:
             await self._ledger.settle(hold.number, hold.store, hold.sync, actual)
 
@@ -255,11 +269,11 @@ class ActionGuard:
         *,
         settled: bool = False,
     ) -> None:
-        """Record what came of a call; `Permit` calls it.
+        """Record the outcome of a call; `Permit` calls it.
 
         Raises:
-            AuditBusyError: Once others have left the log it will be written.
-            AuditError: It cannot be recorded.
+            AuditBusyError: Other processes write to the log; `wait` records it later.
+            AuditError: The outcome cannot be recorded.
         """
         call, facts = hold.call, hold.facts
         if hold.track_results and settled:
@@ -296,7 +310,7 @@ class ActionGuard:
     async def _peek_limits(
         self, policies: PolicySet, ruling: Ruling, call: ToolCall, facts: CallFacts
     ) -> Decision:
-        """Say what the limits would answer; take nothing."""
+        """Return the decision that the limits would make; reserve nothing."""
         tool_policy = policies.tool_policy(call)
         circle = self._loops.peek(tool_policy.caps, call, facts)
         if circle is not None:
@@ -311,10 +325,10 @@ class ActionGuard:
     async def _ask(
         self, hold: Hold, policies: PolicySet, ruling: Ruling
     ) -> ApprovalOutcome:
-        """Ask a person, unless the limits refuse anyway; return the leave they gave.
+        """Ask a person, unless the limits refuse anyway; return the approval.
 
         Raises:
-            _Refused: They gave none, or there is nobody.
+            _CallDenied: The person refused, or there is nobody to ask.
         """
         call, facts = hold.call, hold.facts
         parked = await self._peek_limits(policies, ruling, call, facts)
@@ -334,7 +348,7 @@ class ActionGuard:
         raise _CallDenied(self._refused(reason, answer.reason))
 
     async def _may_use(self, answer: ApprovalOutcome) -> bool:
-        """Use an approval up; an agent's approval is none."""
+        """Use an approval up; one that an agent gave does not count."""
         approver = answer.approver or ""
         if self._approvals is None or self._policies.is_agent_name(approver):
             return False
@@ -343,7 +357,7 @@ class ActionGuard:
     def _prepare(
         self, hold: Hold, tool_policy: ToolPolicy, ruling: Ruling, version: str
     ) -> None:
-        """Note what a call needs.
+        """Note in the hold what is to be reserved.
 
         Raises:
             MissingFacts: A limit needs to know the run or the turn.
@@ -355,10 +369,10 @@ class ActionGuard:
         hold.number = new_number()
 
     async def _take(self, hold: Hold, tool_policy: ToolPolicy) -> None:
-        """Take what a call needs, all or nothing, unless it goes round in circles.
+        """Reserve what a call needs, all or nothing, unless it continues a loop.
 
         Raises:
-            _Refused: It does.
+            _CallDenied: It continues a loop.
         """
         if tool_policy.caps is not NO_CAPS:
             entered = self._loops.enter(tool_policy.caps, hold.call, hold.facts)
@@ -385,7 +399,7 @@ class ActionGuard:
         """Use an approval up, and record that the call may run.
 
         Raises:
-            _Refused: The approval is used up.
+            _CallDenied: The approval was used before.
         """
         try:
             if answer is not None and not await self._may_use(answer):
@@ -394,7 +408,7 @@ class ActionGuard:
             if self._ledger.away and self._ledger.sync is not None:
                 await self._ledger.on_recovery()
             if self._audit is not None:
-                # What remains can be counted from the log, and takes long to write.
+                # `remaining` can be counted from the log, and takes long to write.
                 if hold.lines.on_trial or hold.degraded:
                     decision = hold.make_decision()._replace(remaining={})
                 else:
@@ -409,14 +423,14 @@ class ActionGuard:
         return deny(reason, detail, self._policies.version)
 
     def _because_of(self, error: Exception) -> Decision:
-        """Return the refusal that an error stands for; any other is our fault."""
+        """Return the refusal for an error; an unexpected one is our fault."""
         if isinstance(error, _CallDenied):
             return error.decision
         if isinstance(error, MissingFacts):
             return self._refused("facts_missing", str(error))
         if isinstance(error, StoreUnavailableError):
             return self._refused("store_unavailable", error.message)
-        # Not the error's text: it may hold arguments of the call.
+        # The error's text is left out: it may hold arguments of the call.
         at = traceback.extract_tb(error.__traceback__)[-1]
         kind = type(error).__name__
         _log.error("the guard failed: %s at %s:%s", kind, at.filename, at.lineno)
@@ -425,7 +439,7 @@ class ActionGuard:
     async def _record(
         self, hold: Hold, decision: Decision, *, hold_id: str | None = None
     ) -> None:
-        """Record what was decided; wait for other writers off the loop."""
+        """Record a decision; wait for other writers in a thread."""
         if self._audit is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What the guard holds for one call, and who settles it."""
+"""The state of one call in the guard, and the interface that settles it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .hold_ids import hold_id
 from .quotas import Lines
 
 Parked = Callable[[], AbstractAsyncContextManager[object]]
-"""Returns what is entered while a call waits for a person."""
+"""Returns a context manager that is entered while a call waits for a person."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,16 +36,18 @@ class LoopEntry:
 
 
 NOT_TRACKED = LoopEntry("")
-"""Stands for the calls that no loop detector counts."""
+"""Stands for calls that the loop detector does not count."""
 
 
 class Hold:
-    """The state of one call in the guard: what was ruled, and what is held for it.
+    """The state of one call in the guard: its ruling, and the amounts held for it.
 
-    The guard alone writes it. A permit reads it, and hands it back to be settled.
+    `ActionGuard` alone writes it, between `admit` and the end of `enter`. A `Permit`
+    reads it, and hands it back to be settled. If `store` is None nothing is held:
+    no limit counts the call, or the call is refused.
     """
 
-    # Most calls never need to say more than these.
+    # Defaults of the class: most calls change few of them.
     lines: Lines
     """The limits that count, with `ruling` and `version`, once rules let it pass."""
 
@@ -55,21 +57,21 @@ class Hold:
     """The number of the hold in this process."""
 
     store: Store | None = None
-    """Where the hold is; None where nothing is kept."""
+    """The store that has the hold; None if nothing is held."""
 
     sync: SyncStore | None = None
-    """The same store, where it never waits."""
+    """The same store, if it never waits."""
 
     degraded: Degraded = ""
     found: OutcomeTuple = NO_LIMITS
-    """What the store answered."""
+    """The answer of the store."""
 
     now = 0
-    """When it was asked, in microseconds."""
+    """The time of that answer, in microseconds."""
 
     track_results = False
     loop_entry = NOT_TRACKED
-    """The call among those of its run, where loops are watched for."""
+    """The entry of the call in the loop detector, if loops are watched for."""
 
     parked: Parked = nullcontext
 
@@ -81,16 +83,16 @@ class Hold:
 
     @property
     def id(self) -> str:
-        """The name of the hold in stores of several processes, and in records."""
+        """The name of the hold in shared stores and in records."""
         return hold_id(self.number)
 
     @property
     def levels(self) -> Sequence[AccountLevel]:
-        """What the accounts had used and held, and what is held of them."""
+        """The use of each account before the call, and the amount held for the call."""
         return self.found[3]
 
     def make_decision(self) -> Decision:
-        """Return the decision that the answer of the store makes."""
+        """Return the decision that the ruling and the answer of the store make."""
         ruling, version = self.ruling, self.version
         if self.degraded == "open" or not self.lines.limits:
             return from_rules(ruling, version, self.degraded)
@@ -106,7 +108,7 @@ class Settlement(Protocol):
     """The part of the guard that a permit needs."""
 
     async def enter(self, hold: Hold) -> None:
-        """Decide about a call, and reserve what it needs.
+        """Decide about a call, and reserve its cost.
 
         Raises:
             GuardDeniedError: The call is refused; the details are the decision.
@@ -114,7 +116,7 @@ class Settlement(Protocol):
         """
 
     async def settle(self, hold: Hold, actual: Sequence[int] | None) -> None:
-        """Charge these amounts, or what is due unsettled where None."""
+        """Charge these amounts; None charges what an unsettled call owes."""
 
     def record(
         self,
@@ -126,9 +128,9 @@ class Settlement(Protocol):
         *,
         settled: bool = False,
     ) -> None:
-        """Record what came of a call.
+        """Record the outcome of a call.
 
         Raises:
-            AuditBusyError: Once others have left the log it will be written.
-            AuditError: It cannot be recorded.
+            AuditBusyError: Other processes write to the log; `wait` records it later.
+            AuditError: The outcome cannot be recorded.
         """

@@ -1,4 +1,4 @@
-"""Names of holds: never the same twice, in any process."""
+"""Names of holds, unique among all processes."""
 
 from __future__ import annotations
 

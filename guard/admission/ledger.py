@@ -1,4 +1,4 @@
-"""The way to the store: caught up after an outage, and never silent."""
+"""The guard's access to its store: outages, and what is settled after them."""
 
 from __future__ import annotations
 
@@ -34,22 +34,25 @@ _MAX_PENDING = 100_000
 
 
 class Reserved(NamedTuple):
-    """What came of a reservation, and where it is."""
+    """The answer to a reservation, and the store that has the hold."""
 
     found: OutcomeTuple
     lines: Lines
     store: Store | None
     sync: SyncStore | None = None
-    """The same store, where it never waits."""
+    """The same store, if it never waits."""
 
     degraded: Degraded = ""
 
 
 class Ledger:
-    """A store with a failure mode.
+    """The guard's access to its store, with a failure mode for outages.
 
-    What could not be settled is settled when the store answers again, or is charged
-    when its hold ends.
+    No reservation is lost: what could not be settled during an outage waits in a
+    queue and is settled when the store answers again. If the process ends before
+    that, or more than 100,000 settlements wait, the store charges the hold when it
+    expires. Each outage is logged and recorded once when it begins and once when it
+    ends.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Ledger:
     ) -> None:
         self.store = store
         self.sync = store if isinstance(store, SyncStore) else None
-        """The store, where it never waits."""
+        """The store, if it never waits."""
 
         self._one_clock = self.sync is not None and self.sync.clock is clock
         self._mode = mode
@@ -69,14 +72,14 @@ class Ledger:
         self._record_event = record_event
         self._local = MemoryStore(clock=clock)
         self.away = False
-        """Whether the store was last heard not to answer."""
+        """True from a failure of the store until it answers again."""
 
         self._pending: deque[tuple[str, Sequence[int] | None]] = deque(
             maxlen=_MAX_PENDING
         )
 
     async def peek(self, request: Reservation) -> ReservationOutcome:
-        """Say what would come of a reservation.
+        """Return the answer that a reservation would get; reserve nothing.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -84,10 +87,10 @@ class Ledger:
         return await self._call_store(self.store.peek(request))
 
     async def check(self) -> None:
-        """Look whether the store answers, unless calls go on without it.
+        """Check that the store answers, unless calls go on without it.
 
         Raises:
-            StoreUnavailableError: It does not.
+            StoreUnavailableError: The store did not answer, and the mode is closed.
         """
         try:
             await self.peek(Reservation("", (), (), 0))
@@ -96,11 +99,11 @@ class Ledger:
                 raise
 
     def reserve_sync(self, number: int, lines: Lines, now: int) -> OutcomeTuple:
-        """Take what a call needs from a store that never waits.
+        """Reserve what a call needs in a store that never waits.
 
         Raises:
-            StoreUnavailableError: It is full. That is not to be away: whatever the
-                mode, going round it would forgive.
+            StoreUnavailableError: The store is full. That is no outage: in every mode
+                the call is refused, or it would go uncounted.
         """
         assert self.sync is not None
         return self.sync.reserve_sync(
@@ -110,7 +113,7 @@ class Ledger:
     async def reserve(
         self, number: int, lines: Lines, now: int, agent_id: str
     ) -> Reserved:
-        """Take what a call needs, as the failure mode has it while the store is away.
+        """Reserve what a call needs; during an outage as the failure mode says.
 
         Raises:
             StoreUnavailableError: The store did not answer, and the mode is `closed`;
@@ -139,7 +142,7 @@ class Ledger:
         sync: SyncStore | None,
         actual: Sequence[int] | None,
     ) -> None:
-        """End a hold, whoever cancels."""
+        """End a hold, even if the caller is cancelled meanwhile."""
         if sync is not None:
             sync.settle_deferred(number, actual)
             return
@@ -150,7 +153,7 @@ class Ledger:
             except StoreUnavailableError:
                 self._pending.append((name, actual))
             except BaseException as error:
-                # It may be settled already, which once more does not change.
+                # If it was settled all the same, a second time changes nothing.
                 self._pending.append((name, actual))
                 if isinstance(error, anyio.get_cancelled_exc_class()):
                     # A native asyncio cancel ignores anyio's shield, and comes once.
@@ -159,7 +162,7 @@ class Ledger:
                 raise
 
     async def reset(self, prefix: str) -> int:
-        """Forget what was counted under keys with a prefix.
+        """Forget what was counted under keys with this prefix.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -170,7 +173,7 @@ class Ledger:
         if self._mode.kind == "open":
             return Reserved(NO_LIMITS, lines, None, degraded="open")
         local = self._local
-        # The line that counts an agent's calls while the store is away.
+        # A further line, which counts the agent's calls during the outage.
         outage = Charge(f"outage|{agent_id}", 1, self._mode.calls)
         lines = lines.with_outage(outage)
         found = local.reserve_sync(number, lines.demand)
@@ -182,18 +185,18 @@ class Ledger:
         except StoreUnavailableError as error:
             await self.on_outage(error.message)
             raise
-        # What was put off while another thread found the store is pending still.
+        # Another thread may have noticed the answer before this settlement was queued.
         if self.away or self._pending:
             await self._on_answer()
         return answer
 
     def _release_later(self, request: Reservation) -> None:
-        """Give back, later, what a store may have taken without being heard."""
+        """Give back, later, what the store may have reserved before it failed."""
         if request.charges:
             self._pending.append((request.hold_id, [0] * len(request.charges)))
 
     async def on_outage(self, why: str) -> None:
-        """Tell that the store does not answer, once in an outage."""
+        """Log and record that the store does not answer, once in an outage."""
         if not self.away:
             self.away = True
             _log.warning("store unavailable, mode %s: %s", self._mode.kind, why)
@@ -204,14 +207,14 @@ class Ledger:
                 raise
 
     async def _on_answer(self) -> None:
-        # An outage lasts until all is caught up: whoever is cancelled while at it
+        # An outage lasts until all is settled. A caller that is cancelled on the way
         # leaves the rest, and the end of the outage, to the next one.
         if await self._catch_up() and self.away:
             self._local = MemoryStore(clock=self._clock)
             await self.on_recovery()
 
     async def _catch_up(self) -> bool:
-        """Settle what was put off; return whether the store has answered."""
+        """Settle what waits in the queue; return whether the store answered."""
         while late := self._pop_pending():
             try:
                 await self.store.settle(*late)
@@ -230,7 +233,7 @@ class Ledger:
             return None
 
     async def on_recovery(self) -> None:
-        """Tell that the store answers again."""
+        """Log and record that the store answers again."""
         self.away = False
         _log.warning("store available again")
         await self._record_event("store_available", self._mode.kind)

@@ -1,4 +1,4 @@
-"""Stops a run that goes round in circles."""
+"""Stops a run that repeats itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .hold import LoopEntry
 
 _RECENT = 32
 MAX_RUNS = 10_000
-"""Runs that are watched at once in a process. When it is reached the one that has
+"""Runs that are watched at once in a process. When it is reached the run that has
 been idle longest is forgotten."""
 
 
@@ -23,7 +23,7 @@ class _RunHistory:
     tool: str = ""
     in_a_row: int = 0
     since: list[LoopEntry] = field(default_factory=list)
-    """What came after that row: the first of it was undecided at the last look."""
+    """The calls after that streak, from the first that is still pending."""
 
     recent: deque[tuple[bytes, int]] = field(
         default_factory=lambda: deque(maxlen=_RECENT)
@@ -31,7 +31,11 @@ class _RunHistory:
 
 
 class LoopDetector:
-    """What each run of this process called last, and what came of it."""
+    """The last calls and results of each run of this process.
+
+    It counts a call before the call is decided, so that calls made at once cannot all
+    pass, and takes it back if the call is refused.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,12 +44,12 @@ class LoopDetector:
         )
 
     def peek(self, caps: Caps, call: ToolCall, facts: CallFacts) -> Reason | None:
-        """Return why a call is one too many."""
+        """Return the reason to refuse a call; None if there is none."""
         with self._lock:
             return _loop_reason(self._run(call, facts), caps, call)
 
     def enter(self, caps: Caps, call: ToolCall, facts: CallFacts) -> Reason | LoopEntry:
-        """Count a call, or return why it is one too many.
+        """Count a call, or return the reason to refuse it.
 
         Returns:
             The entry of a call that may go on; `leave` takes it back.
@@ -67,7 +71,7 @@ class LoopDetector:
                 since.remove(entry)
 
     def record_result(self, call: ToolCall, facts: CallFacts, result: object) -> None:
-        """Remember what a call came to."""
+        """Remember the result of a call."""
         with self._lock:
             self._run(call, facts).recent.append((_call_key(call), hash(repr(result))))
 
@@ -102,9 +106,10 @@ def _loop_reason(run: _RunHistory, caps: Caps, call: ToolCall) -> Reason | None:
 
 
 def _consecutive(run: _RunHistory, tool: str) -> int:
-    """Return how many calls in a row a tool may have had.
+    """Return how many consecutive calls of a tool there may have been.
 
-    A pending call counts for its own tool, but does not yet end the row of another.
+    A pending call counts towards consecutive calls of its own tool, but does not yet
+    end another tool's streak.
     """
     since = run.since
     while since and since[0].admitted:
@@ -125,6 +130,6 @@ def _call_key(call: ToolCall) -> bytes:
 
 
 def _max_repeats(run: _RunHistory, key: bytes) -> int:
-    """Return how often a call gave the result that it gave most often."""
+    """Return how often a call gave its most frequent result."""
     results = [result for call, result in run.recent if call == key]
     return max(map(results.count, results), default=0)

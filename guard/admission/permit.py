@@ -29,8 +29,18 @@ _NOTHING: Mapping[str, Amount] = {}
 class Permit:
     """Permission for one call: `async with guard.admit(call, facts) as permit`.
 
-    Entering raises if the call is refused. A call that is left without `settle` is
-    charged all that it held, where its budget does not say otherwise.
+    Entering decides and reserves, and raises if the call is refused. The body runs
+    the call and ends with `settle(cost)`. A body that ends without `settle`, by an
+    error or a cancellation too, is charged the reserved amounts, or nothing where
+    `Budget.unsettled` is `refund`. A permit is for one call, and is settled once:
+    later calls of `settle` change nothing.
+
+    Raises:
+        GuardDeniedError: On entering: the call is refused; the error's details are
+            the decision.
+        StoreUnavailableError: On entering: the store did not answer, and the failure
+            mode is closed.
+        AuditError: The decision, or on leaving the outcome, could not be recorded.
     """
 
     def __init__(self, settlement: Settlement, hold: Hold) -> None:
@@ -42,20 +52,20 @@ class Permit:
 
     @property
     def call(self) -> ToolCall:
-        """The call to run; not the one asked for, if a person changed its arguments.
-        Validate them again then."""
+        """The call to run. If a person changed its arguments it is not the call that
+        was asked for, and the arguments have to be validated again."""
         return self._hold.call
 
     @property
     def hold_id(self) -> str:
-        """The name of its hold in stores of several processes, and in records."""
+        """The name of the hold in shared stores and in records."""
         return self._hold.id
 
     @property
     def remaining(self) -> Mapping[str, int | str]:
-        """What each limit leaves, by its label; after `settle` with what was charged.
+        """The amount that each limit leaves, by label; after `settle` less the charge.
 
-        As the counters stood when the call was admitted: others may have called since.
+        It is as of the admission of the call: other calls may have come since.
         """
         if self._state == "settled" and self._due:
             hold = self._hold
@@ -69,7 +79,7 @@ class Permit:
 
     @property
     def decision(self) -> Decision:
-        """Why the call may run, and what is left.
+        """The decision that admitted the call.
 
         Raises:
             InvalidInputError: The call has not been admitted.
@@ -87,7 +97,7 @@ class Permit:
         """Admit the call.
 
         Raises:
-            GuardDeniedError: It is refused; the details are the decision.
+            GuardDeniedError: The call is refused; the details are the decision.
             StoreUnavailableError: The store did not answer, and the mode is closed.
             AuditError: The decision could not be recorded.
         """
@@ -132,7 +142,7 @@ class Permit:
     async def _record_without_masking(
         self, error: BaseException | None, *outcome: Any, settled: bool = False
     ) -> None:
-        """Record what came of a call; an error or a cancel that ends it goes first."""
+        """Record the outcome; an error that ended the call is raised before ours."""
         try:
             try:
                 self._settlement.record(self._hold, *outcome, settled=settled)
@@ -151,22 +161,23 @@ class Permit:
         error_kind: str | None = None,
         result: object = None,
     ) -> bool:
-        """Charge what the call cost, and record what came of it.
+        """Charge the measured cost of the call, and record its outcome.
 
-        A unit that is not named is charged as it was held. More than was held is
-        charged too: the account may then be over its limit, and admits nothing.
+        A unit that is not named is charged as it was reserved. More than was reserved
+        is charged too: the account may then be over its limit, and admits nothing.
 
         Args:
             cost: Measured amounts by unit.
-            status: How the call ended.
+            status: The way in which the call ended.
             error_kind: The kind of its error, if it had one.
-            result: What it returned; only a hash of it is kept.
+            result: The returned value; the log gets a hash of it.
 
         Returns:
             False, and changes nothing, if the call was settled before.
 
         Raises:
             InvalidInputError: An amount cannot be used; the call is still open.
+            AuditError: The outcome cannot be recorded; the cost is charged.
         """
         measured: dict[str, int] = {}
         for unit, value in cost.items():

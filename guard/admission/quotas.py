@@ -28,7 +28,7 @@ _KEEP = {
     "open": _DAY,
     "total": 0,
 }
-"""How long an unused account is remembered; past its window by a day at least."""
+"""Microseconds that an unused account is remembered: a day past its window or more."""
 
 
 _NAMES: dict[str, Callable[[int], object]] = {
@@ -36,13 +36,13 @@ _NAMES: dict[str, Callable[[int], object]] = {
     "day": lambda now: now // _DAY,
     "month": lambda now: time.strftime("%Y-%m", time.gmtime(now // MICROSECONDS)),
 }
-"""How keys of accounts name the period of a time."""
+"""Functions that return the name of the period of a time, for keys of accounts."""
 
 _NEVER = 2**62
 
 
 def _month(now: int) -> tuple[int, int]:
-    """Return when the month of a time begins and ends."""
+    """Return the begin and the end of the month of a time, in microseconds."""
     year, month, *_ = time.gmtime(now // MICROSECONDS)
     begins, ends = (year, month), (year + month // 12, month % 12 + 1)
     first, last = (calendar.timegm((*each, 1, 0, 0, 0)) for each in (begins, ends))
@@ -50,7 +50,7 @@ def _month(now: int) -> tuple[int, int]:
 
 
 def _period(window: str, now: int) -> tuple[int, int]:
-    """Return when the period of a time begins and ends."""
+    """Return the begin and the end of the period of a time, in microseconds."""
     if window == "month":
         return _month(now)
     length = {"hour": _HOUR, "day": _DAY}.get(window)
@@ -66,26 +66,26 @@ class MissingFacts(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a line of a request stands for."""
+    """The limit that a line of a reservation stands for."""
 
     reason: Reason
     label: str
-    """How decisions call it."""
+    """The name of the limit in decisions."""
 
     amount: int
     unit: str = "calls"
-    """A unit, or `slots` for calls at once."""
+    """A unit of cost, or `slots` for calls at once."""
 
     window: str = "total"
 
     def ends(self, now: int) -> int | None:
-        """Return when the account starts anew; None if time does not help."""
+        """Return the end of the period, in microseconds; None if it has none."""
         end = _period(self.window, now)[1]
         return None if end == _NEVER else end
 
 
 class ChargeTemplate:
-    """A charge without what differs from call to call."""
+    """The part of a charge that is the same for all calls of a tool."""
 
     def __init__(
         self, key: str, limit: Limit, *, refund: bool = False, enforced: bool = True
@@ -99,7 +99,7 @@ class ChargeTemplate:
         self._of_run = limit.window in ("run", "turn")
 
     def charge(self, facts: CallFacts, now: int) -> Charge:
-        """Return what a call must hold.
+        """Return the charge of one call.
 
         Raises:
             MissingFacts: The account needs to know the run or the turn.
@@ -116,10 +116,10 @@ class ChargeTemplate:
 
 
 def _run_key(limit: Limit, facts: CallFacts) -> str:
-    """Return the run, or the turn of it.
+    """Return the name of the run, or of the turn.
 
     Raises:
-        MissingFacts: The call does not say.
+        MissingFacts: The facts of the call do not have it.
     """
     if limit.window == "run" and facts.run_id is not None:
         return facts.run_id
@@ -135,7 +135,11 @@ def _amount(unit: str, facts: CallFacts) -> int | None:
 
 
 class Plan:
-    """What calls of one tool count against, in all the policies that bound them."""
+    """The limits that calls of one agent to one tool count against.
+
+    They are those of the agent's policy and of its ancestors'. Two limits that share a
+    counter become one line, the tighter one, so that a call is counted once.
+    """
 
     def __init__(self, chain: Sequence[Quotas], tool: str) -> None:
         hits = [each for quotas in chain for each in quotas.hits(tool)]
@@ -176,7 +180,7 @@ class Plan:
 
 
 def _tightest(lines: Sequence[tuple[str, int, bool]]) -> set[int]:
-    """Return which lines to keep of those that share a counter: one for each."""
+    """Return the indexes of the tightest line of each counter."""
     order = sorted(range(len(lines)), key=lambda i: (not lines[i][2], lines[i][1], i))
     tightest: dict[str, int] = {}
     for index in order:
@@ -185,7 +189,11 @@ def _tightest(lines: Sequence[tuple[str, int, bool]]) -> set[int]:
 
 
 class Lines:
-    """What calls with the same facts ask of a store, within one period."""
+    """The limits of calls with the same facts within one period, as lines of a store.
+
+    `demand` has the rates first and then the charges; `limits` says in the same order
+    what each line stands for.
+    """
 
     __slots__ = (
         "demand",
@@ -213,14 +221,14 @@ class Lines:
         self.limits = limits
         self.on_trial = on_trial
         self.places: dict[str, list[int]] = {}
-        """Which charges are of a unit."""
+        """The indexes of the charges of each unit."""
 
         self.measured: list[tuple[int, str]] = []
-        """Which charges a settlement can change, each with its unit."""
+        """The index and the unit of each charge that a settlement can change."""
 
         for place, limit in enumerate(limits[len(demand.hits) :]):
             self.places.setdefault(limit.unit, []).append(place)
-            # A call is one call, whatever it says.
+            # Calls and slots are counted by the guard, whatever cost is reported.
             if limit.unit not in ("calls", "slots"):
                 self.measured.append((place, limit.unit))
         self.slots = self.places.get("slots", ())
@@ -228,7 +236,7 @@ class Lines:
     def due(
         self, levels: Sequence[AccountLevel], measured: Mapping[str, int]
     ) -> list[int]:
-        """Return what each account is charged, given what was measured."""
+        """Return the charge of each account, given the measured amounts."""
         due = []
         for level in levels:
             due.append(level[2])  # noqa: PERF401  (a comprehension costs more here)
@@ -241,20 +249,20 @@ class Lines:
         return due
 
     def held(self, levels: Sequence[AccountLevel]) -> dict[str, int]:
-        """Return what is held, by unit."""
+        """Return the held amounts by unit."""
         if not levels:
             return {}
         return {unit: levels[places[-1]][2] for unit, places in self.places.items()}
 
     def request(self, hold_id: str) -> Reservation:
-        """Return what to ask of the store."""
+        """Return the reservation to ask of a shared store."""
         demand = self.demand
         return Reservation(
             hold_id, demand.hits, demand.charges, demand.hold_microseconds
         )
 
     def with_outage(self, charge: Charge) -> Lines:
-        """Return these lines with the one that a stand-in for the store adds."""
+        """Return these lines and one that counts calls during an outage."""
         outage = Limit(reason="store_unavailable", label="outage", amount=charge.limit)
         demand, limits = self.demand, [*self.limits, outage]
         demand = Demand(
@@ -266,7 +274,7 @@ class Lines:
 
 
 class Quotas:
-    """The limits of one agent."""
+    """The limits of one agent's policy, by tool."""
 
     def __init__(self, policy: AgentPolicy) -> None:
         self._agent = policy.agent_id
@@ -343,7 +351,7 @@ class Quotas:
         )
 
     def _prefix(self, per: Per, tool: str) -> str:
-        """Return how keys of a scope begin; no id or name holds a `|`."""
+        """Return the prefix of keys of a scope; no id or name holds a `|`."""
         return {
             "global": "global|",
             "agent": agent_prefix(self._agent),
@@ -359,5 +367,5 @@ class Quotas:
 
 
 def agent_prefix(agent_id: str) -> str:
-    """Return how the keys of an agent's own counters begin."""
+    """Return the prefix of the keys of an agent's own counters."""
     return f"agent|{agent_id}|"

@@ -1,4 +1,4 @@
-"""Policies of a running guard: in force again whenever their file changes."""
+"""Keeps the policies of a running guard up to date with their file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def watch_policies(
 
     Args:
         guard: The guard to keep up to date.
-        path: The file, read at once and then looked at again.
+        path: The file; read at once, and again when it changes.
         interval: Seconds between looks.
 
     Raises:
@@ -52,7 +52,7 @@ def _put_in_force(guard: ActionGuard, path: str | os.PathLike[str]) -> str:
 
 
 def _stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
-    """Return what changes when a file does; None if it is away."""
+    """Return values that differ once a file has changed; None if it is missing."""
     try:
         state = os.stat(path)
     except OSError:

@@ -1,13 +1,13 @@
-"""Asks people before a call runs, and holds them to what they said.
+"""Asks people before a call runs, and binds each approval to that very call.
 
 A request is bound to the agent, the run, the tool with its version and definition,
-the arguments and a time of expiry. Whoever asks for the same call again, in this
-process or after a crash in another, finds the same request and its answer. An
-approval is used once: by the first call that is about to run with it.
+the arguments and a time of expiry. The same call, asked for again in this process or
+after a crash in another, finds the same request and its answer. An approval is used
+once: by the first call that is about to run with it.
 
 Waiting calls look at the store again and again, at growing intervals of at most a
-second: an answer may come from any process that has the store. Those of one event loop
-look together, so that a thousand take no more threads than one.
+second: an answer may come from any process that has the store. The calls of one event
+loop look together, so that a thousand take no more threads than one.
 """
 
 from __future__ import annotations
@@ -54,49 +54,55 @@ _log = logging.getLogger(__name__)
 
 
 class _Question:
-    """A request as the handler is asked it, once for all calls that wait for it."""
+    """A request that the handler is asked once, for all calls that wait for it."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self.waiting = 0
-        """How many calls wait for the answer."""
+        """The number of calls that wait for the answer."""
 
         self.asked = False
-        """Whether the handler is at it."""
+        """True while the handler is asked."""
 
     def take(self) -> bool:
-        """Return whether it is on the caller to ask: nobody has, or not to the end."""
+        """Return True if this caller must ask: no other call has asked to the end."""
         taken = self._turn.acquire(blocking=False)
         self.asked = self.asked or taken
         return taken
 
     def drop(self) -> None:
-        """Leave it to another one, who asks again."""
+        """Let another waiting call ask the handler again."""
         self.asked = False
         self._turn.release()
 
 
 class Approvals:
-    """Parks calls until a person has answered, durably.
+    """Holds calls until a person has answered, durably.
+
+    An approval counts for one call of one agent in one run, with the same tool,
+    version, definition and arguments, and is used once. An agent cannot approve its own
+    calls. What the audit log cannot record does not happen. If nobody answers, the call
+    is refused.
 
     Args:
-        store: Where requests are kept. Default: in memory, lost with the process.
+        store: Keeps the requests. Default: in memory, lost with the process.
         handler: Asks a person and returns the reply; None from it leaves the request
-            to others. What it raises is no approval.
-        answered_elsewhere: Whether replies may also come by `answer`, here or in
-            another process on the same store. Without it and without a handler nobody
-            can be reached, and every call is refused at once.
-        wait_seconds: How long a call waits; default 300. When it is over the call is
-            refused; the request stays open, and the same call finds a later answer.
-        expiry_seconds: How long a request may be answered and its approval used;
-            default 3,600. When it is over, the call has to be asked for again.
-        max_pending: Most open requests of one agent; default 100. When it is reached,
+            to others. An error that it raises is no approval.
+        answered_elsewhere: True if replies may also come by `answer`, here or in
+            another process with the same store. Without it and without a handler
+            nobody can be reached, and every call is refused at once.
+        wait_seconds: Seconds that a call waits; default 300. When it is reached the
+            call is refused; the request stays open, and the same call finds a later
+            answer.
+        expiry_seconds: Seconds in which a request may be answered and its approval
+            used; default 3,600. When it is reached the call has to be asked for again.
+        max_pending: Most open requests of one agent; default 100. When it is reached
             further calls of the agent are refused without asking.
-        profile: `development` lets an `AutoApprove` in; default `production`.
-        audit: Where requests and answers are recorded; a guard fills in its own.
-        redactor: Says which parts of a request are hidden from approvers until they
+        profile: `development` permits an `AutoApprove`; default `production`.
+        audit: Records requests and answers; a guard fills in its own log.
+        redactor: Decides which parts of a request are hidden from approvers until they
             are opened; default `Redactor()`.
-        clock: Seconds since 1970 (UTC).
+        clock: Returns seconds since 1970 (UTC).
 
     Raises:
         ConfigError: A limit is out of range, or the profile forbids the handler.
@@ -153,7 +159,7 @@ class Approvals:
 
     @property
     def wait_seconds(self) -> float:
-        """How long a call waits for an answer."""
+        """Seconds that a call waits for an answer."""
         return self._wait_seconds
 
     @property
@@ -167,11 +173,11 @@ class Approvals:
 
     @property
     def redactor(self) -> Redactor:
-        """Says which parts of a request are hidden."""
+        """Decides which parts of a request are hidden."""
         return self._workflow.redactor
 
     async def peek(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
-        """Return what stands about a call; asks nobody and uses nothing up.
+        """Return the answer that there is about a call; ask nobody, use nothing up.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -188,14 +194,14 @@ class Approvals:
         *,
         wait_seconds: float | None = None,
     ) -> ApprovalOutcome:
-        """Park a call until it is answered. A refusal is an answer, not an error.
+        """Hold a call until it is answered. A refusal is an outcome, not an error.
 
         Args:
             call: The call, its arguments validated and its agent bound.
-            facts: What the answer is bound to beside the call.
-            decision: Why it is asked.
-            wait_seconds: Instead of that of this object. 0: nobody is asked, and only
-                an answer or a grant that stands counts.
+            facts: Further facts of the call, to which the answer is bound too.
+            decision: The decision to ask.
+            wait_seconds: Seconds to wait, instead of this object's. 0: nobody is
+                asked, and only an earlier answer or a grant counts.
 
         Raises:
             AuditError: The request cannot be recorded.
@@ -226,7 +232,7 @@ class Approvals:
         """Use an approval up, right before its call runs.
 
         Returns:
-            Whether it was there to be used. A grant is there until it ends.
+            True if there was an approval to use. A grant is there until it ends.
 
         Raises:
             AuditError: The use cannot be recorded; nothing is used up.
@@ -237,7 +243,7 @@ class Approvals:
         return await self._lookups.in_thread(self._workflow.use, answer)
 
     async def answer(self, request_id: str, reply: ApprovalReply) -> None:
-        """Answer a request; from any process that has the store.
+        """Answer a request; any process that has the store may.
 
         Raises:
             InvalidInputError: No such request waits, the approver may not answer it,
@@ -250,7 +256,7 @@ class Approvals:
         )
 
     async def reveal(self, request_id: str, *, by: str) -> ApprovalRequest:
-        """Return a request for its hidden parts to be opened; who does is recorded.
+        """Return a request for its hidden parts to be opened; the name is recorded.
 
         Raises:
             InvalidInputError: No such request waits, or `by` may not answer it.
@@ -266,7 +272,7 @@ class Approvals:
         )
 
     async def check(self) -> None:
-        """Look whether requests and answers can be kept.
+        """Check that requests and answers can be written.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -302,7 +308,7 @@ class Approvals:
 
     @contextmanager
     def _question(self, request_id: str) -> Iterator[_Question]:
-        """Hold the question that all who wait for this answer share."""
+        """Join the question that all calls waiting for this answer share."""
         with self._counting:
             question = self._questions.setdefault(request_id, _Question())
             question.waiting += 1
@@ -312,7 +318,7 @@ class Approvals:
             with self._counting:
                 question.waiting -= 1
                 if not question.waiting:
-                    # Who comes later asks anew.
+                    # A later call asks anew.
                     del self._questions[request_id]
 
     async def _look(
@@ -323,7 +329,7 @@ class Approvals:
         question: _Question,
         tasks: TaskGroup,
     ) -> ApprovalOutcome:
-        """Look at the store until there is an answer, or nobody is left to give one."""
+        """Look at the store until there is an answer, or nobody can give one."""
         gone = anyio.Event()
         pause = _FIRST_PAUSE_SECONDS
         with anyio.move_on_after(seconds):
@@ -338,7 +344,7 @@ class Approvals:
                 if self._workflow.clock() >= request.expires_at:
                     break
                 handler = self._handler
-                # Who was cancelled while the store was looked at asks nobody.
+                # A call that was cancelled during the look asks nobody.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 if handler is not None and question.take():
                     tasks.start_soon(self._handle, handler, request, question, gone)
@@ -362,7 +368,7 @@ class Approvals:
             if reply is not None:
                 await self._hand_in(request, reply, automatic=automatic)
         except Exception as error:  # noqa: BLE001 - whatever it raises, nobody approved
-            # Its text may hold arguments of the call.
+            # The error's text may hold arguments of the call.
             _log.error("a handler of approvals failed: %s", type(error).__name__)
         except BaseException:
             question.drop()
@@ -382,7 +388,7 @@ class Approvals:
 
 
 def _until_next_look(pause: float) -> float:
-    """Return a pause in seconds; who has waited for long looks with all others."""
+    """Return a pause in seconds; calls that have waited for long look together."""
     if pause < _LAST_PAUSE_SECONDS:
         return pause
     return _LAST_PAUSE_SECONDS - anyio.current_time() % _LAST_PAUSE_SECONDS

@@ -1,4 +1,4 @@
-"""What an approver is shown of a call: all of it, or how much is hidden and where."""
+"""The arguments of a call as an approver sees them, with secrets hidden."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from ..audit.redaction import Redactor, is_secret_name
 
 _DIGEST_FROM = 20
-"""Characters from which a part has a digest: that of a short secret can be guessed."""
+"""Shortest part, in characters, that has a digest: a short secret could be guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,13 @@ class HiddenPart:
     """A part of the arguments that looks like a secret."""
 
     path: str
-    """Where, as `edits.0.text`; a place in a text as `text[12:340]`."""
+    """Its path, as `edits.0.text`; for a part of a text as `text[12:340]`."""
 
     characters: int
-    """Its length; of what is no text, that of its JSON."""
+    """Its length in characters; the length of its JSON if it is not text."""
 
     sha256: str | None
-    """How the SHA-256 of its UTF-8 begins. None: it is shorter than 20 characters."""
+    """First digits of the SHA-256 of its UTF-8; None below 20 characters."""
 
     def __str__(self) -> str:
         digest = "" if self.sha256 is None else f", sha256 {self.sha256}"
@@ -34,15 +34,15 @@ class HiddenPart:
 
 
 class ApproverView:
-    """A JSON value with what looks like a secret hidden, and nothing cut.
+    """A JSON value whose likely secrets are hidden, and of which nothing is cut.
 
     Args:
         value: The arguments of a call.
-        redactor: Says what looks like a secret.
+        redactor: Finds the secrets.
 
     Attributes:
-        shown: The value, a `HiddenPart` as text in the place of each secret.
-        hidden: What is not shown.
+        shown: The value, with a `HiddenPart` as text in the place of each secret.
+        hidden: The parts that are not shown.
     """
 
     def __init__(self, value: JsonValue, redactor: Redactor) -> None:

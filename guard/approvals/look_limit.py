@@ -1,4 +1,4 @@
-"""How calls of one event loop look at the store of approvals: few at a time."""
+"""Look-ups of answers in the store of approvals: few at a time for an event loop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 THREADS = 8
-"""Looks at once, and so threads. When it is reached further ones wait their turn."""
+"""Look-ups at once, and so threads. When it is reached further ones wait."""
 
 EndedRequests = Mapping[str, ApprovalRecord | None]
-"""What became of requests that no longer wait; None of one that is forgotten."""
+"""Records of requests that no longer wait, by id; None for one that is forgotten."""
 
 
 class _SharedLookup:
-    """One look, for all who want one when it begins."""
+    """One look-up for all calls that want one when it begins."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -32,10 +32,10 @@ class _SharedLookup:
 
 
 class ApprovalLookups:
-    """The looks of one event loop.
+    """The look-ups of one event loop.
 
     Args:
-        ended: Returns which of some requests no longer wait.
+        ended: Returns those of some requests that no longer wait.
     """
 
     def __init__(self, ended: Callable[[Iterable[str]], EndedRequests]) -> None:
@@ -47,14 +47,14 @@ class ApprovalLookups:
     async def in_thread(
         self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Run what may wait for a disk or a lock; never behind the threads of tools."""
+        """Run a function that may wait for a disk or a lock, in a thread of the pool."""
         work = partial(function, *args, **kwargs)
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
     async def ended(self, request_id: str) -> EndedRequests:
-        """Return what became of a request, and maybe of others; nothing: it waits.
+        """Return the record of a request, and maybe of others; empty while it waits.
 
-        All who ask meanwhile are answered by one look.
+        All calls that ask meanwhile are answered by one look-up.
 
         Raises:
             StoreUnavailableError: The store did not answer.
@@ -63,7 +63,7 @@ class ApprovalLookups:
         look.ids.add(request_id)
         async with self._turn:
             if look.found is None:
-                # Who asks from here on may know of an answer that this look misses.
+                # From here on callers may know of an answer that this look-up misses.
                 self._next = _SharedLookup()
                 try:
                     look.found = await self.in_thread(self._ended, look.ids)

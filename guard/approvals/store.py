@@ -1,4 +1,4 @@
-"""Where requests, answers and grants are kept: SQLite, in a file or in memory."""
+"""The store of requests, answers and grants: SQLite, in a file or in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUSY_SECONDS = 0.5
 """Longest wait for other writers. When it is over, a `StoreUnavailableError`."""
 
 KEEP_SECONDS = 30 * 86_400
-"""How long what has ended is remembered, rejections too."""
+"""Seconds that requests and grants are remembered after they have expired."""
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
 
@@ -53,28 +53,28 @@ CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id
 _RECORD = "SELECT request, status, approver, reason, arguments FROM approvals"
 _REQUEST = TypeAdapter(ApprovalRequest)
 _GRANT = TypeAdapter(StandingGrant)
-# A request that nobody answered in time, and an approval that nobody used, are over.
+# A request that nobody answered in time, and an approval that nobody used, expire.
 _STANDS = (
     "(status = 'rejected' OR status IN ('pending', 'approved') AND expires_at > ?)"
 )
 
 
 class ApprovalRecord(NamedTuple):
-    """A request and what has come of it."""
+    """A request and its answer, if it has one."""
 
     request: ApprovalRequest
     status: ApprovalStatus
     approver: str | None
     reason: str | None
     arguments: dict[str, JsonValue] | None
-    """What the approver gave instead of the arguments."""
+    """The arguments that the approver put in the place of the call's."""
 
 
 class ApprovalStore(ForkAware):
     """Keeps requests, answers and grants; several processes may share one file.
 
-    What was written survives SIGKILL at once, and power loss as soon as SQLite has
-    synced its log (WAL, `synchronous = FULL`).
+    A transaction that has ended survives SIGKILL and power loss (WAL,
+    `synchronous = FULL`).
 
     Args:
         path: The SQLite file, created with mode 0600; it may hold other tables. None:
@@ -100,7 +100,7 @@ class ApprovalStore(ForkAware):
                 hint="give a SQLite file in a folder that this user may write",
             ) from error
         if self._path is None:
-            # Nobody closes what lives only as long as this object.
+            # A store in memory has no owner that closes it.
             weakref.finalize(self, self._db.close)
 
     def _connect(self) -> SharedDatabase:
@@ -127,7 +127,7 @@ class ApprovalStore(ForkAware):
         self.close()
 
     def close(self) -> None:
-        """Close the file; what a thread has begun is ended first."""
+        """Close the file, after the transactions that threads have begun."""
         if not self._is_inherited:
             with self._lock:
                 self._db.close()
@@ -169,13 +169,13 @@ class ApprovalStore(ForkAware):
         max_pending: int,
         record: Callable[[], object],
     ) -> ApprovalRecord | None:
-        """Return what stands about a call, or keep a new request for it.
+        """Return the record that there is for a call, or store a new request for it.
 
         Args:
-            request: What is asked.
-            max_pending: How many requests of the agent may wait. None is returned when
-                there are as many.
-            record: Called before a new request is kept; what it raises keeps it out.
+            request: The new request.
+            max_pending: Most waiting requests of the agent. When it is reached None is
+                returned.
+            record: Called before a new request is stored; if it raises, none is.
         """
         now = request.asked_at
         with self._transaction() as db:
@@ -202,12 +202,12 @@ class ApprovalStore(ForkAware):
             return ApprovalRecord(request, "pending", None, None, None)
 
     def current_record(self, digest: str, now: float) -> ApprovalRecord | None:
-        """Return the last request for a call that still counts."""
+        """Return the last request for a call that has not expired."""
         with self._reading() as db:
             return _current_record(db, digest, now)
 
     def check(self) -> None:
-        """Look whether it can be written. Raises StoreUnavailableError."""
+        """Check that the store can be written. Raises StoreUnavailableError."""
         with self._transaction():
             pass
 
@@ -218,7 +218,7 @@ class ApprovalStore(ForkAware):
             return None if row is None else _read(row)
 
     def ended(self, request_ids: Iterable[str]) -> dict[str, ApprovalRecord | None]:
-        """Return what became of requests that no longer wait; None: forgotten."""
+        """Return the records of requests that no longer wait; None: forgotten."""
         wanted = set(request_ids)
         with self._reading() as db:
             waiting = db.execute(
@@ -234,7 +234,7 @@ class ApprovalStore(ForkAware):
         return {each: row and _read(row) for each, row in rows.items()}
 
     def pending(self, now: float) -> list[ApprovalRequest]:
-        """Return what waits for an answer, the oldest first."""
+        """Return the requests that wait for an answer, the oldest first."""
         with self._reading() as db:
             rows = db.execute(
                 f"{_RECORD} WHERE status = 'pending' AND expires_at > ?"
@@ -273,7 +273,7 @@ class ApprovalStore(ForkAware):
             return True
 
     def use(self, request_id: str, now: float, record: Callable[[], object]) -> bool:
-        """Use an approval up; return whether it was there to be used."""
+        """Use an approval up; return whether there was one."""
         with self._transaction() as db:
             done = db.execute(
                 "UPDATE approvals SET status = 'used'"

@@ -1,4 +1,4 @@
-"""What is said when a call waits for a person: requests, replies and answers."""
+"""Requests for approval, replies of people, and their outcomes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ..values.call_facts import CallFacts, call_hash, canonical_json
 from .approver_view import ApproverView
 
 GRANT_SECONDS = 86_400
-"""Longest that a grant may last. When it is over, people are asked again."""
+"""Longest time of a grant in seconds. A longer one is refused."""
 
 REASON_CHARACTERS = 2_000
-"""Longest reason of a reply. A longer one is refused."""
+"""Longest reason of a reply, in characters. A longer one is refused."""
 
 AUTO = "auto:"
-"""How the approver of a call begins that no person has approved."""
+"""Start of the approver's name of a call that no person has approved."""
 
 _SHELL_TAGS = frozenset({"shell", "interpreter", "code"})
 _SHELL_WORDS = frozenset(
@@ -40,20 +40,20 @@ _SHELL_ARGUMENTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
-    """A call that waits for an answer. The answer holds for this very call alone."""
+    """A call that waits for an answer. The answer counts for this very call alone."""
 
     id: str
     call: ToolCall
-    """Who asks, and what for."""
+    """The call that is asked for, with its agent."""
 
     run_id: str | None
-    """The run in which the call is made; the answer holds in no other."""
+    """The run in which the call is made; the answer counts in no other."""
 
     version: str
     """The version of the tool."""
 
     definition_hash: str
-    """Of the tool's definition."""
+    """The hash of the tool's definition."""
 
     tags: frozenset[str]
     """The tags of the tool."""
@@ -65,11 +65,11 @@ class ApprovalRequest:
     """Seconds since 1970 (UTC)."""
 
     expires_at: float
-    """When the request, and an approval not used until then, end."""
+    """The time at which the request, or an approval that nobody has used, expires."""
 
     @property
     def facts(self) -> CallFacts:
-        """What the answer is bound to beside the call."""
+        """The facts to which the answer is bound beside the call."""
         return CallFacts(
             version=self.version,
             definition_hash=self.definition_hash,
@@ -79,17 +79,17 @@ class ApprovalRequest:
 
     @property
     def digest(self) -> str:
-        """A hash of all that the answer is bound to."""
+        """A hash of the call and the facts to which the answer is bound."""
         return call_hash(self.call, self.facts)
 
     @property
     def shell_like(self) -> bool:
-        """Whether the tool runs what its arguments say, by its tags and names."""
+        """True if the tool runs its arguments as code, by its tags and names."""
         return is_shell_like(self.call, self.facts)
 
     @property
     def code(self) -> str:
-        """What an approval has to name that has seen the hidden parts opened."""
+        """The code that an approval of hidden parts must name."""
         return hashlib.sha256(f"opened {self.id} {self.digest}".encode()).hexdigest()[
             :12
         ]
@@ -98,7 +98,7 @@ class ApprovalRequest:
         """Return the arguments as an approver sees them before hidden parts are opened.
 
         Args:
-            redactor: Says what looks like a secret; default `Redactor()`.
+            redactor: Finds the secrets; default `Redactor()`.
         """
         return ApproverView(self.call.arguments, redactor or Redactor())
 
@@ -107,11 +107,11 @@ class ApprovalRequest:
     ) -> str:
         """Return lines for a person: nothing in them can act on a terminal.
 
-        Nothing is cut. What looks like a secret is hidden, its length told.
+        Nothing is cut. Likely secrets are hidden, and their lengths shown.
 
         Args:
-            redactor: Says what looks like a secret; default `Redactor()`.
-            opened: Whether to hide nothing, and to tell the `code` for an approval.
+            redactor: Finds the secrets; default `Redactor()`.
+            opened: True to hide nothing, and to show the `code` for an approval.
         """
         redact = redactor or Redactor()
         view = self.view(redact)
@@ -137,16 +137,16 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Leave for more calls like the approved one, by the same agent, for some time.
+    """Permission for more calls like the approved one, by the same agent, for a time.
 
-    It holds for the same tool, version and definition only, in every run of the agent.
+    It covers the same tool, version and definition only, in every run of the agent.
 
     Raises:
         InvalidInputError: `seconds` is not above 0 and at most a day.
     """
 
     seconds: float = 3600.0
-    """How long it lasts. When it is over, people are asked again."""
+    """Seconds that it lasts; default 3,600. When it is over people are asked again."""
 
     arguments: tuple[str, ...] | None = None
     """Names of the arguments that must stay the same; the others are free. None: this
@@ -166,18 +166,18 @@ class Approve:
     """A reply: the call may run."""
 
     approver: str
-    """Who says so. Never the agent itself."""
+    """The name of the person who approves. Never the agent itself."""
 
     arguments: dict[str, JsonValue] | None = None
     """Arguments to run it with instead; they go through the policy again."""
 
     grant: Grant | None = None
-    """Leave for further calls; default none."""
+    """Permission for further calls; default none."""
 
     code: str | None = None
-    """`ApprovalRequest.code`, which is told with the opened request: the approver has
-    seen its hidden parts. An approval of hidden parts without it does not count, except
-    with `arguments` of the approver's own."""
+    """`ApprovalRequest.code`, which the opened request shows: it proves that the hidden
+    parts were opened. An approval of a request with hidden parts does not count without
+    it, except with `arguments` of the approver's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +185,10 @@ class Reject:
     """A reply: the call may not run, nor be asked for again in its run."""
 
     approver: str
-    """Who says so."""
+    """The name of the person who rejects."""
 
     reason: str = ""
-    """Told to the model, at most 2,000 characters."""
+    """Shown to the model, at most 2,000 characters; a longer one is refused."""
 
 
 ApprovalReply = Approve | Reject
@@ -217,14 +217,14 @@ class AutoApprove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalOutcome:
-    """What came of asking about a call."""
+    """The outcome of asking about a call."""
 
     status: Literal["approved", "rejected", "unanswered"]
     call: ToolCall
     """The call to run: as asked, or with the arguments that the approver gave."""
 
     reason: str = ""
-    """Why not, for the model."""
+    """The reason of a refusal, for the model."""
 
     approver: str | None = None
     approval_id: str | None = None
@@ -234,17 +234,17 @@ class ApprovalOutcome:
     """The grant that covers the call."""
 
     edited: bool = False
-    """Whether the approver changed the arguments."""
+    """True if the approver changed the arguments."""
 
     @property
     def approved(self) -> bool:
-        """Whether a person, or a grant, said yes."""
+        """True if a person approved the call, or a grant covers it."""
         return self.status == "approved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingGrant:
-    """A grant as it is kept."""
+    """A grant as the store has it."""
 
     id: str
     agent_id: str
@@ -255,7 +255,7 @@ class StandingGrant:
     """Arguments that must be the same."""
 
     exact: bool
-    """Whether there may be no others."""
+    """True if a covered call may have no other arguments."""
 
     expires_at: float
     """Seconds since 1970 (UTC)."""
@@ -263,7 +263,7 @@ class StandingGrant:
     approver: str
 
     def covers(self, call: ToolCall, facts: CallFacts) -> bool:
-        """Tell whether it is leave for a call; time is not looked at."""
+        """Return whether the grant covers a call; expiry is not checked."""
         same = (call.agent_id, call.name, facts.version, facts.definition_hash)
         if same != (self.agent_id, self.tool, self.version, self.definition_hash):
             return False
@@ -276,7 +276,7 @@ class StandingGrant:
 
 
 def is_shell_like(call: ToolCall, facts: CallFacts) -> bool:
-    """Tell whether a tool runs what its arguments say. In doubt it does."""
+    """Return whether a tool may run its arguments as code; in doubt True."""
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", call.name)}
     names = {name.lower() for name in call.arguments}
     tags = {tag.lower() for tag in facts.tags}
@@ -284,15 +284,15 @@ def is_shell_like(call: ToolCall, facts: CallFacts) -> bool:
 
 
 def is_same_name(one: str, other: str) -> bool:
-    """Tell whether two names differ in nothing but how they are written."""
+    """Return whether two names differ only in case, width or punctuation."""
     return _letters(one) == _letters(other)
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that nobody could be known by.
+    """Refuse a name that names nobody.
 
     Raises:
-        InvalidInputError: There is neither a letter nor a digit in it.
+        InvalidInputError: The name has neither a letter nor a digit.
     """
     if not _letters(name):
         raise InvalidInputError(
@@ -306,7 +306,7 @@ def _letters(name: str) -> str:
 
 
 def is_automatic(name: str) -> bool:
-    """Tell whether a name is of an `AutoApprove`, and so of no person."""
+    """Return whether a name is of an `AutoApprove`, and so of no person."""
     return unicodedata.normalize("NFKC", name).strip().casefold().startswith(AUTO)
 
 

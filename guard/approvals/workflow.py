@@ -1,4 +1,4 @@
-"""The steps of an approval; each is one transaction together with its record."""
+"""The steps of an approval, each one transaction together with its record."""
 
 from __future__ import annotations
 
@@ -33,13 +33,19 @@ _WAITING = "`toolcell approvals list` shows the requests that wait"
 
 
 class ApprovalWorkflow:
-    """Takes requests and replies. What cannot be recorded does not happen.
+    """The steps from a request for approval to its use.
+
+    Each step changes the store and writes its record in one transaction: a step that
+    cannot be recorded does not happen. A request is answered once, and an approval used
+    once. Neither the agent that asks nor an automatic approver may answer in a person's
+    name; who tries is recorded. A request with hidden parts is approved only with the
+    code that shows that they were opened.
 
     Args:
-        store: Where they are kept.
-        audit: Where they are recorded; None: nowhere.
-        redactor: Says which parts of a request are hidden.
-        clock: Seconds since 1970 (UTC).
+        store: Keeps requests, answers and grants.
+        audit: Records them; None: nothing is recorded.
+        redactor: Decides which parts of a request are hidden.
+        clock: Returns seconds since 1970 (UTC).
     """
 
     def __init__(
@@ -55,7 +61,7 @@ class ApprovalWorkflow:
         self.clock = clock
 
     def current_outcome(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
-        """Return what was said about a call, or the grant that covers it."""
+        """Return the answer about a call, or the grant that covers it."""
         now = self.clock()
         for grant in self.store.grants(now, call.agent_id):
             if grant.covers(call, facts):
@@ -79,7 +85,7 @@ class ApprovalWorkflow:
         expiry_seconds: float,
         max_pending: int,
     ) -> ApprovalRecord | None:
-        """Keep a request; None when the agent has too many."""
+        """Store a request; return None if the agent has too many."""
         now = self.clock()
         request = ApprovalRequest(
             id=secrets.token_hex(8),
@@ -108,7 +114,8 @@ class ApprovalWorkflow:
         """Answer a request, once.
 
         Raises:
-            InvalidInputError: It cannot be answered, by this approver or like this.
+            InvalidInputError: The request does not wait, the approver may not answer
+                it, or the reply cannot be used.
         """
         found = self.store.get(request_id)
         if found is None:
@@ -161,10 +168,10 @@ class ApprovalWorkflow:
             )
 
     def reveal(self, request_id: str, by: str) -> ApprovalRequest:
-        """Return a request for its hidden parts to be opened; who does is recorded.
+        """Return a request for its hidden parts to be opened; the name is recorded.
 
         Raises:
-            InvalidInputError: It does not wait, or may not be answered by this name.
+            InvalidInputError: The request does not wait, or `by` may not answer it.
         """
         found = self.store.get(request_id)
         if found is None or found.status != "pending":
@@ -185,7 +192,7 @@ class ApprovalWorkflow:
             )
 
     def use(self, answer: ApprovalOutcome) -> bool:
-        """Use an approval up; return whether it was there."""
+        """Use an approval up; return whether there was one."""
         call, now = answer.call, self.clock()
         record = partial(
             self._record,
@@ -256,7 +263,7 @@ class ApprovalWorkflow:
 
 
 def outcome_of(call: ToolCall, record: ApprovalRecord) -> ApprovalOutcome:
-    """Return what was said about a call."""
+    """Return the outcome that the answer to a request makes for a call."""
     if record.status == "rejected":
         said = f": {record.reason}" if record.reason else ""
         return ApprovalOutcome(
@@ -277,7 +284,7 @@ def outcome_of(call: ToolCall, record: ApprovalRecord) -> ApprovalOutcome:
 
 
 def no_answer(call: ToolCall, reason: str) -> ApprovalOutcome:
-    """Return that nobody said anything about a call."""
+    """Return the outcome of a call that nobody has answered."""
     return ApprovalOutcome(status="unanswered", call=call, reason=reason)
 
 
@@ -285,7 +292,7 @@ def with_arguments(call: ToolCall, arguments: Any) -> ToolCall:
     """Return a call with other arguments.
 
     Raises:
-        InvalidInputError: They are not JSON.
+        InvalidInputError: The arguments are not JSON.
     """
     return ToolCall(**{**dict(call), "arguments": arguments})
 

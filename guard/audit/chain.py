@@ -20,14 +20,15 @@ from toolcell.core import AuditError, ConfigError, InvalidInputError
 ProblemKind = Literal[
     "edited", "gap", "order", "replaced", "truncated", "rewritten", "torn", "unreadable"
 ]
-"""What is wrong: a record does not fit its own hash; records are missing; a record
-stands too late or twice; a record does not follow the one before; the log ends before
-a kept head; a kept head names another record; the last line is not whole; a line is no
+"""Kinds of problems. `edited`: a record does not fit its own hash. `gap`: records are
+missing. `order`: a record stands too late or twice. `replaced`: a record does not follow
+the one before. `truncated`: the log ends before a given head. `rewritten`: a given head
+names another record. `torn`: the last line is not whole. `unreadable`: a line is not a
 record."""
 
 LINE_BYTES = 65_536
-"""Largest line. When it is reached, the size and the hash of its large fields stand in
-their place."""
+"""Largest line in bytes. When it is reached, sizes and hashes take the place of large
+fields."""
 
 _KEY_BYTES = 16
 _LINE = re.compile(
@@ -53,7 +54,7 @@ class AuditHead(NamedTuple):
         """Read what `str(head)` gave.
 
         Raises:
-            InvalidInputError: It is not a kept head.
+            InvalidInputError: The text is not that of a head.
         """
         match = _HEAD.fullmatch(text.strip())
         if match is None:
@@ -72,7 +73,7 @@ EMPTY = AuditHead(0, "0" * 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditProblem:
-    """One thing that is wrong with a log."""
+    """A problem that `verify_audit` found in a log."""
 
     kind: ProblemKind
     line: int
@@ -86,7 +87,7 @@ class AuditProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What `verify_audit` found."""
+    """The findings of `verify_audit`."""
 
     records: int
     head: AuditHead
@@ -94,14 +95,14 @@ class AuditReport:
 
     problems: tuple[AuditProblem, ...]
     anchored: tuple[tuple[int, int], ...]
-    """First and last number of each range that a kept head vouches for."""
+    """First and last number of each range that a given head confirms."""
 
     unanchored: tuple[tuple[int, int], ...]
-    """Ranges that are chained, but could have been written anew or cut short."""
+    """Ranges whose chain holds, but which could have been rewritten or cut short."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; says nothing about ranges without an anchor."""
+        """True if no problem was found; ranges not anchored may still be forged."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -131,10 +132,9 @@ def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, st
     """Return the line of a record, and its hash.
 
     Args:
-        previous: The record before.
-        fields: What the record holds: the members of a JSON object, printable ASCII
-            only, so that no line end, terminal escape or change of direction gets
-            through.
+        previous: The head before this record.
+        fields: The members of the record's JSON object, in printable ASCII only, so
+            that no line end, terminal escape or change of direction gets through.
         key: Key of the hashes.
     """
     text = f'{{"seq":{previous[0] + 1},{fields},"prev":"{previous[1]}"'
@@ -144,12 +144,12 @@ def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, st
 
 
 def unseal(line: bytes, key: bytes | None) -> tuple[AuditHead, str, bool]:
-    """Return a line's place, the hash of the record before, and whether it holds.
+    """Return a line's head, the hash of the record before, and whether its hash fits.
 
     Raises:
         ValueError: The line is no record.
     """
-    # Not parsed as JSON: what a line holds is no reason to fail before its hash.
+    # Not parsed as JSON: the hash is checked first, whatever the line contains.
     match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError("not a record of an audit log")
@@ -168,7 +168,7 @@ def digest_of(body: bytes, key: bytes | None = None) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _blank_digest(key: bytes | None) -> Any:
-    """Return the hash of nothing: to copy it is quicker than to make one."""
+    """Return a hash object without input: a copy of it is quicker than a new one."""
     return sha256() if key is None else hmac.new(key, digestmod="sha256")
 
 
@@ -178,21 +178,21 @@ def verify_audit(
     anchors: Iterable[AuditHead] = (),
     key: bytes | SecretStr | None = None,
 ) -> AuditReport:
-    """Check an audit log: edits, gaps, order, and the end against kept heads.
+    """Check an audit log: edits, gaps, order, and its end against given heads.
 
-    Without `anchors` a log that was cut at its end, or written anew as a whole,
-    verifies: the report names such ranges as not anchored.
+    Without `anchors` a log that was cut at its end, or rewritten as a whole, passes:
+    the report names such ranges as not anchored.
 
     Args:
         path: The file. It may be in use.
-        anchors: Heads kept elsewhere, in any order.
+        anchors: Heads of the log that were stored elsewhere, in any order.
         key: The key that the log was written with; default none.
 
     Raises:
         AuditError: The file cannot be read.
         ConfigError: The key is too short.
     """
-    check = _Check(key_bytes(key), anchors)
+    check = _ChainCheck(key_bytes(key), anchors)
     try:
         for number, line in _lines(Path(path)):
             check.line(number, line)
@@ -206,7 +206,7 @@ def verify_audit(
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
-        # Its size between two writes: what comes after is not part of this check.
+        # The size between two writes: later lines are not part of this check.
         fcntl.flock(file, fcntl.LOCK_SH)
         left = os.fstat(file.fileno()).st_size
         fcntl.flock(file, fcntl.LOCK_UN)
@@ -222,8 +222,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-class _Check:
-    """Follows a chain line by line and remembers where it holds."""
+class _ChainCheck:
+    """Follows a chain line by line and notes where it holds."""
 
     def __init__(self, key: bytes | None, anchors: Iterable[AuditHead]) -> None:
         self._key = key

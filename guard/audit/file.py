@@ -17,7 +17,7 @@ from toolcell.core.storage.forks import ForkAware
 from .chain import EMPTY, AuditHead, seal, unseal
 
 LOCK_SECONDS = 2.0
-"""Longest wait for other writers of the file. When it is over, an `AuditError`."""
+"""Longest wait for other writers of the file. When it is over, `AuditError`."""
 
 _BRIEF_SECONDS = 0.001
 _LOCK_PAUSE = 0.000_2
@@ -28,11 +28,11 @@ _MAX_FIRST_BYTES = 1 << 20
 
 
 class HeldByOthersError(AuditError):
-    """Other writers have the file, and the caller cannot wait for them."""
+    """Other writers hold the file, and the caller cannot wait for them."""
 
 
 class AuditFile(ForkAware):
-    """A chain of records in a file. `with file:` holds it against all other writers.
+    """A chain of records in a file. `with file:` locks it against all other writers.
 
     Args:
         path: The file; created with mode 0600. Not a link.
@@ -54,7 +54,7 @@ class AuditFile(ForkAware):
         self._failed_at = -LOCK_SECONDS
         self._repair = ""
         self.head = EMPTY
-        """The last record, as of the last time that the file was held."""
+        """The head as of the last time that this process held the file."""
 
         self._open()
         self._make_lock()
@@ -103,20 +103,21 @@ class AuditFile(ForkAware):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        self.release()
 
     def hold(self, *, removed: bool = True, asked_at: float | None = None) -> None:
-        """Hold the file, at a whole last line, until `leave`.
+        """Lock the file, at a whole last line, until `release`.
 
         Args:
-            removed: Whether to look whether it was removed, which is dear.
-            asked_at: Since when the caller has waited for others (`time.monotonic`).
-                None: it cannot wait, as an event loop.
+            removed: True to check that the file still exists (one `fstat`, which takes
+                6 % of an audited call).
+            asked_at: The time since which the caller has waited for other writers
+                (`time.monotonic`). None: the caller is an event loop, and cannot wait.
 
         Raises:
-            HeldByOthersError: Others hold it, and the caller cannot wait.
-            AuditError: It was removed, cut or changed, or others hold it for longer
-                than `LOCK_SECONDS`.
+            HeldByOthersError: Other writers hold the file, and the caller cannot wait.
+            AuditError: The file was removed, cut or changed, or others hold it for
+                longer than `LOCK_SECONDS`.
         """
         self._follow_fork()
         self._lock.acquire()
@@ -133,14 +134,14 @@ class AuditFile(ForkAware):
             if size != self._end or self._repair:
                 self._catch_up(size)
         except OSError as error:
-            self.leave()
+            self.release()
             raise self._error(f"cannot be read: {error.strerror}") from error
         except BaseException:
-            self.leave()
+            self.release()
             raise
 
-    def leave(self) -> None:
-        """Let other writers have the file."""
+    def release(self) -> None:
+        """Unlock the file for other writers."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._lock.release()
 
@@ -153,7 +154,7 @@ class AuditFile(ForkAware):
         return state.st_size
 
     def _wait(self, asked_at: float | None) -> None:
-        """Take the file as soon as other writers leave it."""
+        """Lock the file as soon as other writers release it."""
         cannot_wait = asked_at is None
         if cannot_wait and self._waiting:
             raise self._held_by_others()
@@ -164,7 +165,7 @@ class AuditFile(ForkAware):
             while not self._taken():
                 if cannot_wait and time.monotonic() > deadline:
                     raise self._held_by_others()
-                # Who waited through another's deadline has waited enough.
+                # A caller that waited through another's deadline does not wait again.
                 if self._failed_at > (asked_at or began):
                     raise self._error("is held by another process")
                 if time.monotonic() > deadline:
@@ -175,7 +176,7 @@ class AuditFile(ForkAware):
             self._waiting -= not cannot_wait
 
     def _taken(self) -> bool:
-        """Take the file, with the lock of this process, if nobody has it."""
+        """Lock the file, with the lock of this process, if nobody holds it."""
         # Not held between two tries: an event loop may ask for it.
         self._lock.acquire()
         try:
@@ -194,11 +195,11 @@ class AuditFile(ForkAware):
         return HeldByOthersError(f"the audit log {self._path} is held by others")
 
     def _catch_up(self, size: int) -> None:
-        """Read what others wrote; remove the rest of a line that was never finished."""
+        """Read the lines of other writers; remove a last line that is not whole."""
         if size != self._end:
             self._read_end(size)
         if self._repair:
-            # Kept until it is written: there may be no room on the disk yet.
+            # It stays until it is written: the disk may have no room yet.
             self.write(self._repair)
             self._repair = ""
 
@@ -218,7 +219,7 @@ class AuditFile(ForkAware):
             os.ftruncate(self._fd, end)
 
     def _may_be_ours(self, size: int) -> bool:
-        """Tell whether a file of no whole line can be the rest of a first record."""
+        """Return whether a file without a whole line can be a torn first record."""
         start = os.pread(self._fd, len(_FIRST), 0)
         # After a loss of power a file may be as long as it should be, and empty.
         return size <= _MAX_FIRST_BYTES and (
@@ -235,14 +236,14 @@ class AuditFile(ForkAware):
         return here
 
     def _tail(self, size: int) -> tuple[list[bytes], int]:
-        """Return the last two whole lines, and where they end."""
+        """Return the last two whole lines, and the offset of their end."""
         span = _TAIL_BYTES
         while True:
             start = max(0, size - span)
             data = os.pread(self._fd, size - start, start)
             end = data.rfind(b"\n") + 1
             lines = data[:end].splitlines(keepends=True)
-            # The first of the lines read may be the rest of one.
+            # The first line may lack its beginning.
             if len(lines) > 2 or not start:
                 return lines[-2:], start + end
             span *= 4
@@ -251,7 +252,7 @@ class AuditFile(ForkAware):
         """Append a record, given as members of a JSON object; the file must be held.
 
         Raises:
-            AuditError: It cannot be written. Nothing of it is left in the file.
+            AuditError: The record cannot be written; no part of it is in the file.
         """
         before = self.head
         line, digest = seal(before, fields, self._key)
@@ -268,12 +269,12 @@ class AuditFile(ForkAware):
         return self.head
 
     def sync(self) -> AuditHead:
-        """Wait until what was written is on the disk; return the last of it.
+        """Wait until all records are on the disk; return the head.
 
         Other writers do not wait meanwhile.
 
         Raises:
-            AuditError: The disk did not take it, or as `hold`.
+            AuditError: The disk failed, or the file cannot be locked.
         """
         with self:
             head, fd = self.head, os.dup(self._fd)

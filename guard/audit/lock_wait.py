@@ -16,12 +16,12 @@ from .chain import AuditHead
 
 
 class AuditBusyError(AuditError):
-    """Other processes write, and the caller's thread cannot wait for them.
+    """Other processes hold the log, and the caller's thread cannot wait for them.
 
     Args:
-        error: Why.
-        append: Writes the record; may wait.
-        turn: Whose turn it is, in each event loop.
+        error: The error that says so.
+        append: Writes the record, and may wait for the other writers.
+        turn: Limits each event loop to one waiting thread, which keeps the order.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class AuditBusyError(AuditError):
         self._turn = turn
 
     async def wait(self) -> None:
-        """Write the record when the others have left, whoever cancels.
+        """Write the record when the others have finished, even if cancelled.
 
         Raises:
-            AuditError: They did not in time, or it cannot be written.
+            AuditError: They did not finish in time, or the record cannot be written.
         """
         try:
             turn = self._turn.get()

@@ -1,14 +1,14 @@
-"""The audit log: what was decided and what came of it, in a chain of hashes.
+"""The audit log: decisions and outcomes of calls, in a chain of hashes.
 
-Each record is one line of ASCII JSON that ends with its own hash and holds that of
-the line before. A change, a gap or a new order breaks the chain; a cut at the end
-does not, nor does a chain that was written anew. A kept head shows both: keep
+Each record is one line of ASCII JSON that ends with its own hash and contains that of
+the line before. A change, a gap or a new order breaks the chain; a cut at the end does
+not, nor does a chain that was rewritten. A stored head shows both: store
 `AuditLog.head()` where the writer of the file cannot reach it. With a key, nobody
 without the key can write a line that verifies.
 
-What was appended survives the end of the process, also by SIGKILL. Power loss takes
-what the kernel had not written yet; `head` waits for the disk, so that a kept head
-never speaks of lines that are not there.
+Appended records survive the end of the process, also by SIGKILL. Power loss takes
+those that the kernel had not written yet; `head` waits for the disk, so that a stored
+head never names lines that are not there.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from .lock_wait import AuditBusyError
 from .redaction import Redactor
 
 RUNS = 10_000
-"""Runs whose records are counted. When it is reached, the oldest is forgotten."""
+"""Runs whose records are counted. When it is reached, the oldest run is forgotten."""
 
 FIELD_BYTES = 2_048
-"""Largest field of a line that is too long. When it is reached, the size and the hash
-of the field stand in its place."""
+"""Largest field of a line that is too long, in bytes. When it is reached, the size and
+the hash of the field take its place."""
 
 _FRAME_BYTES = 256
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
@@ -52,19 +52,24 @@ _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 class AuditLog:
     """Appends records to a file; several threads and processes may share one file.
 
+    A guard writes a record of each decision before the call may run, and one of each
+    outcome. It refuses a call whose decision cannot be recorded, so no call runs that
+    the log does not have. Secrets are hidden before a record is hashed.
+
     A process that dies while it writes loses at most its last line. The next start,
-    or append of another process, removes what is left of that line and says so in a
-    record `repaired`.
+    or append of another process, removes the rest of that line and writes a record
+    `repaired`.
 
     Args:
         path: The file; created with mode 0600. Not a link.
-        key: Secret of at least 16 bytes that the hashes are made with (HMAC-SHA256).
-            Default none: plain SHA-256, which anyone can compute.
-        redactor: Hides secrets before anything is hashed or written.
+        key: Secret of at least 16 bytes for the hashes (HMAC-SHA256). Default none:
+            plain SHA-256, which anyone can compute.
+        redactor: Hides secrets before anything is hashed or written; default
+            `Redactor()`.
         run_records: Most records of one run; default 10,000. When it is reached,
-            further appends for the run raise `AuditError`, and how many did so is
+            further appends for the run raise `AuditError`, and their number is
             written after the 1st, 2nd, 4th, 8th ... of them.
-        clock: Seconds since the epoch.
+        clock: Returns seconds since 1970 (UTC); default `time.time`.
 
     Raises:
         ConfigError: The path or the key cannot be used.
@@ -110,16 +115,16 @@ class AuditLog:
         self._file.close()
 
     def append(self, event: str, /, *, run: str = "", **fields: Any) -> AuditHead:
-        """Write one record and return its place. Does not wait for the disk.
+        """Write one record and return its head. Does not wait for the disk.
 
         Args:
-            event: What happened, such as `decision` or `outcome`.
-            run: The run on whose account the record is written; default none.
-            fields: What is recorded; secrets in it are hidden first.
+            event: The kind of the record, such as `decision` or `outcome`.
+            run: The run whose `run_records` the record counts against; default none.
+            fields: Further members of the record; secrets in them are hidden first.
 
         Raises:
-            AuditError: It cannot be written, the log was cut or changed at its end,
-                or the run has had its records. Allow nothing that is not recorded.
+            AuditError: The record cannot be written, the log was cut or changed at its
+                end, or the run has reached `run_records`. Allow no call without it.
             InvalidInputError: A field has the name of one of the log's own.
         """
         if not _RESERVED.isdisjoint(fields):
@@ -142,18 +147,18 @@ class AuditLog:
         hold_id: str | None = None,
         wait: bool = True,
     ) -> AuditHead:
-        """Record what was decided about a call, before it runs.
+        """Record the decision about a call, before it runs.
 
         Args:
             call: The call.
-            facts: What is known of it.
-            decision: What was decided.
-            hold_id: What it reserved.
-            wait: Whether the caller's thread may wait for other writers.
+            facts: Further facts about it.
+            decision: The decision.
+            hold_id: The name of its reservation; None if it has none.
+            wait: True if the caller's thread may wait for other writers.
 
         Raises:
-            AuditBusyError: Others write, and the caller cannot wait here.
-            AuditError: As `append`.
+            AuditBusyError: Other processes write, and `wait` is False.
+            AuditError: The record cannot be written, as in `append`.
         """
         members = decision.to_json()
         detail = self._redacted(members.pop("detail", ""))
@@ -178,29 +183,29 @@ class AuditLog:
         result_hash: str | None = None,
         wait: bool = True,
     ) -> AuditHead:
-        """Record what came of a call that was allowed; it does not count for the run.
+        """Record the outcome of an allowed call; it does not count against the run.
 
         Args:
             call: The call.
-            facts: What is known of it.
-            status: How it ended.
-            duration_ms: How long it took, in milliseconds.
-            cost: What it was charged, by unit.
+            facts: Further facts about it.
+            status: The way in which it ended.
+            duration_ms: Its duration in milliseconds.
+            cost: The charged amounts by unit.
             hold_id: The reservation that was settled.
             error_kind: The kind of the error that ended it.
             result_hash: `digest` of its result.
-            wait: Whether the caller's thread may wait for other writers.
+            wait: True if the caller's thread may wait for other writers.
 
         Raises:
-            AuditBusyError: Others write, and the caller cannot wait here.
-            AuditError: As `append`.
+            AuditBusyError: Other processes write, and `wait` is False.
+            AuditError: The record cannot be written, as in `append`.
         """
         return self._append(
             f'"event":"outcome",{self._subject(call, facts, hold_id)},'
             f'"status":{quoted(status)},'
             f'"duration_ms":{round(duration_ms, 3)},"cost":{ascii_json(cost)},'
             f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}',
-            # The next decision notices: nothing is allowed that goes unrecorded.
+            # The next decision notices that the file was removed.
             removed=False,
             wait=wait,
         )
@@ -211,15 +216,15 @@ class AuditLog:
         return _sha256(str(shown) if type(shown) is int else _sorted_json(shown))
 
     def head(self) -> AuditHead:
-        """Wait until all records are on the disk; return the place of the last.
+        """Wait until all records are on the disk; return the head of the log.
 
         Raises:
-            AuditError: As `append`.
+            AuditError: The log cannot be read or written to the disk.
         """
         return self._file.sync()
 
     def _count(self, run: str) -> int:
-        """Count a record of a run; return how many it has had."""
+        """Count a record of a run; return how many it has now."""
         runs = self._runs
         count = runs[run] = runs.get(run, 0) + 1
         if count == 1 and len(runs) > RUNS:
@@ -267,14 +272,14 @@ class AuditLog:
                 omitted = {"event": "omitted", "run": run, "records": too_many}
                 file.write(self._record(ascii_json(omitted)[1:-1]))
         finally:
-            file.leave()
+            file.release()
         raise AuditError(
             f"the run has had its {self._run_records} records in the audit log",
             hint="start a new run, or give the log a higher run_records",
         )
 
     def _record(self, members: str) -> str:
-        """Return what a record holds, with its time: the members of a JSON object."""
+        """Return the members of a record with its time, as text of a JSON object."""
         members = _printable(members)
         if len(members) > LINE_BYTES - _FRAME_BYTES:
             members = _shortened(members)

@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is written down or shown: by name, by form, by value."""
+"""Hides secrets in values that are written or shown: by name, by form, by value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pydantic_core import to_json
 from toolcell.core import InvalidInputError
 
 HIDDEN = "[redacted]"
-"""What stands where a secret was."""
+"""The text that takes the place of a secret."""
 
 TEXT_CHARACTERS = 4096
-"""Longest text kept. When it is reached, the rest is left out and counted."""
+"""Longest text in characters. When it is reached, the rest is left out and counted."""
 
 DEPTH = 32
-"""Deepest nesting kept. When it is reached, a word stands for what lies below."""
+"""Deepest nesting. When it is reached, a short text replaces deeper values."""
 
 _SECRET_CHARACTERS = 6
 _NAME_CHARACTERS = 256
@@ -95,7 +95,7 @@ _to_json = json.JSONEncoder(
 class Redactor:
     """Returns values as JSON without the secrets in them.
 
-    A value goes when its name tells of a secret (`password`, `api_key`,
+    A value is hidden when its name suggests a secret (`password`, `api_key`,
     `accessToken`, a header's name beside its `value`), when it has the form of one
     (private keys, bearer tokens, the usual vendors' keys, a password in a URL), when
     it is a `SecretStr` or `SecretBytes`, or when it is one of `secrets`. No list of
@@ -106,7 +106,7 @@ class Redactor:
             percent-encoding. At least 6 characters each; default none.
 
     Raises:
-        InvalidInputError: A secret is too short to be told from other text.
+        InvalidInputError: A secret has fewer than 6 characters.
     """
 
     def __init__(self, *, secrets: Iterable[str | SecretStr] = ()) -> None:
@@ -136,7 +136,7 @@ class Redactor:
         except (ValueError, RecursionError):
             return _to_json(self(value))
         small = len(text) <= TEXT_CHARACTERS and text.isascii()
-        # Where no word of any secret stands, there is none to be looked for.
+        # A text without any word of a secret need not be searched.
         if small and self._known is None and not _may_hold_secrets(text):
             if text.count("{") <= DEPTH and text.count("[") <= DEPTH:
                 return text
@@ -151,7 +151,7 @@ class Redactor:
         return _without_forms(text)
 
     def secrets_in(self, text: str) -> list[tuple[int, int]]:
-        """Return where secrets are in a text of any length, from start to end each."""
+        """Return the start and the end of each secret in a text of any length."""
         found = [] if self._known is None else list(self._known.finditer(text))
         spans = [match.span() for match in found]
         lower = text.lower()
@@ -168,8 +168,8 @@ class Redactor:
         return merged
 
     def _shortened(self, text: str) -> str:
-        # A cut through a secret would leave a part that has no known form: what
-        # stands at the cut goes as a whole.
+        # A cut through a secret would leave a part that has no known form, so the
+        # word at the cut is left out as a whole.
         kept = text[:TEXT_CHARACTERS]
         words = kept.rsplit(None, 1)
         kept = words[0] if len(words) == 2 else ""
@@ -177,7 +177,7 @@ class Redactor:
         return f"{_without_forms(kept)} [{left_out} characters left out]"
 
     def _value(self, value: Any, depth: int) -> JsonValue:
-        # The usual ones first: each record comes by here.
+        # The frequent types first: this runs for each record.
         kind = type(value)
         if kind is bool or value is None:
             return value  # type: ignore[no-any-return]
@@ -256,13 +256,13 @@ def _may_hold_secrets(text: str) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a key, an argument or a header of this name holds a secret."""
+    """Return whether a key, an argument or a header of this name holds a secret."""
     return _described(name[-_NAME_CHARACTERS:])[0]
 
 
 @functools.lru_cache(maxsize=1024)
 def _described(name: str) -> tuple[bool, str]:
-    """Return whether a name tells of a secret, and the name without secrets."""
+    """Return whether a name suggests a secret, and the name without secrets."""
     words = [word.lower() for word in _WORDS.findall(name)]
     joined = "".join(words)
     secret = not _SECRET_WORDS.isdisjoint(words) or joined.endswith(_SECRET_ENDS)
@@ -290,7 +290,7 @@ def _hidden(match: re.Match[str]) -> str:
 
 
 def _spellings(secret: str) -> set[str]:
-    """Return the ways in which a secret may stand in a text."""
+    """Return the encodings in which a secret may appear in a text."""
     raw = secret.encode("utf-8", "surrogatepass")
     found = {secret, raw.hex(), raw.hex().upper(), quote(raw), quote(raw, safe="")}
     # Inside a longer base64 text a secret starts at one of three offsets; the

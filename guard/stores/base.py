@@ -1,8 +1,8 @@
-"""Where counters live: what every store does.
+"""The contract of stores, which hold the counters of limits.
 
-A store knows two kinds of lines. A `RateHit` is a rate: one call now. A `Charge` is an
-account with a limit: an amount is held, then settled. All lines of a request are
-taken together or not at all. Times are whole microseconds by the store's own clock.
+A reservation has two kinds of lines. A `RateHit` counts one call now against a rate. A
+`Charge` holds an amount of an account until it is settled. A store takes all lines of a
+reservation or none. All times are whole microseconds by the store's own clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from ..values.clock import Clock
 
 CORRECTION_MICROSECONDS = 86_400_000_000
-"""Microseconds after its end in which a hold can still be corrected: a day."""
+"""Microseconds in which an expired hold can still be settled: a day."""
 
 
 class RateHit(NamedTuple):
@@ -24,8 +24,10 @@ class RateHit(NamedTuple):
     """Calls in a window, or the burst of a bucket."""
 
     window: int
+    """Length of the window in microseconds."""
+
     interval: int = 0
-    """Time between calls of a bucket; 0 for a sliding window."""
+    """Microseconds between calls of a bucket; 0 for a sliding window."""
 
     enforced: bool = True
 
@@ -35,20 +37,31 @@ class Charge(NamedTuple):
 
     key: str
     amount: int | None
-    """None holds all that is left, and at least 1."""
+    """The amount to hold, in the unit of the account; None holds all that is left, and
+    at least 1."""
 
     limit: int
     keep: int = 0
-    """How long after its last use the account is remembered; 0 for ever."""
+    """Microseconds that the account is remembered after its last use; 0 for ever."""
 
     refund: bool = False
-    """Whether a hold that ends unsettled costs nothing, instead of all it held."""
+    """True if a hold that expires unsettled costs nothing; else it costs the amount."""
 
     enforced: bool = True
 
 
 class Demand:
-    """What calls of one kind need, all of it or nothing."""
+    """The lines that calls of one kind reserve, all of them or none.
+
+    One `Demand` serves many calls: a guard makes it for a tool, the facts of its calls
+    and the periods of its budgets.
+
+    Args:
+        hits: The rates that a call counts against.
+        charges: The amounts that it holds.
+        hold_microseconds: Longest time that a hold may stay open. When it is reached
+            the hold expires, and costs what its charges say.
+    """
 
     __slots__ = ("cached_counters", "charges", "hits", "hold_microseconds")
 
@@ -68,115 +81,122 @@ class Demand:
 
 
 class Reservation(NamedTuple):
-    """What one call needs, all of it or nothing."""
+    """The lines that one call reserves, all of them or none."""
 
     hold_id: str
     hits: Sequence[RateHit]
     charges: Sequence[Charge]
     hold_microseconds: int
-    """How long the hold may stay open."""
+    """Longest time that the hold may stay open."""
 
 
 AccountLevel = tuple[int, int, int]
-"""What an account has used and holds before a reservation, and what that would hold."""
+"""Amounts of an account: used and held before a reservation, and the one to hold."""
 
 
 class ReservationOutcome(NamedTuple):
-    """What came of a reservation."""
+    """The answer of a store to a reservation."""
 
     admitted: bool
     waits: Sequence[int]
-    """For each hit how long until it would be admitted, 0 for now."""
+    """For each hit the microseconds until it would be admitted; 0 for now."""
 
     room: Sequence[int]
-    """For each hit how many calls could come now."""
+    """For each hit the number of calls that could come now."""
 
     levels: Sequence[AccountLevel]
-    """For each charge its account."""
+    """For each charge the amounts of its account."""
 
 
 OutcomeTuple = tuple[bool, Sequence[int], Sequence[int], Sequence[AccountLevel]]
-"""An outcome without its names, which cost more to give than it takes to find."""
+"""The values of a `ReservationOutcome`, as a plain tuple: quicker to make."""
 
 NO_LIMITS = ReservationOutcome(admitted=True, waits=(), room=(), levels=())
-"""What comes of a call that nothing limits."""
+"""The answer for a call that no limit counts."""
 
 
 class Store(Protocol):
-    """Counters that may be shared by threads, event loops and processes.
+    """The counters of limits, safe for any number of threads and event loops.
 
-    Operations answer within a deadline of the store's own, or raise.
+    Every store admits what its limits allow and no more: `used + held <= limit` holds
+    for each enforced account, and no window has more calls than its limit, however
+    many callers, and for shared stores processes, reserve at once. A hold that nobody
+    settles expires. To settle twice changes nothing.
+
+    Each operation ends within a deadline of the store's own, or raises
+    `StoreUnavailableError`.
     """
 
     async def reserve(self, request: Reservation) -> ReservationOutcome:
-        """Take all lines or none.
+        """Take all lines of a reservation or none.
 
         Raises:
-            StoreUnavailableError: The store cannot answer; nothing was taken, or what
-                was taken ends with its hold.
+            StoreUnavailableError: The store cannot answer. Nothing was taken, or the
+                hold will expire.
         """
 
     async def peek(self, request: Reservation) -> ReservationOutcome:
-        """Say what `reserve` would; take nothing."""
+        """Return the answer that `reserve` would give; take nothing."""
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
-        """End a hold: charge these amounts, or what is due unsettled where None.
+        """End a hold: charge these amounts; None charges what an unsettled call owes.
 
-        Returns False, and changes nothing, where the hold was settled before.
+        Returns False, and changes nothing, if the hold was settled before.
         """
 
     async def reset(self, prefix: str) -> int:
-        """Forget what was used and counted under keys with this prefix.
+        """Set the counters of keys with this prefix to zero; return their number.
 
-        Holds stay. Returns the number of counters.
+        Holds stay.
         """
 
     async def aclose(self) -> None:
-        """Let go of what the store has open."""
+        """Close the files or connections of the store."""
 
 
 HoldKey = str | int
-"""The name of a hold; in the memory of one process its number, which costs less."""
+"""The name of a hold, or in one process its number, which is quicker to make."""
 
 
 @runtime_checkable
 class SyncStore(Store, Protocol):
     """A store in the memory of this process, which never waits.
 
-    The guard asks such a store without a task switch. What these two do is what
-    `reserve` and `settle` do, in the same order for everybody who looks.
+    The guard calls such a store as a plain function, without a task switch.
+    `reserve_sync` and `settle_deferred` mean what `reserve` and `settle` mean, and all
+    four take effect in the order in which they are called.
     """
 
     clock: Clock
-    """What the times of the store are taken from."""
+    """Returns the time of the store, in seconds."""
 
     def reserve_sync(
         self, hold_id: HoldKey, demand: Demand, now: int | None = None
     ) -> OutcomeTuple:
-        """Do what `reserve` does.
+        """Take all lines or none, as `reserve` does.
 
         Args:
-            hold_id: Names the hold.
-            needs: What to take.
-            now: What the store's clock has just said, in microseconds; None asks it.
+            hold_id: The name of the hold.
+            demand: The lines to take.
+            now: The time by the store's clock, in microseconds; None reads the clock.
 
         Raises:
             StoreUnavailableError: The store is full.
         """
 
     def settle_deferred(self, hold_id: HoldKey, actual: Sequence[int] | None) -> None:
-        """Do what `settle` does, before anything else is looked at here."""
+        """Settle as `settle` does, at the latest before the next operation."""
 
 
 class RateCounter(Protocol):
-    """What has been counted against a rate."""
+    """The calls that were counted against a rate."""
 
     def room(self, hit: RateHit, now: int) -> tuple[int, int]:
-        """Return how long a hit must wait, and how many calls could come now."""
+        """Return the microseconds to wait, and the calls that could come now."""
 
 
 class AccountCounter(Protocol):
-    """What is used and held."""
+    """The used and held amounts of an account."""
 
     used: int
     held: int
@@ -187,7 +207,7 @@ def evaluate(
     charges: Sequence[tuple[AccountCounter, Charge]],
     now: int,
 ) -> OutcomeTuple:
-    """Judge what a call needs: of each account `used + held + amount <= limit`."""
+    """Judge the lines of a call: for each account `used + held + amount <= limit`."""
     admitted = True
     waits, free, levels = [], [], []
     for rate, hit in hits:
@@ -209,13 +229,13 @@ def evaluate(
 def room_in_bucket(
     full_at: int, now: int, interval: int, burst: int
 ) -> tuple[int, int]:
-    """Return how long a call must wait, and how many may come now.
+    """Return the wait of a call in microseconds, and the calls that could come now.
 
     Args:
-        full_at: When the bucket is full again, 0 for a new one; all in microseconds.
-        now: The time.
-        interval: Time that one call takes up.
-        burst: Calls that fit into an empty bucket.
+        full_at: The time at which the bucket is full again; 0 for a new bucket.
+        now: The time, in microseconds.
+        interval: Microseconds that one call takes up.
+        burst: Calls that a full bucket admits at once.
     """
     if full_at <= now:
         return 0, burst

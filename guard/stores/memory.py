@@ -28,7 +28,7 @@ from .base import (
 
 _NEVER = 2**62
 _LOOK_KEYS = 1_000
-"""Counters that one look sweeps. When it is reached the next look goes on."""
+"""Counters that one operation sweeps. When it is reached the next one goes on."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _MemoryAccount:
     used: int = 0
     held: int = 0
     forget_at: int = 0
-    """When it may be forgotten; 0: not yet."""
+    """The time at which it may be forgotten; 0: not yet."""
 
 
 _Hits = Sequence[tuple[_Window | _Bucket, RateHit]]
@@ -78,7 +78,7 @@ _Charges = Sequence[tuple[_MemoryAccount, Charge]]
 
 
 class _CachedCounters(NamedTuple):
-    """The counters of a call's lines, as long as none is forgotten."""
+    """The counters of a demand, valid until a counter of the store is forgotten."""
 
     generation: object
     hits: _Hits
@@ -86,7 +86,7 @@ class _CachedCounters(NamedTuple):
 
 
 _HeldCharges = tuple[int, _Charges, Sequence[AccountLevel], Sequence[int] | None]
-"""When it ends, what it holds, and what was charged if it ended by itself."""
+"""The end of a hold, its charges and their amounts, and the charge if it expired."""
 
 
 class MemoryStore:
@@ -96,9 +96,9 @@ class MemoryStore:
 
     Args:
         clock: The time in seconds. When it runs back the store's time stands still.
-        max_keys: Counters kept at once (1,000,000). When it is reached a call that
-            needs a new one is refused as `store_unavailable`; none that still counts
-            is forgotten.
+        max_keys: Most counters at once; default 1,000,000. When it is reached a call
+            that needs a new one is refused as `store_unavailable`; none that still
+            counts is forgotten.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class MemoryStore:
         self._sweeping: list[str] = []
         self._now = 0
         self._next_end = _NEVER
-        # A heap, and the holds in it: all that there were when it was last looked at.
+        # A heap of ends, and the holds in it: those of the last time it was used.
         self._ends: list[tuple[int, str, HoldKey]] = []
         self._noted: dict[HoldKey, _HeldCharges] = {}
         self._lock = threading.Lock()
         self._rates: dict[str, _Window | _Bucket] = {}
         self._accounts: dict[str, _MemoryAccount] = {}
         self._holds: dict[HoldKey, _HeldCharges] = {}
-        # Settlements that are counted before anything else is looked at.
+        # Settlements that are applied before the next operation.
         self._settled: deque[tuple[HoldKey, Sequence[int] | None]] = deque()
-        # Another one whenever a counter is forgotten.
+        # Replaced whenever a counter is forgotten.
         self._generation = object()
 
     async def reserve(self, request: Reservation) -> ReservationOutcome:
@@ -145,12 +145,15 @@ class MemoryStore:
     def reserve_sync(
         self, hold_id: HoldKey, demand: Demand, now: int | None = None
     ) -> OutcomeTuple:
-        """Do what `reserve` does, which never waits here.
+        """Take all lines or none, as `reserve` does.
 
         Args:
-            hold_id: Names the hold.
-            needs: What to take.
-            now: What the store's clock has just said, in microseconds; None asks it.
+            hold_id: The name of the hold.
+            demand: The lines to take.
+            now: The time by the store's clock, in microseconds; None reads the clock.
+
+        Raises:
+            StoreUnavailableError: The store is full.
         """
         with self._lock:
             now = self._tick(now)
@@ -177,7 +180,7 @@ class MemoryStore:
             return found
 
     def settle_deferred(self, hold_id: HoldKey, actual: Sequence[int] | None) -> None:
-        """Do what `settle` does, before anything else is done here."""
+        """Settle as `settle` does, at the latest before the next operation."""
         self._settled.append((hold_id, actual))
 
     async def reset(self, prefix: str) -> int:
@@ -193,10 +196,10 @@ class MemoryStore:
             return len(rates) + len(accounts)
 
     async def aclose(self) -> None:
-        """Do nothing; there is nothing open."""
+        """Do nothing: there is nothing to close."""
 
     def _tick(self, now: int | None = None) -> int:
-        """Return the time, with all counted that happened before."""
+        """Apply settlements and ends of holds that are due; return the time."""
         if now is None:
             now = round(self.clock() * MICROSECONDS)
         if now < self._now:
@@ -243,7 +246,7 @@ class MemoryStore:
                 for account, charge in charges:
                     if charge.keep:
                         account.forget_at = max(account.forget_at, late)
-                # In its place, so that new ones stay the last.
+                # In place, so that new holds stay the last ones.
                 self._holds[hold_id] = late_hold = (late, charges, levels, due)
                 self._note(hold_id, late_hold)
             else:
@@ -265,7 +268,7 @@ class MemoryStore:
         heappush(self._ends, (hold[0], repr(hold_id), hold_id))
 
     def _find_counters(self, demand: Demand) -> _CachedCounters:
-        """Return the counters of some lines; a missing one is new, and not kept yet."""
+        """Return the counters of a demand; a missing one is made, not stored."""
         rates, accounts = self._rates, self._accounts
         hits = [(rates.get(hit.key) or _new_rate(hit), hit) for hit in demand.hits]
         charges = [
@@ -275,10 +278,10 @@ class MemoryStore:
         return _CachedCounters(self._generation, hits, charges)
 
     def _keep(self, demand: Demand, counters: _CachedCounters, now: int) -> None:
-        """Remember the counters of a call that is admitted.
+        """Store the counters of an admitted call.
 
         Raises:
-            StoreUnavailableError: There would be too many.
+            StoreUnavailableError: There would be too many counters.
         """
         if self._size() + self._new(demand) > self._sweep_at:
             self._make_room(demand, now)
@@ -290,14 +293,14 @@ class MemoryStore:
         return len(self._accounts) + len(self._rates)
 
     def _new(self, demand: Demand) -> int:
-        """Return how many counters some lines would add."""
+        """Return how many counters a demand would add."""
         missing = [hit for hit in demand.hits if hit.key not in self._rates]
         return len(missing) + sum(
             charge.key not in self._accounts for charge in demand.charges
         )
 
     def _make_room(self, demand: Demand, now: int) -> None:
-        """Forget what no longer counts.
+        """Forget counters that no longer count.
 
         Raises:
             StoreUnavailableError: There would still be too many counters.
@@ -318,7 +321,7 @@ class MemoryStore:
             self._sweep_at = min(2 * size + 1024, self._max_keys)
 
     def _sweep(self, now: int) -> None:
-        """Forget what no longer counts among the next counters."""
+        """Forget those of the next counters that no longer count."""
         before = self._size()
         looked_at = self._sweeping[-_LOOK_KEYS:]
         del self._sweeping[-_LOOK_KEYS:]
@@ -333,7 +336,7 @@ class MemoryStore:
 
 
 def _unsettled(charges: _Charges, levels: Sequence[AccountLevel]) -> list[int]:
-    """Return what a call costs that never says."""
+    """Return the charges of a call that is never settled."""
     held = zip(charges, levels, strict=True)
     return [0 if charge.refund else amount for (_, charge), (_, _, amount) in held]
 

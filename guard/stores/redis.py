@@ -1,8 +1,8 @@
 """Counters in Redis, shared by many machines, on the server's clock.
 
-Reserving and settling are one script and one round trip each. What survives a
-restart of the server is what its `appendonly` setting says. For a cluster all keys
-are in one slot.
+Reserving and settling are one script and one round trip each. The server's
+`appendonly` setting decides how much survives its restart. All keys are in one slot of
+a cluster.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class RedisStore:
     """Counters that any number of machines share; needs the extra `redis`.
 
     Args:
-        url: As `redis://host:6379/0`.
-        prefix: Before every key, so that several hosts can share a server.
+        url: The server, such as `redis://host:6379/0`.
+        prefix: Start of every key, so that several hosts can share a server.
         clock: The time in seconds. Default: the server's own.
-        deadline: Seconds to wait for the server (0.05). When it is reached the
+        deadline: Seconds to wait for the server; default 0.05. When it is reached the
             operation fails as `store_unavailable`.
 
     Raises:
-        ConfigError: The redis package is missing, or the URL or prefix is none.
+        ConfigError: The redis package is missing, or the URL or prefix is not valid.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class RedisStore:
             )
         self._error = redis.RedisError
         try:
-            # Not tried again: who waits has a deadline, and its own way to fail.
+            # No retries: the caller has a deadline, and a failure mode of its own.
             self._client: Any = redis.Redis.from_url(
                 url,
                 socket_timeout=deadline,
@@ -150,7 +150,7 @@ class RedisStore:
         return await anyio.to_thread.run_sync(self._tried, work, asked_at, limiter=turn)
 
     def _tried(self, work: Callable[[], _T], asked_at: float) -> _T:
-        # Who waited through another's deadline has waited enough.
+        # A caller that waited through another one's deadline does not wait again.
         if self._failed_at > asked_at:
             raise StoreUnavailableError("Redis does not answer")
         try:

@@ -1,9 +1,9 @@
 """Counters in an SQLite file, shared by the processes of one machine.
 
 Each operation is one transaction that takes the write lock first, on a thread of
-its own. What was committed survives SIGKILL of any process; power loss may take the
-last transactions (`synchronous=NORMAL`), and leaves the file whole. The file must
-not lie on a network file system.
+its own. A committed transaction survives SIGKILL of any process; power loss may take
+the last ones (`synchronous=NORMAL`), and leaves the file whole. The file must not lie
+on a network file system.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ CREATE INDEX holds_by_end ON holds (expires);
 _KNOWN_HOLDS = 4_096
 _SWEEP_EVERY = 60 * MICROSECONDS
 _LOOK_ROWS = 1_000
-"""Rows of one look at what no longer counts. When it is reached the next goes on."""
+"""Rows that one operation sweeps. When it is reached the next one goes on."""
 
 _SWEPT = {
     "hits": ("key, at", "forget_at <= ?"),
     "accounts": ("key", "held = 0 AND forget_at > 0 AND forget_at <= ?"),
     "buckets": ("key", "full_at <= ?"),
 }
-"""Tables, with the order of their rows and which of them no longer count."""
+"""Tables, each with the order of its rows and the condition of those to forget."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _AccountRow:
 
 
 class Part(NamedTuple):
-    """What a hold keeps of one account."""
+    """The part of a hold that is of one account."""
 
     key: str
     held: int
@@ -84,21 +84,22 @@ class Part(NamedTuple):
 
     @property
     def due(self) -> int:
-        """What it costs if the call never says."""
+        """The charge if the call is never settled."""
         return 0 if self.refund else self.held
 
 
 class SQLiteStore(ForkAware):
     """Counters that last, for several processes of one machine.
 
-    Holds end with the process that took them, as soon as another one needs the room.
+    The holds of a process that has died expire as soon as another process needs the
+    room.
 
     Args:
         path: The file; created with mode 0600, beside files of the same name with
             `-wal`, `-shm` and `-owner-...`.
         clock: The time in seconds.
-        deadline: Seconds to wait for other processes' transactions (0.5). When it is
-            reached the operation fails as `store_unavailable`.
+        deadline: Seconds to wait for other processes' transactions; default 0.5. When
+            it is reached the operation fails as `store_unavailable`.
 
     Raises:
         ConfigError: The file cannot be opened, or another version wrote it.
@@ -124,9 +125,9 @@ class SQLiteStore(ForkAware):
         self._buried: list[str] = []
         self._failed_at = 0.0
         self._parts: dict[str, list[Part]] = {}
-        """What holds of this process keep, so that it need not be read again."""
+        """The parts of open holds of this process, which saves reading them."""
 
-        # Of a parent: an SQLite connection must not be touched after a fork.
+        # Connections of a parent process: they must not be touched after a fork.
         self._inherited: list[sqlite3.Connection] = []
         # One thread for each loop: SQLite serves one writer at a time.
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"turn-{id(self)}")
@@ -145,7 +146,7 @@ class SQLiteStore(ForkAware):
         return await self._in_thread(lambda: self._reset(prefix))
 
     async def aclose(self) -> None:
-        """Close the file; holds that are open end with the process or their time."""
+        """Close the file; open holds expire with the process or at their end."""
         if self._is_inherited:
             # A forked process drops its copy, and leaves the rest to its parent.
             self._owner.close()
@@ -205,7 +206,7 @@ class SQLiteStore(ForkAware):
         if not self._lock.acquire(timeout=self._deadline):
             raise StoreUnavailableError("the store is busy")
         try:
-            # Who waited through another's deadline has waited enough.
+            # A caller that waited through another one's deadline does not wait again.
             if self._failed_at > asked_at:
                 raise StoreUnavailableError("the store is locked")
             return self._as_one(work)
@@ -227,7 +228,7 @@ class SQLiteStore(ForkAware):
         self._db.begin()
         self._buried = []
         try:
-            # Who reads of a hold has to see who holds it.
+            # Another process that reads a hold must find the lease of its owner.
             self._owner.restore()
             answer = work()
             self._db.execute("COMMIT")
@@ -273,7 +274,7 @@ class SQLiteStore(ForkAware):
         )
 
     def _sweep(self, table: str, now: int) -> None:
-        """Forget what no longer counts among the next rows of a table."""
+        """Forget those of the next rows of a table that no longer count."""
         order, over = _SWEPT[table]
         marks = ", ".join("?" * (order.count(",") + 1))
         since = f"({order}) > ({marks})" if self._swept_to else "1"
@@ -308,9 +309,9 @@ class SQLiteStore(ForkAware):
         return outcome
 
     def _reap(self, now: int) -> bool:
-        """End the holds of processes that are gone; return whether there were any."""
+        """End the holds of processes that have died; return whether there were any."""
         owners = self._owners() - {self._owner.name}
-        # A file that somebody removed says nothing: those holds end with their time.
+        # A missing file proves nothing: those holds expire at their end.
         dead = [each for each in owners if self._owner.state_of(each) == "dead"]
         for owner in dead:
             holds = self._db.execute(
@@ -325,7 +326,7 @@ class SQLiteStore(ForkAware):
         return bool(dead)
 
     def _owners(self) -> set[str]:
-        """Return who has open holds."""
+        """Return the owners of open holds."""
         rows = self._db.execute(
             "SELECT DISTINCT owner FROM holds WHERE charged IS NULL"
         )
@@ -343,7 +344,7 @@ class SQLiteStore(ForkAware):
         return _AccountRow(*row or (0, 0))
 
     def room(self, hit: RateHit, now: int) -> tuple[int, int]:
-        """Return what a rate leaves; inside a transaction."""
+        """Return the wait and the room of a rate; called inside a transaction."""
         if hit.interval:
             row = self._db.execute(
                 "SELECT full_at FROM buckets WHERE key = ?", (hit.key,)
@@ -413,7 +414,7 @@ class SQLiteStore(ForkAware):
         parts = self._parts.pop(hold_id, None)
         if parts is not None:
             now = self._look_at_clock()
-            # Gone only if it is open; what others hold can wait for the next look.
+            # Deletes the hold only if it is open; sweeping can wait for the next look.
             found = self._db.execute(
                 "DELETE FROM holds WHERE id = ? AND expires > ? AND charged IS NULL",
                 (hold_id, now),

@@ -1,4 +1,4 @@
-"""What a call can cost, as whole numbers: money in micro-dollars."""
+"""Units and amounts of cost, as whole numbers: money in micro-dollars."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ Unit = Literal["usd", "tokens", "calls", "cpu_ms", "wall_ms", "bytes"]
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
 MEASURED = frozenset({"cpu_ms", "wall_ms", "bytes"})
-"""What every call uses some of, so that saying nothing does not mean none."""
+"""Units that every call uses: an amount that is not reported is unknown, not 0."""
 
 MAX_AMOUNT = 10**15
-"""The most of any unit: a thousand million dollars, or 31,000 years."""
+"""Largest amount of any unit: a thousand million dollars, or 31,000 years. A larger one
+is refused."""
 
 _DECIMAL = re.compile(r"[0-9]{1,10}(\.[0-9]{1,18})?")
 _MICRO = 1_000_000
 _CENT = 10_000
 
 Amount = int | str | Decimal
-"""How callers write an amount: `"0.25"` or `Decimal("0.25")` for usd, else an int."""
+"""An amount as callers write it: `"0.25"` or `Decimal("0.25")` for usd, else an int."""
 
 
 def parse_amount(unit: str, value: object) -> int:

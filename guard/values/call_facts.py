@@ -1,4 +1,4 @@
-"""What the guard is told of a call beside the call itself."""
+"""Facts about a call that come from the host, and the hashes made of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_HOLD_SECONDS = 604_800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFacts:
-    """What the host knows of a call; none of it comes from the model.
+    """Facts about a call that the host knows; none of them comes from the model.
 
     Raises:
         InvalidInputError: A cost is negative, not finite, too large or of an unknown
@@ -34,19 +34,20 @@ class CallFacts:
     """The tags of the tool, as registered."""
 
     definition_hash: str = ""
-    """Of the tool's definition; an approval is bound to it."""
+    """The hash of the tool's definition; an approval is bound to it."""
 
     cost: Mapping[str, Amount] | None = None
-    """The declared maximum by unit. Where it is None nothing is known, and the call
-    holds all that is left of each budget until it settles. In a mapping usd and
-    tokens not named are 0; cpu_ms, wall_ms and bytes not named are unknown."""
+    """The declared maximum by unit. None: it is unknown, and the call holds all that is
+    left of each budget until it settles. In a mapping, usd and tokens that are not
+    named are 0; cpu_ms, wall_ms and bytes that are not named are unknown."""
 
     requires_approval: bool = False
-    """Whether a person has to agree even where a rule allows the call."""
+    """True if a person has to agree even where a rule allows the call."""
 
     approval_seconds: float | None = None
-    """Seconds that the call may wait for a person; 0 asks nobody, and only an answer
-    that stands already counts. None: as long as whoever asks allows."""
+    """Seconds that the call may wait for a person. 0 asks nobody: only an earlier
+    approval or a grant counts. None: the `wait_seconds` of the guard's approvals. When
+    it is reached the call is refused."""
 
     run_id: str | None = None
     """The run of the agent in which the call is made."""
@@ -55,8 +56,8 @@ class CallFacts:
     """The model's turn within the run."""
 
     hold_seconds: float = 3600.0
-    """Seconds that a reservation may stay open. When it is reached the hold ends and
-    its maximum is charged; a later settlement corrects it."""
+    """Seconds that a reservation may stay open; default 3,600. When it is reached the
+    hold expires and its maximum is charged; a later settlement corrects that."""
 
     amounts: Mapping[str, int] | None = field(init=False, repr=False, compare=False)
     """`cost` as whole numbers."""
@@ -94,7 +95,10 @@ def canonical_json(value: object) -> bytes:
 
 
 def call_hash(call: ToolCall, facts: CallFacts) -> str:
-    """Return what an approval is bound to: who, in which run, what, with what."""
+    """Return a hash of the agent, the run, the tool and the arguments of a call.
+
+    An approval is bound to it.
+    """
     bound = [
         *(call.agent_id, facts.run_id, call.name, facts.version),
         *(facts.definition_hash, call.arguments),

@@ -9,7 +9,7 @@ Clock = Callable[[], float]
 """Returns seconds since 1970 (UTC)."""
 
 MICROSECONDS = 1_000_000
-"""Of a second."""
+"""Microseconds of a second."""
 
 # Counts suspended time too, where the system has such a clock.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -17,9 +17,9 @@ _START = time.time() - time.clock_gettime(_STEADY)
 
 
 def steady_time() -> float:
-    """Return the time of day as this process's start saw it, kept steadily since.
+    """Return seconds since 1970 (UTC): the time at the start of the process, and since.
 
-    Steps of the system's clock during the life of the process do not show.
+    Steps of the system's clock during the life of the process have no effect.
     """
     return _START + time.clock_gettime(_STEADY)
 

@@ -1,4 +1,4 @@
-"""What the guard says about a call, and why."""
+"""Decisions of the guard about calls, and their reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Reason = Literal[
     "store_unavailable",
     "guard_fault",
 ]
-"""Why, in one stable word:
+"""The reason of a decision, as one stable word:
 
 allowed: a rule allows the call. no_agent: the call names no agent. no_policy: the
 agent has no policy. bad_call: the tool's name is not one. denied: a rule denies it.
@@ -55,42 +55,42 @@ class Tried:
 
 
 class Decision(NamedTuple):
-    """The answer to one call. Only `allow` lets it run."""
+    """The guard's answer to one call. Only `allow` lets the call run."""
 
     verdict: GuardVerdict
     reason: Reason
     detail: str = ""
-    """For people, and for the model: one sentence."""
+    """One sentence for people and for the model."""
 
     rule: str | None = None
-    """The rule or limit that decided, as `agent.allow[0]` or by its own name."""
+    """The rule or limit that decided, such as `agent.allow[0]`, or its own name."""
 
     retry_after: float | None = None
     """Seconds after which the same call could be admitted, if nobody else calls;
     None where time alone does not help, or it is not known."""
 
     remaining: Mapping[str, int | str] = MappingProxyType({})
-    """What each limit leaves, by its label."""
+    """The amount that each limit leaves, by the label of the limit."""
 
     policy_version: str = ""
-    """Of the policies that decided."""
+    """The version of the policies that decided."""
 
     would_deny: tuple[str, ...] = ()
     """Rules and limits on trial (`dry_run`) that would have refused the call."""
 
     tried: tuple[Tried, ...] = ()
-    """Every rule that was tried; only `ActionGuard.decide` collects them."""
+    """Every rule that was tried; `ActionGuard.decide` alone collects them."""
 
     degraded: Degraded = ""
-    """How the call was admitted while the store was away."""
+    """The way in which the call was admitted while the store was away."""
 
     @property
     def allowed(self) -> bool:
-        """Whether the call may run."""
+        """True if the call may run."""
         return self.verdict == "allow"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the decision as JSON values, without what is empty."""
+        """Return the decision as JSON values, without empty members."""
         members: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
         if self.detail:
             members["detail"] = self.detail
@@ -133,7 +133,7 @@ def _rounded_up(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What the rules say, before any limit is asked."""
+    """The verdict of the rules on a call, before any limit counts."""
 
     verdict: GuardVerdict
     reason: Reason
@@ -150,7 +150,7 @@ class Ruling:
 
 
 class Caps(NamedTuple):
-    """How often is too often; None for no limit."""
+    """Limits on repetition within a run; None for no limit."""
 
     consecutive: int | None = None
     """Calls of one tool in a row."""
