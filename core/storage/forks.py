@@ -1,4 +1,4 @@
-"""What a forked process must not use as it got it: the one place for fork handlers.
+"""The one place for fork handlers: a forked process makes anew what is its parent's.
 
 A forked process has copies of its parent's objects, but none of its other threads. A
 lock that such a thread held is never released, an SQLite connection must not be used
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 FORK_SECONDS = 2.0
 """Longest wait of a fork for each lock. When it is over the process forks all the
-same, and the child may find what the lock guards held for ever."""
+same, and in the child the data behind the lock may stay locked for ever."""
 
 _generation = 0
 _renewals: list[Callable[[], object]] = []
@@ -27,8 +27,8 @@ def in_each_child(renew: Callable[[], object]) -> None:
     """Call a function in every process that is forked from here, right after the fork.
 
     Args:
-        renew: Makes what the process must not share with its parent. It is never
-            forgotten: a module registers one.
+        renew: Makes anew the things that the process must not share with its parent.
+            It is never forgotten: a module registers one.
     """
     _renewals.append(renew)
 
@@ -76,7 +76,7 @@ class ForkAware(ABC):
 
     @property
     def _is_inherited(self) -> bool:
-        """Whether all that the object has is still its parent's."""
+        """True if locks, connections and descriptors are still the parent's."""
         return self._made_in != _generation
 
     def _follow_fork(self) -> None:

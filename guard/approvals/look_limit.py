@@ -47,7 +47,7 @@ class ApprovalLookups:
     async def in_thread(
         self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Run a function that may wait for a disk or a lock, in a thread of the pool."""
+        """Run a function that may wait for a disk or a lock, in one of its threads."""
         work = partial(function, *args, **kwargs)
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 

@@ -21,10 +21,10 @@ ProblemKind = Literal[
     "edited", "gap", "order", "replaced", "truncated", "rewritten", "torn", "unreadable"
 ]
 """Kinds of problems. `edited`: a record does not fit its own hash. `gap`: records are
-missing. `order`: a record stands too late or twice. `replaced`: a record does not follow
-the one before. `truncated`: the log ends before a given head. `rewritten`: a given head
-names another record. `torn`: the last line is not whole. `unreadable`: a line is not a
-record."""
+missing. `order`: a record stands too late or twice. `replaced`: a record does not
+follow the one before. `truncated`: the log ends before a given head. `rewritten`: a
+given head names another record. `torn`: the last line is not whole. `unreadable`: a
+line is not a record."""
 
 LINE_BYTES = 65_536
 """Largest line in bytes. When it is reached, sizes and hashes take the place of large

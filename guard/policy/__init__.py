@@ -1,1 +1,1 @@
-"""What people write: policies, rules, conditions, files."""
+"""Policies as people write them: rules, conditions, limits, files."""

@@ -8,10 +8,10 @@ from typing import Any
 
 
 def translate_aliases(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a policy with other guards' words translated.
+    """Return the fields of a policy with the field names of other guards translated.
 
     Raises:
-        ValueError: A word has a value that has no safe meaning.
+        ValueError: A value has no safe meaning.
     """
     ours = dict(values)
     for alias, field in _LISTS.items():
@@ -59,7 +59,7 @@ def _extend(values: dict[str, Any], field: str, more: list[Any]) -> None:
 
 
 def _decimal(cost: Any) -> Any:
-    """Return money as text; a float is what its shortest writing says."""
+    """Return money as decimal text; a float by its shortest notation."""
     if isinstance(cost, float):
         if not math.isfinite(cost):
             raise ValueError("max_cost_usd must be finite")

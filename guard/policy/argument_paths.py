@@ -1,6 +1,6 @@
-"""Where in the arguments of a call a rule looks.
+"""Paths of rules into the arguments of a call.
 
-A path is the names of members, one inside the other: `a.b`. A name that holds a dot,
+A path is the names of members, one inside the other: `a.b`. A name that contains a dot,
 a space or another odd character is written as a JSON string: `"a.b".c`. `*` alone is
 the arguments as a whole. A path goes through every element of a list.
 """
@@ -17,7 +17,7 @@ _NAME = re.compile(r'"(?:[^"\\]|\\.)*"|(?!/)[^\s.*\[\]"\\]+')
 
 
 class Nothing(Enum):
-    """What stands at the end of a path in place of a value."""
+    """Markers that `values_at` returns in place of a value."""
 
     ABSENT = "nothing is there"
     UNCLEAR = "the path cannot be followed exactly"
@@ -30,7 +30,7 @@ def parse_path(text: str) -> Path:
     """Return the names of a path; none for the arguments as a whole.
 
     Raises:
-        ValueError: It is not written as one.
+        ValueError: The text is not a path.
     """
     if text == "*":
         return ()
@@ -61,11 +61,12 @@ def _unquoted(name: str) -> str:
 
 
 def values_at(value: object, path: Path) -> list[Reached]:
-    """Return what stands at a path: one value, or one for each element of a list.
+    """Return the values at a path: one, or one for each element of a list.
 
-    `ABSENT` stands for a member that is not there, for one of null and for one of an
-    empty list. `UNCLEAR` stands for a member of anything else, for an index, and for
-    a key that is spelled like the path with its dots: another reader may take that.
+    `ABSENT` takes the place of a member that is missing, of a member of null and of one
+    of an empty list. `UNCLEAR` takes the place of a member of anything else, of an
+    index, and of a key that is spelled like the path with its dots, since another
+    program may read that.
     """
     for place, name in enumerate(path):
         if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The base of what policies are written with."""
+"""The base of all models that policies consist of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from toolcell.core import FrozenModel, PolicyError
 
 
 class PolicyModel(FrozenModel):
-    """Frozen, unknown keys refused; a bad value is a PolicyError."""
+    """A frozen model that refuses unknown keys; a bad value raises `PolicyError`."""
 
     refusal = PolicyError
     refusal_hint = "see the docstring of the class for fields, units and ranges"

@@ -1,10 +1,10 @@
 """Conditions on validated arguments.
 
-A condition answers yes, no, or None where the value cannot be judged: it is of
-another type, written in a form that two programs may read in two ways, or not to be
-reached exactly. Rules take None against the caller: an allow rule does not hold, a
-deny or ask rule does. Of a list, an allow rule wants every element to hold, a deny or
-ask rule one.
+A condition answers True, False, or None if the value cannot be judged: it has another
+type, a form that two programs may read in two ways, or cannot be reached exactly. Rules
+count None against the caller: an allow rule is not met, a deny or ask rule is. In a
+list, an allow rule requires that every element meets the condition, a deny or ask rule
+that one does.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ CommandPattern = Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
 
 
 class Condition(PolicyModel):
-    """What one argument must be; all fields that are set must hold."""
+    """A condition on one argument; all fields that are set must hold."""
 
     if TYPE_CHECKING:
         # Lists and plain texts are taken too.
         def __init__(self, **values: Any) -> None: ...
 
     equals: JsonValue = None
-    """This value and type. `1` for `true` or `"1"` cannot be judged: some tools take
-    one for the other."""
+    """This value and type. `1` for `true` or `"1"` cannot be judged: some tools read
+    one as the other."""
 
     one_of: tuple[JsonValue, ...] | None = None
     """One of these values."""
@@ -68,8 +68,9 @@ class Condition(PolicyModel):
     """A number not above this."""
 
     matches: Annotated[str, Field(max_length=MAX_PATTERN)] | None = None
-    """A regular expression for the whole text, without look-around or references,
-    so that it takes linear time. Text over 100,000 characters cannot be judged."""
+    """A regular expression for the whole text, at most 1,000 characters, without
+    look-around or references, so that it takes linear time. Text over 100,000
+    characters cannot be judged."""
 
     max_length: Annotated[int, Field(ge=0)] | None = None
     """Characters of a text, or items of a list or object, at most."""
@@ -77,8 +78,8 @@ class Condition(PolicyModel):
     under: Annotated[str, Field(min_length=1)] | None = None
     """A POSIX path at or beneath this folder, by its text. Absolute paths are under
     absolute roots, relative ones under relative roots; `..`, `\\` and control
-    characters cannot be judged. Who opens it must open it beneath the root and
-    follow no link."""
+    characters cannot be judged. A tool that opens the path must open it beneath the
+    root and follow no link."""
 
     host_in: Annotated[tuple[HostPattern, ...], Field(min_length=1)] | None = None
     """An http or https URL on one of these hosts: `example.com`, `*.example.com` for
@@ -89,8 +90,8 @@ class Condition(PolicyModel):
     mentions_host: Annotated[tuple[HostPattern, ...], Field(min_length=1)] | None = None
     """A text that names one of these hosts, or one below it, in any spelling that a
     resolver takes for it, percent-encoded too; with the argument name `*` any text
-    anywhere in the arguments. What cannot be decoded is a mention. For deny rules;
-    a port counts for nothing."""
+    anywhere in the arguments. A text that cannot be decoded counts as a mention. Use it
+    in deny rules. Ports are ignored."""
 
     argv: Annotated[tuple[CommandPattern, ...], Field(min_length=1)] | None = None
     """A list of texts, run without a shell, that is one of these commands. `*`
@@ -150,7 +151,7 @@ class Condition(PolicyModel):
 
     @cached_property
     def _checks(self) -> tuple[tuple[str, _Check], ...]:
-        """The functions that judge a value, one for each field that is set."""
+        """The names of the fields that are set, each with its function."""
         every: dict[str, _Check] = {
             "equals": lambda value: same(value, self.equals),
             "one_of": lambda value: any_of(
@@ -180,8 +181,8 @@ class Condition(PolicyModel):
 
         Args:
             value: A JSON value.
-            every: Whether all elements of a list have to meet a field, or one. An
-                empty list has none that does.
+            every: True if all elements of a list have to meet a field; False if one
+                is enough. An empty list has none.
         """
         known = True
         for name, check in self._checks:
@@ -193,7 +194,7 @@ class Condition(PolicyModel):
 
     @cached_property
     def absent(self) -> bool | None:
-        """The word on an argument that is not there: no, or None if null is met."""
+        """The answer for a missing argument: False, or None if null meets it."""
         return None if self.judge(None) else False
 
 
@@ -206,10 +207,10 @@ def judge_arguments(
     """Return whether arguments meet all conditions; None if that cannot be judged.
 
     Args:
-        when: Conditions, and where to look for what they judge.
+        when: Conditions, each with the path of its values.
         arguments: JSON values by name, as the tool gets them.
-        every: Whether all that a path reaches has to meet its condition, as an allow
-            rule wants it, or one, as a deny or ask rule wants it.
+        every: True if all values at a path have to meet its condition, as for an
+            allow rule; False if one is enough, as for a deny or ask rule.
     """
     known = True
     for path, condition in when:
@@ -236,7 +237,7 @@ def _judge_reached(condition: Condition, value: Reached, every: bool) -> bool | 
 def _judge(
     name: str, check: _Check, value: object, combine: Callable[..., bool | None]
 ) -> bool | None:
-    """Judge a value by one field; a list by its elements where the field has none."""
+    """Judge a value by one field, and a list by its elements."""
     if not isinstance(value, list) or name in ("max_length", "mentions_host"):
         return check(value)
     if name == "argv" and all(isinstance(each, str) for each in value):
@@ -249,7 +250,7 @@ def _judge(
 
 
 def all_of(answers: Iterable[bool | None]) -> bool | None:
-    """Return whether all answers are yes; None if that is not known."""
+    """Return whether all answers are True; None if that is not known."""
     known = True
     for answer in answers:
         if answer is False:
@@ -259,7 +260,7 @@ def all_of(answers: Iterable[bool | None]) -> bool | None:
 
 
 def any_of(answers: Iterable[bool | None]) -> bool | None:
-    """Return whether one of the answers is yes; None if that is not known."""
+    """Return whether one of the answers is True; None if that is not known."""
     known = True
     for answer in answers:
         if answer:
@@ -269,10 +270,10 @@ def any_of(answers: Iterable[bool | None]) -> bool | None:
 
 
 def same(left: object, right: object) -> bool | None:
-    """Return whether two JSON values are equal, their types told apart.
+    """Return whether two JSON values are equal, in value and type.
 
-    None where they are not, but some program takes one for the other: `1`, `true`,
-    `"1"` and `"true"`.
+    None if they are not, but some program reads one as the other: `1`, `true`, `"1"`
+    and `"true"`.
     """
     if _number(left) and _number(right):
         return left == right
@@ -295,7 +296,7 @@ def _may_be_taken_for(left: object, right: object) -> bool:
 
 
 def _as_number(value: object) -> int | float | None:
-    """Return the number for which some program takes a scalar."""
+    """Return the number as which some program reads a scalar."""
     if isinstance(value, int | float):
         return value
     if not isinstance(value, str) or len(value) > MAX_NUMBER:
@@ -310,7 +311,7 @@ def _as_number(value: object) -> int | float | None:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value of a policy file as it stands in arguments."""
+    """Return a value of a policy file as it appears in arguments."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, list):
@@ -334,7 +335,7 @@ def _pattern(pattern: str) -> SchemaValidator:
     """Return a validator by pydantic's own engine, which is linear in the text.
 
     Raises:
-        ValueError: The pattern is not one, or needs backtracking.
+        ValueError: The pattern is not valid, or needs backtracking.
     """
     try:
         # Alone first: `a)|(b` must not slip out of the group around it.
@@ -361,10 +362,10 @@ def _matcher(pattern: str) -> Any:
 
 
 def _parts(path: str) -> tuple[str, ...] | None:
-    """Return the parts of a path that reads one way only, else None."""
+    """Return the parts of a path that has one reading only, else None."""
     if not path or "\\" in path or any(ord(c) < 32 or ord(c) == 127 for c in path):
         return None
-    # POSIX leaves what two leading slashes mean to the system.
+    # POSIX leaves the meaning of two leading slashes to the system.
     parts = PurePosixPath(path).parts if not path.startswith("//") else None
     return None if parts is None or ".." in parts else parts
 

@@ -1,7 +1,7 @@
-"""Policies in TOML and YAML files: read whole or not at all, and again when changed.
+"""Policies in TOML and YAML files; a file is used as a whole or not at all.
 
-A file has one list, `policies`; decimals need no quotes, since they are never read as
-floats. Editors take the schema of `policy_schema`.
+A file has one list, `policies`. Decimals need no quotes, since they are never read as
+floats. Editors can use the schema of `policy_schema`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_BYTES = 4_194_304
 
 
 class PolicyFile(PolicyModel):
-    """What a policy file holds."""
+    """The content of a policy file."""
 
     policies: tuple[AgentPolicy, ...]
 

@@ -1,4 +1,4 @@
-"""Hosts in what a model wrote: in URLs that read one way only, and in any text."""
+"""Hosts in arguments: in URLs that have one reading only, and in any text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORD = re.compile(r"[^\s/@:?#\[\]\"'<>(),;=&\\]+")
 _IPV6 = re.compile(r"[0-9a-f]*:[0-9a-f:.]+")
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+)){0,3}")
 _DROPPED_BY_URLS = str.maketrans("", "", "\t\r\n")
-# What resolvers leave out beside format characters: RFC 3454 table B.1, UTS 46.
+# Characters that resolvers ignore beside format characters: RFC 3454 B.1, UTS 46.
 _IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u1806\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0"
     "\U000e0100-\U000e01ef]"
@@ -33,7 +33,7 @@ _IGNORED = re.compile(
 
 
 def url_host(value: object) -> tuple[str, int] | None:
-    """Return host and port of a URL that reads one way only, else None."""
+    """Return host and port of a URL that has one reading only, else None."""
     if not isinstance(value, str) or _UNCLEAR.search(value):
         return None
     try:
@@ -54,7 +54,7 @@ def url_host(value: object) -> tuple[str, int] | None:
 
 
 def _odd_number(host: str) -> bool:
-    """Whether some program may take a host for an address while it is no plain one."""
+    """Return whether some program may read a host as an address in an odd notation."""
     last = host.rpartition(".")[2]
     if not (last.isdigit() or last.startswith("0x")):
         return False
@@ -65,7 +65,7 @@ def _odd_number(host: str) -> bool:
 
 
 def host_in(value: object, hosts: tuple[str, ...]) -> bool | None:
-    """Return whether a URL is on one of some hosts; None if it reads in two ways."""
+    """Return whether a URL is on one of some hosts; None if it is ambiguous."""
     found = url_host(value)
     if found is None:
         return None
@@ -85,7 +85,7 @@ class Mentions:
     """Tells whether a value names one of some hosts, or one below it.
 
     Args:
-        hosts: As rules name them.
+        hosts: Host names as rules write them.
     """
 
     def __init__(self, hosts: tuple[str, ...]) -> None:

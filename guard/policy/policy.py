@@ -1,4 +1,4 @@
-"""What one agent may do, and how much of it."""
+"""The policy of one agent: its rules and its limits."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Cap = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 
 
 class Rule(PolicyModel):
-    """Which calls a rule is about; a plain text is a rule for that selector.
+    """A rule about calls; a plain text is a rule for that selector.
 
-    All that is given must hold: one of `tools`, all `tags`, one of `versions`, and
-    every condition of `when`.
+    A call meets the rule if it meets everything that is given: one of `tools`, all of
+    `tags`, one of `versions`, and every condition of `when`.
     """
 
     if TYPE_CHECKING:
@@ -43,24 +43,24 @@ class Rule(PolicyModel):
         def __init__(self, **values: Any) -> None: ...
 
     tools: tuple[Selector, ...] = ()
-    """Names, globs, groups; empty with `tags`: any tool that has those."""
+    """Names, globs and groups of tools; empty with `tags`: any tool with those tags."""
 
     tags: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     when: dict[str, Condition] = Field(default_factory=dict)
     """Conditions by argument; `a.b` reaches into objects and into every element of
-    lists, `"a.b"` in quotes is one name, `*` takes the whole. What cannot be reached
-    exactly is taken against the caller."""
+    lists, `"a.b"` in quotes is one name, `*` is all arguments as a whole. A value that
+    cannot be reached exactly counts against the caller."""
 
     name: str | None = None
-    """How decisions call the rule. None: its place, as `agent.deny[0]`."""
+    """The name of the rule in decisions. None: its place, as `agent.deny[0]`."""
 
     dry_run: bool = False
     """Report what the rule would do, and do nothing. Not for allow rules."""
 
     @property
     def paths(self) -> tuple[tuple[Path, Condition], ...]:
-        """The conditions, and where to look for what they judge."""
+        """The conditions, each with the path of its values."""
         return tuple((parse_path(text), each) for text, each in self.when.items())
 
     @field_validator("when")
@@ -89,25 +89,25 @@ class Rule(PolicyModel):
 
 
 class Budget(PolicyModel):
-    """How much of a unit may be used; `used + held + cost <= limit` always holds.
+    """A limit on the use of a unit; `used + held + cost <= limit` always holds.
 
     When it is reached a call is refused with `budget_exceeded`, and consumes nothing.
     """
 
     unit: Unit
     limit: int | str
-    """The most, in the unit; of usd a decimal as text with at most six places."""
+    """The limit in the unit; for usd a decimal as text with at most six places."""
 
     window: Literal["run", "hour", "day", "month", "total"] = "total"
-    """When it starts anew: with each run, or with the hour, day or month in UTC. A
-    run that has been idle for seven days is forgotten."""
+    """The period after which it starts anew: each run, or the hour, day or month in
+    UTC. `total` never does. A run that has been idle for two days is forgotten."""
 
     per: Per = "agent"
     tools: tuple[Selector, ...] = ("*",)
     """The tools whose calls count, by name or glob."""
 
     unsettled: Literal["charge", "refund"] = "charge"
-    """What a call costs that ends without saying: all that it held, or nothing."""
+    """The charge for a call that ends without a report: all that it held, or none."""
 
     dry_run: bool = False
     """Count and report, but refuse nothing."""
@@ -138,12 +138,12 @@ class Budget(PolicyModel):
 
 
 class AgentPolicy(PolicyModel):
-    """The boundary of one agent. What no allow rule names is refused.
+    """The rules and limits of one agent. A call that no allow rule meets is refused.
 
-    Deny rules come first, then ask, then allow. The words of other guards
+    Deny rules come first, then ask, then allow. The field names of other guards
     (`allowed_tools`, `denied_tools`, `max_calls_per_minute`, `max_cost_usd`,
     `denied_domains`, `max_tool_calls_per_turn`, `max_consecutive_tool_calls`,
-    `require_human_approval_for`) load too; an empty or absent list is nothing.
+    `require_human_approval_for`) load too; an empty or absent list allows nothing.
     """
 
     if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class AgentPolicy(PolicyModel):
     """The agent as the host knows it; compared exactly."""
 
     parent: AgentId | None = None
-    """The policy that this one narrows: a call needs both policies' leave, and draws
-    on both policies' limits."""
+    """The agent whose policy this one narrows: a call has to pass both policies, and
+    counts against the limits of both."""
 
     deny: tuple[Rule, ...] = ()
     ask: tuple[Rule, ...] = ()
@@ -182,7 +182,7 @@ class AgentPolicy(PolicyModel):
     is refused with `consecutive` until another one was called. None: no limit."""
 
     max_identical_results: Cap | None = None
-    """How often one call may return one result among the run's last 32 calls. When it
+    """Times that one call may return one result among the run's last 32 calls. When it
     is reached the call is refused with `repeated`. None: no limit."""
 
     @model_validator(mode="before")
@@ -232,7 +232,7 @@ class AgentPolicy(PolicyModel):
 
 
 def limit_key(limit: RateLimit | Budget) -> str:
-    """Return what a limit counts, as text; equal ones share a counter."""
+    """Return the name of what a limit counts; limits with one name share a counter."""
     tools = ",".join(limit.tools)
     if isinstance(limit, Budget):
         return f"{limit.unit}/{limit.window}|{limit.per}|{tools}"

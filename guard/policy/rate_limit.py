@@ -14,15 +14,15 @@ from .base import PolicyModel
 from .selectors import Selector
 
 Per = Literal["global", "agent", "tool", "agent_tool"]
-"""What shares a limit: everything, the calls of one agent, those of one tool, or those
-of one agent to one tool."""
+"""Calls that share a limit: all, those of one agent, those to one tool, or those of one
+agent to one tool."""
 
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 _RATE = re.compile(r"([0-9]{1,9}) */ *(?:([0-9]{1,6}) +)?(second|minute|hour|day)s?")
 
 
 class RateLimit(PolicyModel):
-    """So many calls in so much time; written `"60/minute"` or `"100/15 minutes"`.
+    """A limit on calls in a time; written `"60/minute"` or `"100/15 minutes"`.
 
     When it is reached a call is refused with `rate_limited` and an exact
     `retry_after`. A refused call does not count.

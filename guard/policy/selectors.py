@@ -1,4 +1,4 @@
-"""How policies name tools."""
+"""Selectors, by which policies name tools."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ToolNames:
 
     @property
     def has_globs(self) -> bool:
-        """Whether a name outside `exact` may belong to it."""
+        """True if a name outside `exact` may belong to the set."""
         return self._glob is not None
 
     def __contains__(self, name: str) -> bool:
