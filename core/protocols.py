@@ -1,4 +1,4 @@
-"""What toolcell asks of models, tools and checkpointers: contracts, not base classes.
+"""Contracts of models, tools and checkpointers; they are not base classes.
 
 `isinstance` sees only whether the names are there; `check_tool` and its like in
 `toolcell.tools` call them.
@@ -19,7 +19,7 @@ class ModelResponse:
 
     message: Message
     usage: Mapping[str, int | str] = field(default_factory=dict)
-    """What it used, by unit: whole numbers, `usd` as decimal text."""
+    """Amounts that it used, by unit: integers, `usd` as decimal text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +62,20 @@ class ModelProtocol(Protocol):
 
 @runtime_checkable
 class CallProtocol(Protocol):
-    """What a tool may know of the call that it runs for."""
+    """The call that a tool runs for, as the tool sees it."""
 
     deadline: float | None
-    """When the call is stopped, in seconds of `time.monotonic()`; None: never."""
+    """The time at which the call is stopped, of `time.monotonic()`; None: never."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was given up."""
+        """True if the caller gave the call up."""
         ...
 
 
 @runtime_checkable
 class ToolProtocol(Protocol):
-    """What a model may ask to be called."""
+    """A tool that a model may ask to be called."""
 
     name: str
     description: str
@@ -100,7 +100,7 @@ class ToolProtocol(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointerCapabilities:
-    """Which optional things a checkpointer does."""
+    """The optional features of a checkpointer, all off by default."""
 
     search: bool = False
     metadata_query: bool = False
@@ -118,7 +118,7 @@ class CheckpointerProtocol(Protocol):
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
-        """Which optional things it does."""
+        """The optional features that this checkpointer has."""
         ...
 
     async def save(

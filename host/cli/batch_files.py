@@ -179,7 +179,7 @@ class ResultsFile:
         """Numbers of lines that have a result, of those without an id of their own."""
 
         self.statuses: Counter[str] = Counter()
-        """How many results have each status."""
+        """The number of results by status."""
 
         self._file = self._open()
         try:
@@ -192,7 +192,7 @@ class ResultsFile:
 
     @property
     def size(self) -> int:
-        """How many results it has."""
+        """The number of its results."""
         return self.statuses.total()
 
     def __enter__(self) -> Self:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +30,45 @@ def test_the_code_passes(command: list[str]) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+ROOMS_IN_SENTENCES = ("core", "host")
+"""Rooms whose docstrings are checked."""
+
+RELATIVE = ("Who", "What", "Whether", "How", "Where", "When", "That", "Which", "Why")
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings of a file, those of attributes included, with lines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield node.lineno, node.value.value
+
+
+def is_headless(text: str) -> bool:
+    return re.match(rf"\s*({'|'.join(RELATIVE)})\b", text) is not None
+
+
+@pytest.mark.parametrize("room", ROOMS_IN_SENTENCES)
+def test_no_docstring_begins_with_a_clause_without_its_noun(room: str) -> None:
+    headless = [
+        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for line, text in docstrings(path)
+        if is_headless(text)
+    ]
+
+    assert not headless
+
+
+def test_a_clause_without_its_noun_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.py"
+    page.write_text(
+        '"""What it is."""\nclass A:\n    x = 1\n    """Whether."""\n'
+        '    def f(self):\n        """Return what it is."""\n'
+    )
+
+    found = [line for line, text in docstrings(page) if is_headless(text)]
+
+    assert found == [1, 4]
