@@ -1,5 +1,7 @@
 """The words that every room speaks."""
 
+import typing
+
 from . import platform  # noqa: F401
 from .addresses import is_public_address
 from .errors import (
@@ -35,17 +37,20 @@ from .errors import (
     ToolTimeoutError,
     ToolValidationError,
 )
-from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
-from .models import FrozenModel, put_together
-from .protocols import (
-    CallProtocol,
-    CheckpointerCapabilities,
-    CheckpointerProtocol,
-    ModelChunk,
-    ModelProtocol,
-    ModelResponse,
-    ToolProtocol,
-)
+from .lazy_face import lazy_face as _lazy_face
+
+if typing.TYPE_CHECKING:
+    from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
+    from .models import FrozenModel, put_together
+    from .protocols import (
+        CallProtocol,
+        CheckpointerCapabilities,
+        CheckpointerProtocol,
+        ModelChunk,
+        ModelProtocol,
+        ModelResponse,
+        ToolProtocol,
+    )
 
 __all__ = [
     "AuditError",
@@ -96,3 +101,15 @@ __all__ = [
     "is_public_address",
     "put_together",
 ]
+
+__getattr__ = _lazy_face(
+    __name__,
+    {
+        ".messages": "ErrorInfo Message Role ToolCall ToolResult ToolStatus",
+        ".models": "FrozenModel put_together",
+        ".protocols": """
+            CallProtocol CheckpointerCapabilities CheckpointerProtocol ModelChunk
+            ModelProtocol ModelResponse ToolProtocol
+        """,
+    },
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
@@ -29,11 +28,13 @@ def bench(
     backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure this machine, against `python -c pass` in the same process.
+    """Measure this machine, against `python -c pass`, in one process.
 
     This is a first impression. The measurements behind toolcell's promises are in
     benchmarks/run.py of a checkout, with named baselines and gates.
     """
+    import statistics
+
     times = run_async(_measure, runs, backend)
     base = statistics.median(times[_BASELINE])
     rows = []

@@ -25,7 +25,10 @@ def budget(
     run: RunId = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what rates and budgets leave each agent now, for the tools that it sees."""
+    """Show what rates and budgets leave each agent now.
+
+    Limits of tools that an agent does not see are left out.
+    """
     left = run_async(_left, config, agent, run)
     if as_json:
         print_json(left)

@@ -20,7 +20,7 @@ def doctor(
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
 ) -> None:
-    """Try every layer of isolation here; say what holds and how to get the rest."""
+    """Try every layer of isolation; say how to get what is missing."""
     from toolcell.sandbox import diagnose
 
     from .cell_options import config_of
@@ -56,7 +56,7 @@ def _print_report(report: Any) -> None:
 def clean(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Remove containers, cgroups and folders of toolcell hosts that died.
+    """Remove containers, cgroups and folders of hosts that died.
 
     Exits with 1 if something could not be removed.
     """

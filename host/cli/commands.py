@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -13,7 +13,6 @@ from typer.core import TyperGroup
 
 from toolcell.core import (
     ConfigError,
-    ErrorInfo,
     InvalidInputError,
     PolicyError,
     ToolcellError,
@@ -68,6 +67,8 @@ def run_command() -> None:
             flush_streams()
     except OutputError as error:
         if error.exit_code != EXIT_BROKEN_PIPE:
+            from toolcell.core import ErrorInfo
+
             with contextlib.suppress(OutputError):
                 info = ErrorInfo(kind="output", message=str(error))
                 print_error(info, as_json=as_json)
@@ -77,19 +78,29 @@ def run_command() -> None:
 
 def _run(*, as_json: bool) -> None:
     try:
-        # Building all commands takes as long as running one.
-        app = make_app(_COMMANDS.keys() & sys.argv[1:2] or _COMMANDS)
+        app = make_app(_named(sys.argv[1:2]))
         raise SystemExit(app(standalone_mode=not as_json))
     except (ToolcellError, BaseExceptionGroup) as raised:
+        from toolcell.core import ErrorInfo
+
         error = typed_error(raised)
         print_error(ErrorInfo.of(error), as_json=as_json)
         bad_input = isinstance(error, _BAD_INPUT)
         raise SystemExit(EXIT_BAD_INPUT if bad_input else EXIT_COULD_NOT_RUN) from None
     except typer.TyperException as error:
+        from toolcell.core import ErrorInfo
+
         # Without `--json` typer shows them itself.
         usage = ErrorInfo(kind="usage", message=escaped(error.format_message()))
         print_error(usage, as_json=True)
         raise SystemExit(EXIT_BAD_INPUT) from None
+
+
+def _named(first: Sequence[str]) -> Collection[str]:
+    """Return the commands that the first argument needs: building all takes long."""
+    if first in (["--version"], ["-V"]):
+        return ()
+    return _COMMANDS.keys() & first or _COMMANDS
 
 
 def typed_error(raised: ToolcellError | BaseExceptionGroup) -> ToolcellError:
@@ -145,6 +156,8 @@ def make_app(names: Collection[str] = _COMMANDS.keys()) -> typer.Typer:
         cls=_InOrder,
         help="Run code and call tools that you do not trust, and see what they did.",
         no_args_is_help=True,
+        # What rich needs for its boxes takes as long to import as all else.
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         # Without a callback a single command would need no name.
         callback=_options,

@@ -44,7 +44,7 @@ def map(  # noqa: A001 - the command is called so
     isolation: Isolation = "namespaces",
     as_json: AsJson = False,
 ) -> None:
-    """Run a file of programs; the same command goes on where an earlier one ended.
+    """Run a file of programs, and go on where an earlier run ended.
 
     A program is a JSON object with `code`, and maybe `id`, `inputs`, `language`,
     `files` and `limits`; a result has `id`, `line`, `status`, and `result` or `error`.

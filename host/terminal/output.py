@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from toolcell.core import ErrorInfo
 from toolcell.core.text.printable import escaped, escaped_line
 
 if TYPE_CHECKING:
+    from toolcell.core import ErrorInfo
     from toolcell.sandbox import ExecutionResult
 
 
