@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
+
+from toolcell.core import StoreUnavailableError
+
 from ..stores.base import ReservationOutcome
 from ..values.amounts import show_amount
 from ..values.clock import MICROSECONDS
 from ..values.decision import Decision, Degraded, Reason, Ruling
-from .quotas import Limit, Lines
+from .quotas import Limit, Lines, MissingFacts
 
+_log = logging.getLogger("toolcell.guard")
 _LOOP_DETAILS: dict[Reason, str] = {
     "consecutive": "this tool was called too often in a row; do something else first",
     "repeated": "this call gave the same result before; asking again will not help",
 }
+
+
+class CallDenied(Exception):
+    """Ends the admission of a call that is refused."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.detail)
+        self.decision = decision
 
 
 def deny(reason: Reason, detail: str, version: str) -> Decision:
@@ -19,6 +33,21 @@ def deny(reason: Reason, detail: str, version: str) -> Decision:
     return Decision(
         verdict="deny", reason=reason, detail=detail, policy_version=version
     )
+
+
+def refusal_for(error: Exception, version: str) -> Decision:
+    """Return the refusal for an error; an unexpected one is our fault."""
+    if isinstance(error, CallDenied):
+        return error.decision
+    if isinstance(error, MissingFacts):
+        return deny("facts_missing", str(error), version)
+    if isinstance(error, StoreUnavailableError):
+        return deny("store_unavailable", error.message, version)
+    # The error's text is left out: it may hold arguments of the call.
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    kind = type(error).__name__
+    _log.error("the guard failed: %s at %s:%s", kind, at.filename, at.lineno)
+    return deny("guard_fault", "the guard itself failed", version)
 
 
 def from_rules(ruling: Ruling, version: str, degraded: Degraded = "") -> Decision:

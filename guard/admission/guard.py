@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-
-import anyio
-import anyio.to_thread
 
 from toolcell.core import AuditError, InvalidInputError, StoreUnavailableError, ToolCall
 
 from ..approvals.approvals import Approvals
 from ..approvals.types import ApprovalOutcome
-from ..audit.lock_wait import AuditBusyError
 from ..audit.log import AuditLog
 from ..policy.policy import AgentPolicy
 from ..stores.base import NO_LIMITS, Store
 from ..stores.memory import MemoryStore
-from ..values.amounts import show_amount
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
 from ..values.decision import NO_CAPS, Decision, Reason, Ruling
+from .call_records import CallRecords
 from .compiled_policy import PolicySet, ToolPolicy
-from .decisions import deny, from_limits, from_rules, loop_detected
+from .decisions import (
+    CallDenied,
+    deny,
+    from_limits,
+    from_rules,
+    loop_detected,
+    refusal_for,
+)
 from .failure_mode import FailureMode
 from .hold import Hold, LoopEntry, Parked
 from .hold_ids import new_number
@@ -34,14 +35,6 @@ from .permit import Permit
 from .quotas import MissingFacts, agent_prefix
 
 _log = logging.getLogger("toolcell.guard")
-
-
-class _CallDenied(Exception):
-    """Ends the admission of a call that is refused."""
-
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision.detail)
-        self.decision = decision
 
 
 class ActionGuard:
@@ -86,14 +79,14 @@ class ActionGuard:
         on_store_failure: str = "closed",
     ) -> None:
         self._policies = PolicySet(policies)
-        self._audit = audit
+        self._records = CallRecords(audit, clock)
         self._approvals = approvals
         if approvals is not None and approvals.audit is None:
             approvals.audit = audit
         self._clock = clock
         mode = FailureMode.parse(on_store_failure)
         store = MemoryStore(clock=clock) if store is None else store
-        self._ledger = Ledger(store, mode, clock, self._record_event)
+        self._ledger = Ledger(store, mode, clock, self._records.event)
         self._loops = LoopDetector()
 
     @property
@@ -117,8 +110,8 @@ class ActionGuard:
             AuditError: The change could not be recorded; the old ones stay in force.
         """
         fresh = PolicySet(policies, self._policies)
-        if self._audit is not None:
-            self._audit.append("policies", version=fresh.version)
+        if self._records.audit is not None:
+            self._records.audit.append("policies", version=fresh.version)
         self._policies = fresh
         return fresh.version
 
@@ -131,7 +124,7 @@ class ActionGuard:
         try:
             return await self._explain(call, facts)
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
-            return self._because_of(error)
+            return refusal_for(error, self._policies.version)
 
     def admit(
         self,
@@ -205,9 +198,7 @@ class ActionGuard:
                 hint="name an agent that has one; case counts",
             )
         _log.warning("counters of agent %s reset by %r", agent_id, by)
-        if self._audit is not None:
-            record = partial(self._audit.append, "reset", agent_id=agent_id, by=by)
-            await anyio.to_thread.run_sync(record)
+        await self._records.event("reset", agent_id=agent_id, by=by)
         self._loops.forget(agent_id)
         return await self._ledger.reset(agent_prefix(agent_id))
 
@@ -238,20 +229,20 @@ class ActionGuard:
                 if hold.found[0]:
                     if (
                         answer is not None
-                        or self._audit is not None
+                        or self._records.audit is not None
                         or self._ledger.away
                     ):
-                        await self._confirm(hold, tool_policy, answer)
+                        await self._confirm(hold, answer)
                     hold.loop_entry.admitted = True
                     return
                 decision = hold.make_decision()
         except AuditError:
             raise
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
-            decision = self._because_of(error)
+            decision = refusal_for(error, self._policies.version)
             if isinstance(error, StoreUnavailableError):
                 await self._ledger.on_outage(error.message)
-        await self._record(hold, decision)
+        await self._records.decision(hold, decision)
         raise decision.to_error()
 
     async def settle(self, hold: Hold, actual: Sequence[int] | None) -> None:
@@ -275,24 +266,10 @@ class ActionGuard:
             AuditBusyError: Other processes write to the log; `wait` records it later.
             AuditError: The outcome cannot be recorded.
         """
-        call, facts = hold.call, hold.facts
         if hold.track_results and settled:
-            self._loops.record_result(call, facts, (status, error_kind, result))
-        if self._audit is not None:
-            shown: Mapping[str, int | str] = cost
-            if "usd" in cost:
-                shown = {**cost, "usd": show_amount("usd", cost["usd"])}
-            self._audit.outcome(
-                call,
-                facts,
-                hold_id=hold.id,
-                status=status,
-                duration_ms=(microseconds(self._clock()) - hold.now) / 1000,
-                cost=shown,
-                error_kind=error_kind,
-                result_hash=None if result is None else self._audit.digest(result),
-                wait=False,
-            )
+            ending = status, error_kind, result
+            self._loops.record_result(hold.call, hold.facts, ending)
+        self._records.outcome(hold, cost, status, error_kind, result)
 
     async def _explain(self, call: ToolCall, facts: CallFacts) -> Decision:
         policies = self._policies
@@ -328,16 +305,16 @@ class ActionGuard:
         """Ask a person, unless the limits refuse anyway; return the approval.
 
         Raises:
-            _CallDenied: The person refused, or there is nobody to ask.
+            CallDenied: The person refused, or there is nobody to ask.
         """
         call, facts = hold.call, hold.facts
         parked = await self._peek_limits(policies, ruling, call, facts)
         if parked.verdict == "deny":
-            raise _CallDenied(parked)
+            raise CallDenied(parked)
         if self._approvals is None:
             detail = "nobody can be asked"
-            raise _CallDenied(self._refused("approval_unavailable", detail))
-        await self._record(hold, parked)
+            raise CallDenied(self._refused("approval_unavailable", detail))
+        await self._records.decision(hold, parked)
         wait = facts.approval_seconds
         async with hold.parked():
             answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
@@ -345,7 +322,7 @@ class ActionGuard:
             return answer
         said_no = answer.status == "rejected"
         reason: Reason = "approval_denied" if said_no else "approval_unavailable"
-        raise _CallDenied(self._refused(reason, answer.reason))
+        raise CallDenied(self._refused(reason, answer.reason))
 
     async def _may_use(self, answer: ApprovalOutcome) -> bool:
         """Use an approval up; one that an agent gave does not count."""
@@ -372,12 +349,12 @@ class ActionGuard:
         """Reserve what a call needs, all or nothing, unless it continues a loop.
 
         Raises:
-            _CallDenied: It continues a loop.
+            CallDenied: It continues a loop.
         """
         if tool_policy.caps is not NO_CAPS:
             entered = self._loops.enter(tool_policy.caps, hold.call, hold.facts)
             if not isinstance(entered, LoopEntry):
-                raise _CallDenied(loop_detected(hold.ruling, entered, hold.version))
+                raise CallDenied(loop_detected(hold.ruling, entered, hold.version))
             hold.loop_entry = entered
         taken = False
         try:
@@ -393,27 +370,25 @@ class ActionGuard:
             if not taken:
                 self._loops.leave(hold.call, hold.facts, hold.loop_entry)
 
-    async def _confirm(
-        self, hold: Hold, tool_policy: ToolPolicy, answer: ApprovalOutcome | None
-    ) -> None:
+    async def _confirm(self, hold: Hold, answer: ApprovalOutcome | None) -> None:
         """Use an approval up, and record that the call may run.
 
         Raises:
-            _CallDenied: The approval was used before.
+            CallDenied: The approval was used before.
         """
         try:
             if answer is not None and not await self._may_use(answer):
                 detail = "the approval is used up"
-                raise _CallDenied(self._refused("approval_denied", detail))
+                raise CallDenied(self._refused("approval_denied", detail))
             if self._ledger.away and self._ledger.sync is not None:
                 await self._ledger.on_recovery()
-            if self._audit is not None:
+            if self._records.audit is not None:
                 # `remaining` can be counted from the log, and takes long to write.
                 if hold.lines.on_trial or hold.degraded:
                     decision = hold.make_decision()._replace(remaining={})
                 else:
                     decision = from_rules(hold.ruling, hold.version)
-                await self._record(hold, decision, hold_id=hold.id)
+                await self._records.decision(hold, decision, hold_id=hold.id)
         except BaseException:
             self._loops.leave(hold.call, hold.facts, hold.loop_entry)
             await self.settle(hold, [0] * len(hold.levels))
@@ -421,36 +396,3 @@ class ActionGuard:
 
     def _refused(self, reason: Reason, detail: str) -> Decision:
         return deny(reason, detail, self._policies.version)
-
-    def _because_of(self, error: Exception) -> Decision:
-        """Return the refusal for an error; an unexpected one is our fault."""
-        if isinstance(error, _CallDenied):
-            return error.decision
-        if isinstance(error, MissingFacts):
-            return self._refused("facts_missing", str(error))
-        if isinstance(error, StoreUnavailableError):
-            return self._refused("store_unavailable", error.message)
-        # The error's text is left out: it may hold arguments of the call.
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        kind = type(error).__name__
-        _log.error("the guard failed: %s at %s:%s", kind, at.filename, at.lineno)
-        return self._refused("guard_fault", "the guard itself failed")
-
-    async def _record(
-        self, hold: Hold, decision: Decision, *, hold_id: str | None = None
-    ) -> None:
-        """Record a decision; wait for other writers in a thread."""
-        if self._audit is None:
-            return
-        try:
-            self._audit.decision(
-                hold.call, hold.facts, decision, hold_id=hold_id, wait=False
-            )
-        except AuditBusyError as busy:
-            await busy.wait()
-
-    async def _record_event(self, event: str, mode: str) -> None:
-        if self._audit is not None:
-            record = partial(self._audit.append, event, mode=mode)
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(record)

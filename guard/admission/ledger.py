@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 
@@ -31,6 +31,12 @@ from .quotas import Lines
 _log = logging.getLogger("toolcell.guard")
 _T = TypeVar("_T")
 _MAX_PENDING = 100_000
+
+
+class RecordEvent(Protocol):
+    """Records an event of the store, with fields of its own."""
+
+    def __call__(self, event: str, **fields: str) -> Awaitable[None]: ...
 
 
 class Reserved(NamedTuple):
@@ -60,7 +66,7 @@ class Ledger:
         store: Store,
         mode: FailureMode,
         clock: Clock,
-        record_event: Callable[[str, str], Awaitable[None]],
+        record_event: RecordEvent,
     ) -> None:
         self.store = store
         self.sync = store if isinstance(store, SyncStore) else None
@@ -201,7 +207,7 @@ class Ledger:
             self.away = True
             _log.warning("store unavailable, mode %s: %s", self._mode.kind, why)
             try:
-                await self._record_event("store_unavailable", self._mode.kind)
+                await self._record_event("store_unavailable", mode=self._mode.kind)
             except AuditError:
                 self.away = False
                 raise
@@ -236,4 +242,4 @@ class Ledger:
         """Log and record that the store answers again."""
         self.away = False
         _log.warning("store available again")
-        await self._record_event("store_available", self._mode.kind)
+        await self._record_event("store_available", mode=self._mode.kind)
