@@ -103,7 +103,7 @@ async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
     config = config or SandboxConfig()
     namespaces = await docker_engine.in_thread(_probe_namespaces)
     subprocess_checks, subprocess_works = await _subprocess_cell(config, namespaces)
-    docker_checks, docker_level = await _docker_cell(config)
+    docker_checks, docker_level = await _docker_checks(config)
     backend, level = None, None
     if docker_level is not None:
         backend, level = "docker", docker_level
@@ -195,27 +195,32 @@ async def _pool_check(backend: Backend, config: SandboxConfig) -> DoctorCheck:
     )
 
 
-async def _docker_cell(config: SandboxConfig) -> tuple[list[DoctorCheck], str | None]:
+async def _docker_checks(
+    config: SandboxConfig,
+) -> tuple[list[DoctorCheck], str | None]:
+    """Return the findings about Docker, and its isolation level if cells run."""
+    name, quick = "docker engine", docker_engine.QUICK_SECONDS
     try:
-        with anyio.fail_after(docker_engine.QUICK_SECONDS):
+        with anyio.fail_after(quick):
             facts = await docker_engine.in_thread(
                 lambda: _engine_facts(config.docker_host)
             )
     except TimeoutError:
-        why = f"it has not answered for {docker_engine.QUICK_SECONDS:g} seconds"
-        return [
-            DoctorCheck(name="docker engine", ok=False, detail=why, fix="`docker info`")
-        ], None
-    except Exception as error:  # noqa: BLE001 - any reason is worth telling
+        why = f"it has not answered for {quick:g} seconds"
+        return [DoctorCheck(name=name, ok=False, detail=why, fix="`docker info`")], None
+    except Exception as error:  # noqa: BLE001 - any cause is worth reporting
         why = str(error).splitlines()[0][:200]
-        return [
-            DoctorCheck(name="docker engine", ok=False, detail=why, fix=_DOCKER_FIX)
-        ], None
-    checks = [
-        DoctorCheck(name="docker engine", ok=True, detail=facts["version"]),
+        return [DoctorCheck(name=name, ok=False, detail=why, fix=_DOCKER_FIX)], None
+    cell_checks, level = await _docker_cell(config)
+    return [
+        DoctorCheck(name=name, ok=True, detail=facts["version"]),
         _runc_check(facts["runc"]),
         _gvisor_check(facts["runtimes"]),
-    ]
+        *cell_checks,
+    ], level
+
+
+async def _docker_cell(config: SandboxConfig) -> tuple[list[DoctorCheck], str | None]:
     from ..backends.docker import DockerBackend
 
     backend = DockerBackend(config)
@@ -225,19 +230,18 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[DoctorCheck], str | 
         pool = await _pool_check(backend, config)
         traits = backend.traits
     except ToolcellError as error:
-        checks.append(
-            DoctorCheck(
-                name="docker cell", ok=False, detail=error.message, fix=error.hint or ""
-            )
+        failed = DoctorCheck(
+            name="docker cell", ok=False, detail=error.message, fix=error.hint or ""
         )
-        return checks, None
+        return [failed], None
     finally:
         await backend.aclose()
     held = ", ".join(f"{name}: {by}" for name, by in sorted(traits.enforced_by.items()))
-    checks.append(DoctorCheck(name="docker cell", ok=True, detail=", ".join(layers)))
-    checks.append(DoctorCheck(name="docker limits", ok=True, detail=held))
-    checks.append(pool)
-    return checks, traits.level
+    return [
+        DoctorCheck(name="docker cell", ok=True, detail=", ".join(layers)),
+        DoctorCheck(name="docker limits", ok=True, detail=held),
+        pool,
+    ], traits.level
 
 
 def _engine_facts(docker_host: str | None) -> dict[str, Any]:

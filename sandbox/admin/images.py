@@ -104,19 +104,30 @@ def build_image(
             pack = thread.submit(anyio.run, _pack, folder, base, context, on_step)
             pack.result()
         context.seek(0)
-        with _engine("build it") as client:
-            steps = client.api.build(
-                fileobj=context,
-                custom_context=True,
-                tag=wanted,
-                buildargs={**(arguments or {}), **({"BASE": base} if base else {})},
-                labels={LABEL: name},
-                rm=True,
-                decode=True,
-            )
-            for step in steps:
-                _follow(step, on_step)
+        build_arguments = {**(arguments or {}), **({"BASE": base} if base else {})}
+        _build(context, name, wanted, build_arguments, on_step)
     return wanted
+
+
+def _build(
+    context: IO[bytes],
+    name: str,
+    tag: str,
+    arguments: dict[str, str],
+    on_step: OnStep | None,
+) -> None:
+    with _engine("build it") as client:
+        steps = client.api.build(
+            fileobj=context,
+            custom_context=True,
+            tag=tag,
+            buildargs=arguments,
+            labels={LABEL: name},
+            rm=True,
+            decode=True,
+        )
+        for step in steps:
+            _follow(step, on_step)
 
 
 async def _pack(

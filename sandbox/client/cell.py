@@ -390,28 +390,38 @@ class Cell:
             report.reason = "out_of_memory"
             await self.give_up(report)
             return True
-        header, payload = frame.header, frame.payload
-        kind = header["type"]
         try:
-            if kind in ("output", "tail"):
-                report.add_output(header, payload)
-            elif kind == "call" and server is not None:
-                server.serve(payload)
-            elif egress is not None and kind.startswith("net_"):
-                egress.serve(header, payload)
-            elif kind == "finished":
-                report.finish(header, payload, self._layers)
-                self._midway = report.collecting
-                self._layers = report.layers
-                self._oom_kills += report.oom_kills
-                return True
-            else:
-                raise FrameError(f"unexpected frame {kind[:40]!r}")
+            finished = self._take_in(frame, report, server, egress)
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
-        if on_output is not None and kind in ("output", "tail"):
+        if on_output is not None and frame.header["type"] in ("output", "tail"):
             # Outside of `try`: its exceptions do not come from the cell.
-            on_output(header["stream"], payload)
+            on_output(frame.header["stream"], frame.payload)
+        return finished
+
+    def _take_in(
+        self,
+        frame: Frame,
+        report: RunReport,
+        server: CallServer | _UnansweredCalls | None,
+        egress: Egress | None,
+    ) -> bool:
+        header, payload = frame.header, frame.payload
+        kind = header["type"]
+        if kind in ("output", "tail"):
+            report.add_output(header, payload)
+        elif kind == "call" and server is not None:
+            server.serve(payload)
+        elif egress is not None and kind.startswith("net_"):
+            egress.serve(header, payload)
+        elif kind == "finished":
+            report.finish(header, payload, self._layers)
+            self._midway = report.collecting
+            self._layers = report.layers
+            self._oom_kills += report.oom_kills
+            return True
+        else:
+            raise FrameError(f"unexpected frame {kind[:40]!r}")
         return False
 
     def result(self, report: RunReport, program: Program) -> ExecutionResult:

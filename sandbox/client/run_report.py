@@ -276,11 +276,6 @@ def build_result(
     code, number = _ending(report)
     status, self_reported = _status(report, language, limits, code, number)
     stdout, stderr = report.stdout.raw(), report.stderr.raw()
-    held = {
-        name: enforcer
-        for name, enforcer in traits.enforced_by.items()
-        if getattr(limits, name) is not None
-    }
     return _made(
         ExecutionResult,
         status=status,
@@ -299,17 +294,26 @@ def build_result(
         state=report.state,
         artifacts=tuple(report.artifacts),
         connections=report.connections,
-        usage=_made(
-            Usage,
-            wall_ms=report.wall_ms,
-            cpu_ms=report.cpu_ms,
-            peak_memory_bytes=report.peak_memory_bytes,
-            connections=len(report.connections),
-            network_bytes=report.network_bytes,
-            enforced_by=held,
-        ),
+        usage=_usage(report, limits, traits),
         backend=traits.backend,
         isolation=_isolation(traits.level, (*traits.layers, *report.layers)),
+    )
+
+
+def _usage(report: RunReport, limits: Limits, traits: CellTraits) -> Usage:
+    enforced_by = {
+        name: enforcer
+        for name, enforcer in traits.enforced_by.items()
+        if getattr(limits, name) is not None
+    }
+    return _made(
+        Usage,
+        wall_ms=report.wall_ms,
+        cpu_ms=report.cpu_ms,
+        peak_memory_bytes=report.peak_memory_bytes,
+        connections=len(report.connections),
+        network_bytes=report.network_bytes,
+        enforced_by=enforced_by,
     )
 
 
