@@ -1,32 +1,14 @@
-"""Counters in an SQLite file, shared by the processes of one machine.
-
-Each operation is one transaction that takes the write lock first, on a thread of
-its own. A committed transaction survives SIGKILL of any process; power loss may take
-the last ones (`synchronous=NORMAL`), and leaves the file whole. The file must not lie
-on a network file system.
-"""
+"""Counters in an SQLite file, shared by the processes of one machine."""
 
 from __future__ import annotations
 
 import json
 import os
-import sqlite3
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
-
-import anyio
-import anyio.lowlevel
-import anyio.to_thread
-
-from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.forks import ForkAware, awaited_lock
-from toolcell.core.storage.process_lease import OwnerFile
-from toolcell.core.storage.sqlite import open_sqlite
+from typing import Any, NamedTuple
 
 from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
 from .base import (
@@ -37,24 +19,8 @@ from .base import (
     evaluate,
     room_in_bucket,
 )
+from .sqlite_file import CounterFile
 
-_T = TypeVar("_T")
-_VERSION = 1
-_SCHEMA = f"""
-PRAGMA user_version = {_VERSION};
-CREATE TABLE accounts (
-    key TEXT PRIMARY KEY, used INT NOT NULL, held INT NOT NULL, forget_at INT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE hits (
-    key TEXT, at INT, calls INT NOT NULL, forget_at INT NOT NULL, PRIMARY KEY (key, at)
-) WITHOUT ROWID;
-CREATE TABLE buckets (key TEXT PRIMARY KEY, full_at INT NOT NULL) WITHOUT ROWID;
-CREATE TABLE holds (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, expires INT NOT NULL,
-    parts TEXT NOT NULL, charged TEXT
-) WITHOUT ROWID;
-CREATE INDEX holds_by_end ON holds (expires);
-"""
 _KNOWN_HOLDS = 4_096
 _SWEEP_EVERY = 60 * MICROSECONDS
 _LOOK_ROWS = 1_000
@@ -88,11 +54,11 @@ class Part(NamedTuple):
         return 0 if self.refund else self.held
 
 
-class SQLiteStore(ForkAware):
+class SQLiteStore(CounterFile):
     """Counters that last, for several processes of one machine.
 
-    The holds of a process that has died expire as soon as another process needs the
-    room.
+    What was admitted stays counted when a process is killed. The holds of a process
+    that has died expire as soon as another process needs the room.
 
     Args:
         path: The file; created with mode 0600, beside files of the same name with
@@ -112,26 +78,16 @@ class SQLiteStore(ForkAware):
         clock: Clock = steady_time,
         deadline: float = 0.5,
     ) -> None:
-        super().__init__()
-        self._path = Path(path).absolute()
         self._clock = clock
-        self._deadline = deadline
-        self._lock = awaited_lock()
         self._now = 0
         self._swept = 0
         self._sweeping: list[str] = []
         self._swept_to: tuple[Any, ...] = ()
         self._reaped = 0
-        self._buried: list[str] = []
-        self._failed_at = 0.0
         self._parts: dict[str, list[Part]] = {}
         """The parts of open holds of this process, which saves reading them."""
 
-        # Connections of a parent process: they must not be touched after a fork.
-        self._inherited: list[sqlite3.Connection] = []
-        # One thread for each loop: SQLite serves one writer at a time.
-        self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"turn-{id(self)}")
-        self._open()
+        super().__init__(Path(path).absolute(), deadline)
 
     async def reserve(self, request: Reservation) -> ReservationOutcome:
         return await self._in_thread(lambda: self._reserve(request))
@@ -144,101 +100,6 @@ class SQLiteStore(ForkAware):
 
     async def reset(self, prefix: str) -> int:
         return await self._in_thread(lambda: self._reset(prefix))
-
-    async def aclose(self) -> None:
-        """Close the file; open holds expire with the process or at their end."""
-        if self._is_inherited:
-            # A forked process drops its copy, and leaves the rest to its parent.
-            self._owner.close()
-            return
-        with self._lock:
-            holds = True
-            with suppress(sqlite3.Error):
-                holds = self._owner.name in self._owners()
-            self._db.close()
-            self._owner.close(holds=holds)
-
-    def _open(self) -> None:
-        try:
-            self._db = open_sqlite(
-                self._path,
-                self._prepare,
-                synchronous="NORMAL",
-                busy_seconds=self._deadline,
-            )
-            self._owner = OwnerFile(self._path)
-            holding = self._owners()
-            for owner in self._owner.dead_owners():
-                if owner not in holding:
-                    self._owner.remove(owner)
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(
-                f"the guard's store {self._path}: {error}",
-                hint="give a SQLite file in a folder that this user may write",
-            ) from error
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        db.execute("BEGIN IMMEDIATE")
-        [version] = db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-        db.execute("COMMIT")
-        if version not in (0, _VERSION):
-            raise ConfigError(
-                f"{self._path} is of another version of toolcell",
-                hint="give each version a file of its own",
-            )
-
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        try:
-            turn = self._turn.get()
-        except LookupError:
-            turn = anyio.CapacityLimiter(1)
-            self._turn.set(turn)
-        asked_at = time.monotonic()
-        return await anyio.to_thread.run_sync(
-            self._transact, work, asked_at, limiter=turn
-        )
-
-    def _transact(self, work: Callable[[], _T], asked_at: float) -> _T:
-        self._follow_fork()
-        if not self._lock.acquire(timeout=self._deadline):
-            raise StoreUnavailableError("the store is busy")
-        try:
-            # A caller that waited through another one's deadline does not wait again.
-            if self._failed_at > asked_at:
-                raise StoreUnavailableError("the store is locked")
-            return self._as_one(work)
-        except (OSError, sqlite3.Error) as error:
-            self._failed_at = time.monotonic()
-            raise StoreUnavailableError(f"the store: {error}") from error
-        finally:
-            self._lock.release()
-
-    def _renew(self) -> None:
-        parents = self._owner
-        # It may have been held during the fork, and would stay held.
-        self._lock = awaited_lock()
-        self._inherited.append(self._db)
-        self._open()
-        parents.close()
-
-    def _as_one(self, work: Callable[[], _T]) -> _T:
-        self._db.begin()
-        self._buried = []
-        try:
-            # Another process that reads a hold must find the lease of its owner.
-            self._owner.restore()
-            answer = work()
-            self._db.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                self._db.execute("ROLLBACK")
-            raise
-        for owner in self._buried:
-            self._owner.remove(owner)
-        return answer
 
     def _look_at_clock(self) -> int:
         self._now = max(self._now, microseconds(self._clock()))
@@ -324,13 +185,6 @@ class SQLiteStore(ForkAware):
                 )
         self._buried = dead
         return bool(dead)
-
-    def _owners(self) -> set[str]:
-        """Return the owners of open holds."""
-        rows = self._db.execute(
-            "SELECT DISTINCT owner FROM holds WHERE charged IS NULL"
-        )
-        return {owner for (owner,) in rows.fetchall()}
 
     def _evaluate(self, request: Reservation) -> ReservationOutcome:
         hits = [(self, hit) for hit in request.hits]
