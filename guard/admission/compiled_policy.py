@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from toolcell.core import PolicyError, ToolCall
+from toolcell.core.text.canonical_json import canonical_digest
 
 from ..approvals.types import is_same_name
 from ..policy.conditions import judge_arguments
 from ..policy.policy import AgentPolicy, Rule
 from ..policy.selectors import TOOL_NAME, ToolNames
-from ..values.call_facts import NO_FACTS, CallFacts, canonical_json
+from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.decision import NO_CAPS, Caps, GuardVerdict, Ruling, Tried
 from .quotas import Plan, Quotas
 
@@ -198,7 +198,7 @@ class PolicySet:
                 ready = CompiledPolicy(policy)
             self._by_agent[policy.agent_id] = ready
         written = [each.written for each in self._by_agent.values()]
-        self.version = hashlib.sha256(canonical_json(written)).hexdigest()[:12]
+        self.version = canonical_digest(written)[:12]
         self._chains = {agent: self._chain(agent) for agent in self._by_agent}
         self._tool_policies: dict[tuple[str | None, str], ToolPolicy] = {}
 

@@ -7,8 +7,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from toolcell.core import ToolCall
+from toolcell.core.text.canonical_json import canonical_json
 
-from ..values.call_facts import CallFacts, canonical_json
+from ..values.call_facts import CallFacts
 from ..values.decision import Caps, Reason
 from .hold import LoopEntry
 

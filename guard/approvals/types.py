@@ -14,9 +14,10 @@ from typing import Literal
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core.text.canonical_json import canonical_json
 
 from ..audit.redaction import Redactor
-from ..values.call_facts import CallFacts, call_hash, canonical_json
+from ..values.call_facts import CallFacts, call_hash
 from .approver_view import ApproverView
 
 GRANT_SECONDS = 86_400

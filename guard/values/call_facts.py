@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core.text.canonical_json import canonical_digest
 
 from .amounts import Amount, parse_amount
 from .clock import microseconds
@@ -88,12 +88,6 @@ def ascii_json(value: Any) -> str:
     return text if text.isascii() and text else json.dumps(value, separators=(",", ":"))
 
 
-def canonical_json(value: object) -> bytes:
-    """Return a JSON value as the same bytes whatever the order of its keys."""
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return text.encode()
-
-
 def call_hash(call: ToolCall, facts: CallFacts) -> str:
     """Return a hash of the agent, the run, the tool and the arguments of a call.
 
@@ -103,4 +97,4 @@ def call_hash(call: ToolCall, facts: CallFacts) -> str:
         *(call.agent_id, facts.run_id, call.name, facts.version),
         *(facts.definition_hash, call.arguments),
     ]
-    return hashlib.sha256(canonical_json(bound)).hexdigest()
+    return canonical_digest(bound)

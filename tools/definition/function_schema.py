@@ -26,6 +26,7 @@ from pydantic_core import (
 from typing_extensions import TypedDict
 
 from toolcell.core import ConfigError
+from toolcell.core.text.canonical_json import canonical_json
 
 from .signature import (
     name_of,
@@ -39,7 +40,6 @@ from .validation import (
     Arguments,
     Problem,
     argument_bytes,
-    canonical_json,
     path_of,
     pydantic_problems,
     refusal,
@@ -208,7 +208,7 @@ class FunctionSchema:
             self._adapter.rebuild(raise_errors=True)
             self._validator = self._adapter.validator
             self.parameters = self._json_schema()
-            text = canonical_json(self.parameters)
+            text = canonical_json(self.parameters).decode()
         except PydanticUndefinedAnnotation as error:
             raise unresolved(name, error.name) from None
         except PydanticUserError as error:
@@ -217,7 +217,7 @@ class FunctionSchema:
                 f"{name} has a parameter without a JSON Schema: {reason}",
                 hint="annotate it with a type that JSON can carry",
             ) from None
-        except ValueError:
+        except (TypeError, ValueError):
             raise ConfigError(
                 f"a default of {name} is not a JSON value",
                 hint="use one of None, bool, int, float, str, list and dict",

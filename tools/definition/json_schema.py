@@ -28,6 +28,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
 from toolcell.core import ConfigError
+from toolcell.core.text.canonical_json import canonical_json
 
 from .signature import resolve_annotations, wants_context
 from .validation import (
@@ -35,7 +36,6 @@ from .validation import (
     Problem,
     ProblemReason,
     argument_bytes,
-    canonical_json,
     cut,
     json_bytes,
     names_text,
@@ -409,7 +409,7 @@ def _expected(
             return "type", " or ".join(dict.fromkeys(text for _, text in inner))
         return "value", f"what fits {keyword} of the schema"
     if keyword == "enum":
-        return "value", f"one of {canonical_json(wanted)}"
+        return "value", f"one of {canonical_json(wanted).decode()}"
     if keyword in ("not", "if", "None") or isinstance(wanted, dict | bool):
         return "value", f"what fits {keyword} of the schema"
-    return "value", f"{keyword} {canonical_json(wanted)}"
+    return "value", f"{keyword} {canonical_json(wanted).decode()}"

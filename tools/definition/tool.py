@@ -15,6 +15,7 @@ from anyio import CapacityLimiter
 from typing_extensions import Unpack
 
 from toolcell.core import ConfigError, InvalidInputError, ToolValidationError
+from toolcell.core.text.canonical_json import canonical_digest
 
 from .context import ToolContext
 from .docstrings import description_of, read_call, read_docstring
@@ -24,7 +25,7 @@ from .options import CheckedOptions, ToolOptions, check_options
 from .result_schema import result_schema
 from .signature import docstring_of, local_names, name_of, plain_function
 from .transfer import check_transferable
-from .validation import Arguments, canonical_json, sha256
+from .validation import Arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,7 +158,7 @@ class Tool(ABC):
             "description": self.description,
             "schema": self.parameters,
         }
-        return sha256(canonical_json(told))
+        return canonical_digest(told)
 
     @property
     def source(self) -> str:

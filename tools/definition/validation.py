@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from pydantic_core.core_schema import ErrorType
 
 from toolcell.core import ToolValidationError
+from toolcell.core.text.canonical_json import canonical_json
 
 MAX_PROBLEMS = 10
 """Problems that one refusal tells of; when it is reached, the rest is left out."""
@@ -75,30 +76,13 @@ class Arguments:
     def text(self) -> str:
         """The canonical JSON text; equal texts are the same call."""
         if self._text is None:
-            self._text = canonical_json(self.json)
+            self._text = canonical_json(self.json).decode()
         return self._text
 
     @property
     def digest(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
-        return sha256(self.text)
-
-
-def canonical_json(value: JsonValue) -> str:
-    """Return JSON text with sorted keys and no spaces.
-
-    Raises:
-        ValueError: The value holds NaN, an infinity or half a surrogate pair.
-    """
-    return json_bytes(_sorted(value)).decode()
-
-
-def _sorted(value: JsonValue) -> JsonValue:
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list):
-        return [_sorted(each) for each in value]
-    return value
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def json_bytes(value: Any) -> bytes:
@@ -113,11 +97,6 @@ def json_bytes(value: Any) -> bytes:
         # Perhaps only inside a string: the slow look decides.
         json.dumps(value, allow_nan=False)
     return data
-
-
-def sha256(text: str) -> str:
-    """Return the SHA-256 of a text, in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def argument_bytes(tool: str, arguments: Mapping[str, Any]) -> bytes:

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from toolcell.core import ConfigError
+from toolcell.core.text.canonical_json import canonical_digest
 from toolcell.core.text.printable import escaped, has_hidden
 
-from ..definition.validation import canonical_json, json_bytes, sha256
+from ..definition.validation import json_bytes
 
 MAX_TOOLS = 1_000
 """Tools of one server. When it is reached the rest is not looked at."""
@@ -60,7 +61,7 @@ class MCPDefinition(BaseModel):
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of all of it."""
-        return sha256(canonical_json(self.to_json()))
+        return canonical_digest(self.to_json())
 
 
 @dataclass(slots=True)

@@ -21,8 +21,7 @@ from pydantic import JsonValue
 from pydantic_core import from_json, to_json
 
 from toolcell.core import InvalidInputError, ToolExecutionError, ToolResult
-
-from ..definition.validation import canonical_json
+from toolcell.core.text.canonical_json import canonical_json
 
 _FIRST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -42,7 +41,7 @@ class CallBody(NamedTuple):
     @property
     def text(self) -> str:
         """The same for the same request, whatever the order of its keys."""
-        return f"{self.tool}/{canonical_json(self.arguments)}"
+        return f"{self.tool}/{canonical_json(self.arguments).decode()}"
 
     @property
     def hashed(self) -> str:
