@@ -274,7 +274,9 @@ class Batch:
             found = JobResult(index=index, id=label, error=ErrorInfo.of(error))
         except Exception as error:  # noqa: BLE001 - it does not end the others
             _log.exception("program %d of a batch could not be run", index)
-            untyped = SandboxError(f"{type(error).__name__}: {error}")
+            untyped = SandboxError(
+                f"{type(error).__name__}: {error}", hint="see the log of this process"
+            )
             found = JobResult(index=index, id=label, error=ErrorInfo.of(untyped))
         finally:
             self._running -= 1
