@@ -1,17 +1,12 @@
-"""The program's process: waits for one request, runs it, says how it ended.
+"""The program's process: waits for a request, runs it, and reports its outcome.
 
-Nothing here is trusted after the first line of the program has run: what goes
-to the result pipe from then on is the program's claim.
+Nothing here is trusted after the first line of the program has run: from then on the
+program could have written all that comes out of the result pipe.
 """
 
 from __future__ import annotations
 
-import _ast
-import atexit
-import builtins
 import fcntl
-import functools
-import io
 import json
 import linecache
 import math
@@ -19,42 +14,30 @@ import os
 import signal
 import sys
 import time
-import traceback
 import types
 
 from ..kernel import signals
 from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
 from ..kernel.descriptors import move_fds
-from ..wire.contract import ANSWER, FILE_NAME, FORK, SECRETS, WARM_UP
-from ..wire.frames import RUN_DEFAULTS
-from . import (
-    arguments,
-    displays,
-    host_tools,
-    node,
-    packages,
-    stateful,
-    values,
-)
-from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
+from ..wire.contract import ANSWER, FILE_NAME, FORK, WARM_UP
+from . import execution, host_tools, node, stateful
+from .requests import frame_request, read_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, NoReturn
+    from typing import Any, NoReturn
 
 
 RESULT_FD = 3
 REQUEST_FD = 4
 _HIGHEST_FD = 1024
-# The program's own work dir: a branch has another than the cell.
+# The program's work dir: a branch has another one than the cell.
 _home = ""
 # Bytes that a program may add to the address space; 0 where a cgroup holds memory.
 _address_space = 0
 _node = ""
-# Kept: `json.dumps` would make a new one for each line, and `json.loads` guesses at
-# encodings.
+# Kept: `json.dumps` would make a new encoder for each line.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
-_from_json = json.JSONDecoder().decode
 
 
 class Pipes:
@@ -74,7 +57,7 @@ class Pipes:
 
 
 def get_ready(settings: dict[str, Any]) -> None:
-    """Do, once and before any fork, what is the same for every program."""
+    """Set up, once and before any fork, all that is the same for every program."""
     os.environ.clear()
     os.environ.update(settings["env"])
     global _home
@@ -83,7 +66,7 @@ def get_ready(settings: dict[str, Any]) -> None:
     added = os.environ.get("PYTHONPATH", "")
     own = added.split(os.pathsep) if added else []
     sys.path[:0] = [home, *(os.path.normpath(os.path.join(home, path)) for path in own)]
-    _prepare_main_module()
+    execution.prepare_main_module()
 
 
 def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
@@ -98,15 +81,15 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
         first = os.read(REQUEST_FD, 1)
         if first == WARM_UP:
             _warm_up()
-            _prepare_main_module()
+            execution.prepare_main_module()
             first = b""
         else:
-            # Those from before the fork remember that they could seek.
-            _open_streams()
+            # The streams from before the fork remember that they could seek.
+            execution.open_streams()
         setup = {"layers": held, "cpu": time.process_time()}
         global _address_space, _node
         _address_space, _node = settings["address_space"], settings["node"]
-        # The last line that is ours; it waits in the pipe until a run begins.
+        # The last line that is certainly ours; it is read when a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)
     except ConfineError as error:
@@ -130,7 +113,7 @@ def _attach_pipes(pipes: Pipes) -> None:
 
 
 def _warm_up() -> None:
-    """Run a small program now, so that the memory it touches is ours when asked."""
+    """Run a small program, so that the memory it touches is no longer shared later."""
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
     request_r, request_w = os.pipe()
     code = b"x = [1]\nprint(x)\n0\n"
@@ -144,7 +127,7 @@ def _warm_up() -> None:
 
 
 def _serve(first: bytes) -> int:
-    request = _read_request(first)
+    request = read_request(REQUEST_FD, first, _home)
     if request["branch"]:
         limit_memory(_address_space)
         return _live(request)
@@ -173,18 +156,17 @@ def _offer_tools(
 
 
 def _live(request: dict[str, Any]) -> int:
-    """Run one request after the other in this interpreter."""
+    """Run one request after the other in this interpreter, and fork it on request."""
     module = sys.modules["__main__"]
     while True:
         module.__dict__.update(request["inputs"])
         way = _offer_tools(request, module)
         before = _set_environment(request.pop("secrets"))
-        program = functools.partial(_execute, request["code"], module.__dict__)
-        outcome = _interruptible(functools.partial(_outcome, program))
+        outcome = execution.run(request["code"], module.__dict__, _home)
         if way is not None:
             way.close()
         _restore_environment(before)
-        _flush()
+        execution.flush()
         report = {**outcome.report, "exit_code": outcome.exit_code}
         _write_all(RESULT_FD, _encode(report))
         first = os.read(REQUEST_FD, 1)
@@ -192,10 +174,10 @@ def _live(request: dict[str, Any]) -> int:
             if first == FORK:
                 _become_branch(stateful.fork(*stateful.receive_fork(REQUEST_FD)))
             else:
-                # Nobody waits for it any more.
+                # It came after the end of the run that waited for it.
                 host_tools.read_answer(REQUEST_FD, first)
             first = os.read(REQUEST_FD, 1)
-        request = _read_request(first)
+        request = read_request(REQUEST_FD, first, _home)
 
 
 def _become_branch(announcement: dict[str, Any] | None) -> None:
@@ -211,7 +193,7 @@ def _become_branch(announcement: dict[str, Any] | None) -> None:
 
 
 def _set_environment(secrets: dict[str, str]) -> dict[str, str | None]:
-    """Set environment variables; return what they were."""
+    """Set environment variables; return their former values."""
     before = {}
     for name, value in secrets.items():
         before[name] = os.environ.get(name)
@@ -225,47 +207,6 @@ def _restore_environment(before: dict[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _read_request(first: bytes) -> dict[str, Any]:
-    """Read a request: its size in eight hexadecimal digits, header, inputs, code."""
-    # Nothing follows a request until its program asks for it.
-    data = first
-    while len(data) < 8:
-        data += os.read(REQUEST_FD, 65536) or os._exit(0)
-    size, data = int(data[:8], 16), data[8:]
-    body = _read_exactly(size - len(data), data)
-    header, named, code = body.split(b"\n", 2)
-    request = _asked(header)
-    inputs: dict[str, Any] = _from_json(named.decode()) if named else {}
-    secrets = {**request["variables"], **inputs.pop(SECRETS, {})}
-    arguments.take(inputs, _home)
-    if request["packages"]:
-        packages.use(request["packages"])
-    return {**request, "inputs": inputs, "secrets": secrets, "code": code}
-
-
-# The next run of a session often asks for the same.
-@functools.lru_cache(maxsize=1)
-def _asked(header: bytes) -> dict[str, Any]:
-    return {**RUN_DEFAULTS, **_from_json(header.decode())}
-
-
-def _read_exactly(size: int, start: bytes = b"") -> bytes:
-    parts = [start]
-    while size:
-        part = os.read(REQUEST_FD, min(size, 1 << 20))
-        if not part:
-            os._exit(0)
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
-def frame_request(header: bytes, inputs: bytes, code: bytes) -> bytes:
-    """Return a request as `_read_request` reads it."""
-    body = b"\n".join((header, inputs, code))
-    return b"%08x" % len(body) + body
 
 
 def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
@@ -287,24 +228,6 @@ def _run_bash(code: bytes, inputs: dict[str, Any]) -> int:
         return 127
 
 
-def _prepare_main_module() -> None:
-    """Set up all that programs find and that does not depend on their request."""
-    module = types.ModuleType("__main__")
-    module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = module
-    sys.argv = [FILE_NAME]
-    _open_streams()
-    atexit._clear()
-
-
-def _open_streams() -> None:
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
-    sys.stdout = _writer(1, "surrogateescape")
-    sys.stderr = _writer(2, "backslashreplace")
-    # What `sys.stdout = sys.__stdout__` in a program goes back to.
-    sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
-
-
 def _run_python(request: dict[str, Any]) -> int:
     code: bytes = request["code"]
     module = sys.modules["__main__"]
@@ -312,26 +235,13 @@ def _run_python(request: dict[str, Any]) -> int:
     _offer_tools(request, module)
     restricted = request["restricted"]
     program = code if restricted is None else _restricted(code, module, restricted)
-    outcome = _interruptible(lambda: _whole(program, module.__dict__))
+    outcome = execution.run_to_end(program, module.__dict__, _home)
     _write_all(RESULT_FD, _encode(outcome.report))
     return outcome.exit_code
 
 
-def _whole(program: Any, namespace: dict[str, Any]) -> Outcome:
-    """Run a program, and end as an interpreter does."""
-    outcome = _outcome(lambda: _execute(program, namespace))
-    _finish()
-    return outcome
-
-
-def _interruptible(program: Callable[[], Outcome]) -> Outcome:
-    """Return how a program ends that SIGINT may interrupt anywhere."""
-    outcome: Outcome | None = stateful.interruptible(program)
-    return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
-
-
 def _reseed() -> None:
-    """Give a program its own random numbers, not those of the fork's parent."""
+    """Seed `random` anew: the fork's parent has the same state."""
     random = sys.modules.get("random")
     if random is not None:
         random.seed()
@@ -347,91 +257,6 @@ def _restricted(
     prepare(module.__dict__, imports)
     program: types.CodeType = marshal.loads(code)
     return program
-
-
-def _writer(fd: int, errors: str) -> io.TextIOWrapper:
-    # Unbuffered, as `python -u`: what was printed before a kill is not lost.
-    raw = io.FileIO(fd, "w", closefd=False)
-    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
-
-
-def _execute(program: Any, namespace: dict[str, Any]) -> Any:
-    """Run a program; return the value of its last expression, if it is one."""
-    if isinstance(program, types.CodeType):
-        exec(program, namespace)
-        return namespace.get("last_value_")
-    text = program.decode("utf-8", "replace")
-    # Split as the parser does: str.splitlines knows more line ends.
-    lines = list(io.StringIO(text, newline=None))
-    linecache.cache[FILE_NAME] = (len(text), None, lines, FILE_NAME)
-    only = _expression(program)
-    if only is not None:
-        return eval(only, namespace)
-    tree: Any = compile(
-        program, FILE_NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True
-    )
-    last: Any = None
-    if tree.body and isinstance(tree.body[-1], _ast.Expr):
-        last = _ast.Expression(tree.body.pop().value)
-    if tree.body:
-        exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
-    if last is None:
-        return None
-    return eval(compile(last, FILE_NAME, "eval", 0, True), namespace)
-
-
-def _expression(program: bytes) -> types.CodeType | None:
-    """Return a program that is one expression on one line, compiled without a tree.
-
-    What has a backslash may be warned of, which is not to be said twice.
-    """
-    if b"\n" in program or b"\r" in program or b"\\" in program:
-        return None
-    try:
-        return compile(program, FILE_NAME, "eval", 0, True)
-    except Exception:
-        return None
-
-
-def _outcome(program: Callable[[], Any]) -> Outcome:
-    try:
-        value = program()
-    except SystemExit as stop:
-        return exit_outcome(stop.code)
-    except BaseException as error:
-        try:
-            return error_outcome(error)
-        except BaseException:
-            return Outcome(1, bare_error(error))
-    try:
-        if displays.wanted(value):
-            displays.save(value, _home)
-    except BaseException:
-        sys.stderr.write("toolcell: pictures and tables could not be kept\n")
-    try:
-        return Outcome(0, {"outcome": "ok", "value": values.report(value)})
-    except BaseException:
-        return Outcome(0, {"outcome": "ok", "value": {"type": values.type_name(value)}})
-
-
-def _finish() -> None:
-    """End as an interpreter does: wait for threads, run exit handlers, flush."""
-    try:
-        threading = sys.modules.get("threading")
-        if threading is not None:
-            threading._shutdown()
-        atexit._run_exitfuncs()
-    except BaseException:
-        traceback.print_exc()
-    _flush()
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:
-            continue
 
 
 def _encode(report: dict[str, Any]) -> bytes:

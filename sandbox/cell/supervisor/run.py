@@ -8,8 +8,8 @@ import select
 import signal
 import time
 
-from ..program import main as runner
 from ..program import values
+from ..program.requests import frame_request
 from ..wire.frames import REPORT_DEFAULTS, RUN_DEFAULTS, encode, omit_defaults
 from .accounting import ProcessMeter
 from .call_relay import CallRelay, forget_calls
@@ -160,7 +160,7 @@ class Run:
         if self._relay is not None and self._live:
             forget_calls(child.request)
         # A program that was stopped may never read it.
-        child.write_queue.add(runner.frame_request(header, inputs, code))
+        child.write_queue.add(frame_request(header, inputs, code))
         child.write_queue.push()
         self._started = time.monotonic()
 

@@ -1,0 +1,155 @@
+"""Runs Python code as an interpreter would, and returns its outcome.
+
+This runs in the program's process, so the program can change all of it.
+"""
+
+from __future__ import annotations
+
+import _ast
+import atexit
+import builtins
+import io
+import linecache
+import sys
+import traceback
+import types
+
+from ..wire.contract import FILE_NAME
+from . import displays, stateful, values
+from .outcomes import Outcome, bare_error, error_outcome, exit_outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+
+def prepare_main_module() -> None:
+    """Set up `__main__`, `sys.argv` and the streams, before a request is known."""
+    module = types.ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = module
+    sys.argv = [FILE_NAME]
+    open_streams()
+    atexit._clear()
+
+
+def open_streams() -> None:
+    """Set up `sys.stdin`, `sys.stdout` and `sys.stderr`."""
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
+    sys.stdout = _writer(1, "surrogateescape")
+    sys.stderr = _writer(2, "backslashreplace")
+    # `sys.stdout = sys.__stdout__` in a program goes back to these.
+    sys.__dict__.update(__stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def _writer(fd: int, errors: str) -> io.TextIOWrapper:
+    # Unbuffered, as `python -u`: what was printed before a kill is not lost.
+    raw = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
+
+
+def run(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
+    """Run a program in an interpreter that lives on; SIGINT may interrupt it.
+
+    Args:
+        program: Source as bytes, or code that RestrictedPython has compiled.
+        namespace: Its global variables.
+        home: Its work dir.
+    """
+    return _interruptible(lambda: _outcome(program, namespace, home))
+
+
+def run_to_end(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
+    """Run a program as `run` does, and then end as an interpreter does."""
+
+    def whole() -> Outcome:
+        outcome = _outcome(program, namespace, home)
+        _finish()
+        return outcome
+
+    return _interruptible(whole)
+
+
+def _interruptible(program: Callable[[], Outcome]) -> Outcome:
+    outcome: Outcome | None = stateful.interruptible(program)
+    return outcome or Outcome(1, bare_error(KeyboardInterrupt()))
+
+
+def _execute(program: Any, namespace: dict[str, Any]) -> Any:
+    """Run a program; return the value of its last expression, if it is one."""
+    if isinstance(program, types.CodeType):
+        exec(program, namespace)
+        return namespace.get("last_value_")
+    text = program.decode("utf-8", "replace")
+    # Split as the parser does: str.splitlines knows more line ends.
+    lines = list(io.StringIO(text, newline=None))
+    linecache.cache[FILE_NAME] = (len(text), None, lines, FILE_NAME)
+    only = _expression(program)
+    if only is not None:
+        return eval(only, namespace)
+    tree: Any = compile(
+        program, FILE_NAME, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True
+    )
+    last: Any = None
+    if tree.body and isinstance(tree.body[-1], _ast.Expr):
+        last = _ast.Expression(tree.body.pop().value)
+    if tree.body:
+        exec(compile(tree, FILE_NAME, "exec", 0, True), namespace)
+    if last is None:
+        return None
+    return eval(compile(last, FILE_NAME, "eval", 0, True), namespace)
+
+
+def _expression(program: bytes) -> types.CodeType | None:
+    """Return a program that is one expression on one line, compiled without a tree.
+
+    A program with a backslash may cause a warning, which must not appear twice.
+    """
+    if b"\n" in program or b"\r" in program or b"\\" in program:
+        return None
+    try:
+        return compile(program, FILE_NAME, "eval", 0, True)
+    except Exception:
+        return None
+
+
+def _outcome(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
+    try:
+        value = _execute(program, namespace)
+    except SystemExit as stop:
+        return exit_outcome(stop.code)
+    except BaseException as error:
+        try:
+            return error_outcome(error)
+        except BaseException:
+            return Outcome(1, bare_error(error))
+    try:
+        if displays.wanted(value):
+            displays.save(value, home)
+    except BaseException:
+        sys.stderr.write("toolcell: pictures and tables could not be kept\n")
+    try:
+        return Outcome(0, {"outcome": "ok", "value": values.report(value)})
+    except BaseException:
+        return Outcome(0, {"outcome": "ok", "value": {"type": values.type_name(value)}})
+
+
+def _finish() -> None:
+    """End as an interpreter does: wait for threads, run exit handlers, flush."""
+    try:
+        threading = sys.modules.get("threading")
+        if threading is not None:
+            threading._shutdown()
+        atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    flush()
+
+
+def flush() -> None:
+    """Flush the program's output streams, whatever it made of them."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            continue
