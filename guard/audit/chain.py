@@ -59,7 +59,8 @@ class AuditHead(NamedTuple):
         match = _HEAD.fullmatch(text.strip())
         if match is None:
             raise InvalidInputError(
-                "this is not a kept head", hint="it looks like 12:9f86d081..."
+                "this is not the head of an audit log",
+                hint="it looks like 12:9f86d081...",
             )
         return cls(int(match[1]), match[2])
 
@@ -255,15 +256,15 @@ class _ChainCheck:
             return
         self._records += 1
         self._follows(here, prev)
-        kept = self._anchors.pop(here.seq, None)
+        anchors = self._anchors.pop(here.seq, None)
         if not holds:
             self._wrong("edited", f"record {here.seq} does not fit its hash")
             self._end_range(here.seq - 1)
             self._first = here.seq + 1
-        elif kept == {here.hash}:
+        elif anchors == {here.hash}:
             self._vouched = here.seq
-        elif kept is not None:
-            self._wrong("rewritten", f"a kept head names another record {here.seq}")
+        elif anchors is not None:
+            self._wrong("rewritten", f"an anchor names another record {here.seq}")
         self._head = here
 
     def _follows(self, here: AuditHead, prev: str) -> None:
@@ -292,10 +293,10 @@ class _ChainCheck:
         self._end_range(self._head.seq)
         for seq in sorted(self._anchors):
             if seq > self._head.seq:
-                detail = f"the log ends at {self._head.seq}, a kept head names {seq}"
+                detail = f"the log ends at {self._head.seq}, an anchor names {seq}"
                 self._wrong("truncated", detail)
             else:
-                self._wrong("rewritten", f"the record {seq} of a kept head is missing")
+                self._wrong("rewritten", f"the record {seq} of an anchor is missing")
         return AuditReport(
             records=self._records,
             head=self._head,

@@ -123,7 +123,7 @@ def test_what_is_anchored_is_printed(tmp_path: Path) -> None:
         "records 1-6: anchored\nrecords 7-8: chained, not anchored\nok"
     )
     assert AuditHead.parse(f" {kept}\n") == kept
-    with pytest.raises(InvalidInputError, match="kept head"):
+    with pytest.raises(InvalidInputError, match="not the head"):
         AuditHead.parse("6:abc")
 
 
