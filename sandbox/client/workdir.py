@@ -42,18 +42,23 @@ class FileInfo(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     path: str
-    """Its path below the work dir."""
+    """Its path below the work dir; absolute if an absolute folder was listed."""
 
     kind: Literal["file", "folder", "link", "other"]
     size: int
     """Bytes."""
 
 
-def checked_path(where: str | PathLike[str]) -> str:
+def checked_path(where: str | PathLike[str], *, absolute: bool = False) -> str:
     """Return a path inside the work dir, `a/b` for `./a//b`.
 
+    Args:
+        where: The path.
+        absolute: True if it may begin at the root of the cell, too.
+
     Raises:
-        InvalidInputError: It is no text, empty, absolute, leads out, or is too long.
+        InvalidInputError: It is no text, empty, leads out, is too long, or absolute
+            where that is not allowed.
     """
     path = os.fspath(where) if isinstance(where, PathLike) else where
     if not isinstance(path, str):
@@ -62,7 +67,8 @@ def checked_path(where: str | PathLike[str]) -> str:
         )
     parts = [part for part in path.split("/") if part not in ("", ".")]
     why = ""
-    if not parts or path.startswith("/"):
+    top = "/" if absolute and path.startswith("/") else ""
+    if not parts or (path.startswith("/") and not absolute):
         why = "is not relative to the work dir"
     elif ".." in parts:
         why = "leads out of the work dir"
@@ -80,7 +86,7 @@ def checked_path(where: str | PathLike[str]) -> str:
             why = f"is longer than {_MAX_NAME_BYTES} bytes a name"
     if why:
         raise file_error(f"the path {path[:200]!r} {why}", "invalid_path")
-    return "/".join(parts)
+    return top + "/".join(parts)
 
 
 def _bytes_of(data: bytes | str) -> memoryview:
@@ -94,6 +100,10 @@ def _bytes_of(data: bytes | str) -> memoryview:
 class WorkDir:
     """The files of one cell, or of one branch of it.
 
+    Paths are relative to the work dir, or absolute inside the cell, which sees its own
+    root (in `process` isolation it does not, and absolute paths are refused). The
+    program's user must have the right to what is asked for.
+
     Args:
         cell: The cell; no run may be under way in it.
         branch: The branch, or empty for the cell's own work dir.
@@ -102,6 +112,10 @@ class WorkDir:
     def __init__(self, cell: Cell, branch: str = "") -> None:
         self._cell = cell
         self._branch = branch
+        self._owns_root = cell.traits.level != "process"
+
+    def _checked(self, path: str | PathLike[str]) -> str:
+        return checked_path(path, absolute=self._owns_root)
 
     async def write(self, path: str | PathLike[str], data: bytes | str) -> None:
         """Write a file, its folders included; one that is there is replaced.
@@ -111,7 +125,7 @@ class WorkDir:
                 or the disk is full.
             CellLostError: The cell went away.
         """
-        await self._write(checked_path(path), _bytes_of(data), {})
+        await self._write(self._checked(path), _bytes_of(data), {})
 
     async def _write(self, name: str, whole: memoryview, mode: dict[str, bool]) -> None:
         offset = 0
@@ -138,7 +152,7 @@ class WorkDir:
             InvalidInputError: There is no such file, or it is larger.
             CellLostError: The cell went away.
         """
-        name = checked_path(path)
+        name = self._checked(path)
         async with aclosing(self._pieces(name, max_bytes, _CHUNK_BYTES)) as pieces:
             return b"".join([piece.data async for piece in pieces])
 
@@ -175,7 +189,7 @@ class WorkDir:
             InvalidInputError: There is no such folder, or it holds more.
             CellLostError: The cell went away.
         """
-        name = checked_path(path) if path else ""
+        name = self._checked(path) if path else ""
         _, entries = await self._ask({"op": "list", "path": name})
         paths, found = [name], list[FileInfo]()
         try:
@@ -194,7 +208,7 @@ class WorkDir:
             InvalidInputError: There is no such thing.
             CellLostError: The cell went away.
         """
-        await self._ask({"op": "remove", "path": checked_path(path)})
+        await self._ask({"op": "remove", "path": self._checked(path)})
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's regular files into the work dir; return how many.
@@ -207,13 +221,13 @@ class WorkDir:
                 cannot be read.
             CellLostError: The cell went away.
         """
-        inside = f"{checked_path(path)}/" if path else ""
+        inside = f"{self._checked(path)}/" if path else ""
         found = await anyio.to_thread.run_sync(
             lambda: list(_local_entries(Path(source)))
         )
         files = 0
         for name, is_file in found:
-            target = checked_path(inside + name)
+            target = self._checked(inside + name)
             if not is_file:
                 await self._ask({"op": "mkdir", "path": target})
                 continue
@@ -247,12 +261,13 @@ class WorkDir:
         files = 0
         async with Download(Path(target), max_bytes) as download:
             for each in entries:
-                name = checked_path(each.path)
+                local = checked_path(each.path.lstrip("/"))
                 if each.kind == "folder":
-                    await download.make_folder(name)
+                    await download.make_folder(local)
                 elif each.kind == "file":
+                    name = self._checked(each.path)
                     pieces = self._pieces(name, MAX_READ_BYTES, _FIRST_BYTES)
-                    await download.write(name, pieces)
+                    await download.write(local, pieces)
                     files += 1
         return files
 

@@ -39,9 +39,25 @@ _OPERATION_SECONDS = 30.0
 
 
 def serve(
-    header: dict[str, Any], payload: bytes, folder: str, uid: int | None
+    header: dict[str, Any],
+    payload: bytes,
+    folder: str,
+    uid: int | None,
+    *,
+    owns_root: bool,
 ) -> tuple[dict[str, Any], bytes]:
-    """Carry out a `file` frame; return header and payload of the answer."""
+    """Carry out a `file` frame; return header and payload of the answer.
+
+    Args:
+        header: The frame's. An absolute path begins at the root of the cell.
+        payload: What to write.
+        folder: Where other paths begin.
+        uid: The program's user; None is this process's own.
+        owns_root: False if the cell sees the host's own root; absolute paths are
+            refused then.
+    """
+    if owns_root and header["path"].startswith("/"):
+        folder, header = "/", {**header, "path": header["path"][1:]}
     try:
         with acting_as(uid):
             return _OPERATIONS[header["op"]](header, payload, folder)

@@ -244,7 +244,9 @@ class Supervisor:
     def _serve_files(self, frame: Frame) -> None:
         folder = self._branches.folder(frame.header["branch"]) or self._workdir
         uid = self._settings["uid"]
-        answer, data = files.serve(frame.header, frame.payload, folder, uid)
+        answer, data = files.serve(
+            frame.header, frame.payload, folder, uid, owns_root=self._owns_namespace
+        )
         self._channel.send(encode({"type": "file", **answer}, data))
 
     @property

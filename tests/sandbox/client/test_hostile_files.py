@@ -123,7 +123,8 @@ def test_a_folder_that_moves_while_it_is_emptied_leads_nowhere(
         folder.mkdir(parents=True)
         (folder / "it").touch()
     monkeypatch.setattr(os, "open", move_and_open)
-    answer, _ = serve({"op": "remove", "path": "d"}, b"", str(tmp_path), None)
+    request = {"op": "remove", "path": "d"}
+    answer, _ = serve(request, b"", str(tmp_path), None, owns_root=False)
 
     assert answer == {"error": "folders were moved meanwhile", "reason": "busy"}
     assert sorted(each.name for each in kept.iterdir()) == ["e", "it"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from toolcell.core import InvalidInputError
-from toolcell.sandbox import SandboxManager, Session
+from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.sandbox import SandboxConfig, SandboxManager, Session
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +68,10 @@ REASONS = [
     ("write", "locked/x", "denied"),
     ("read", "large", "too_large"),
     ("read", "../x", "invalid_path"),
-    ("write", "/x", "invalid_path"),
+    ("write", "/x", "denied"),
+    ("read", "/tmp/../x", "invalid_path"),
+    ("read", "/etc", "is_folder"),
+    ("read", "/nothing", "missing"),
     ("write", "full", "no_space"),
 ]
 
@@ -103,6 +107,57 @@ async def test_file_errors_tell_why_and_what_to_do(
         with pytest.raises(InvalidInputError) as caught:
             await session.download(tmp_path)
         assert caught.value.details == {"reason": "exists"}
+
+
+@pytest.mark.promise("P-16")
+async def test_absolute_paths_begin_at_the_root_of_the_cell(
+    sandbox: SandboxManager, tmp_path: Path
+) -> None:
+    name = f"/tmp/{tmp_path.name}"
+    async with sandbox.session() as session:
+        await session.write_file(f"{name}/deep/data", b"1")
+        seen = await session.run(f"open('{name}/deep/data').read()")
+        listed = [each.path for each in await session.list_files(name)]
+        read = await session.read_file(f"{name}/deep/data")
+        root = await session.read_file("/etc/passwd")
+        files = await session.download(tmp_path / "out", name)
+        await session.remove(name)
+        left = await session.run(f"import os\nos.path.exists('{name}')")
+
+    assert (seen.value, read, left.value) == ("1", b"1", False)
+    assert listed == [f"{name}/deep", f"{name}/deep/data"]
+    assert files == 1
+    assert (tmp_path / "out" / name[1:] / "deep/data").read_bytes() == b"1"
+    assert root != Path("/etc/passwd").read_bytes()
+    assert not Path(name).exists()
+
+
+async def test_process_isolation_takes_no_absolute_paths(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def no_namespaces(backend: object) -> None:
+        raise SandboxUnavailableError("no namespaces here")
+
+    start = "toolcell.sandbox.backends.namespaces.SubprocessBackend.start"
+    monkeypatch.setattr(start, no_namespaces)
+    config = SandboxConfig(backend="subprocess", minimum_isolation="process")
+    async with SandboxManager(config) as manager, manager.session() as session:
+        for path in (f"{tmp_path}/x", "/etc/passwd"):
+            with pytest.raises(InvalidInputError) as caught:
+                await session.write_file(path, b"1")
+            assert caught.value.details == {"reason": "invalid_path"}
+        # Not even where the client forgets to look.
+        request: dict[str, Any] = {
+            "type": "file",
+            "op": "read",
+            "branch": "",
+            "path": "/etc/passwd",
+        }
+        request |= {"offset": 0, "size": 9}
+        answer, data = await session._shared.cell.ask(request)
+
+    assert answer["reason"] == "invalid_path" and data == b""
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.promise("P-16")
