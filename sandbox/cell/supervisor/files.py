@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+# This process may read and write its own memory there, whatever user it acts as.
+_KERNEL_FOLDERS = ("proc", "sys")
 # Bounds on emptying a folder; a deeper one keeps its lower part.
 _ENTRIES_AT_ONCE = 100
 _MAX_EMPTIED_DEPTH = 10_000
@@ -56,9 +58,12 @@ def serve(
         owns_root: False if the cell sees the host's own root; absolute paths are
             refused then.
     """
-    if owns_root and header["path"].startswith("/"):
-        folder, header = "/", {**header, "path": header["path"][1:]}
+    path = header["path"]
     try:
+        if owns_root and path.startswith("/"):
+            if path.split("/")[1] in _KERNEL_FOLDERS:
+                raise FileProblem("the kernel's own files are not served", "denied")
+            folder, header = "/", {**header, "path": path[1:]}
         with acting_as(uid):
             return _OPERATIONS[header["op"]](header, payload, folder)
     except FileProblem as problem:

@@ -72,6 +72,11 @@ REASONS = [
     ("read", "/tmp/../x", "invalid_path"),
     ("read", "/etc", "is_folder"),
     ("read", "/nothing", "missing"),
+    ("read", "/proc/1/mem", "denied"),
+    ("write", "/proc/1/mem", "denied"),
+    ("read", "//proc/./1/environ", "denied"),
+    ("list", "/proc", "denied"),
+    ("read", "/sys/kernel/notes", "denied"),
     ("write", "full", "no_space"),
 ]
 
