@@ -18,6 +18,7 @@ from ..backends import docker_engine
 from ..client.backend import Backend
 from ..client.types import Program
 from ..config.settings import Limits, SandboxConfig
+from . import kernel_helpers
 
 _USERNS_FIX = (
     "sysctl -w user.max_user_namespaces=10000; on Ubuntu 24.04 also "
@@ -109,7 +110,8 @@ async def diagnose(config: SandboxConfig | None = None) -> DoctorReport:
         backend, level = "docker", docker_level
     elif subprocess_works and not config.names_docker:
         backend, level = "subprocess", "namespaces"
-    checks = (*namespaces, *subprocess_checks, *docker_checks)
+    helpers = _kernel_helpers()
+    checks = (*namespaces, *subprocess_checks, *docker_checks, *helpers)
     return DoctorReport(backend=backend, level=level, checks=checks)
 
 
@@ -242,6 +244,14 @@ async def _docker_cell(config: SandboxConfig) -> tuple[list[DoctorCheck], str | 
         DoctorCheck(name="docker limits", ok=True, detail=held),
         pool,
     ], traits.level
+
+
+def _kernel_helpers() -> list[DoctorCheck]:
+    """Return facts, never faults, about what the kernel starts outside of cells."""
+    return [
+        DoctorCheck(name=name, ok=True, detail=detail)
+        for name, detail in kernel_helpers.facts().items()
+    ]
 
 
 def _engine_facts(docker_host: str | None) -> dict[str, Any]:

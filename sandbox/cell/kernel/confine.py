@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import sys
@@ -24,6 +25,10 @@ _RLIMITS = {
 _NICE = 5
 FIRST_TO_GO = b"1000"
 """The `oom_score_adj` of programs."""
+
+
+# Reasons why layers could not be put up, by layer; a fork inherits them.
+_failures: dict[str, str] = {}
 
 
 class ConfineError(Exception):
@@ -85,7 +90,7 @@ def confine(settings: dict[str, Any]) -> list[str]:
     held += [name for name in settings["require"] if name not in held and _stands(name)]
     missing = [layer for layer in settings["require"] if layer not in held]
     if missing:
-        raise ConfineError("missing layers: " + ", ".join(missing))
+        raise ConfineError("missing layers: " + ", ".join(map(_with_reason, missing)))
     return held
 
 
@@ -104,6 +109,11 @@ def set_rlimits(limits: dict[str, int]) -> None:
         if hard != resource.RLIM_INFINITY:
             top = min(top, hard)
         resource.setrlimit(kind, (min(value, top), top))
+
+
+def _with_reason(layer: str) -> str:
+    reason = _failures.get(layer)
+    return f"{layer} ({reason})" if reason else layer
 
 
 def _stands(layer: str) -> bool:
@@ -132,9 +142,13 @@ def _address_space() -> int:
 def _try(held: list[str], layer: str, step: Callable[[], None]) -> None:
     try:
         step()
-    except (OSError, ImportError):
-        return
-    held.append(layer)
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "no errno")
+        _failures[layer] = f"{name}: {error.strerror or error}"
+    except ImportError as error:
+        _failures[layer] = str(error)
+    else:
+        held.append(layer)
 
 
 def _prefer_for_oom_kill() -> None:
