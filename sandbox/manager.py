@@ -17,7 +17,7 @@ from .backends.selection import check_strength, open_backend
 from .batch import Batch, BatchResults, OnProgress, Programs, Work
 from .client.backend import Backend
 from .client.cell import Cell
-from .client.event_stream import Pieces, stream_run
+from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
 from .client.types import Language, OnOutput
 from .client.workdir import WorkDir
@@ -271,11 +271,11 @@ class SandboxManager(Detachable):
             secrets=secrets,
             streamed=True,
         )
-        pieces = Pieces()
+        pending = PendingEvents()
         programs = self._programs
         program = programs.make(request, final=True)
         program = programs.with_network(
-            program, network, pieces.add_connection, agent_id
+            program, network, pending.add_connection, agent_id
         )
         refusal = programs.refusal(program)
         if refusal is not None:
@@ -284,7 +284,7 @@ class SandboxManager(Detachable):
         program = await self._programs.with_packages(program, packages)
         async with self._cell(program.limits, agent_id) as cell:
             await WorkDir(cell).write_all(files)
-            async with aclosing(stream_run(cell, program, pieces)) as events:
+            async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
                     yield event
 

@@ -19,7 +19,7 @@ from .results.result import ExecutionResult
 if TYPE_CHECKING:
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep, OpenBuildSession
-    from .packages.resolver import Packages
+    from .packages.installer import PackageInstaller
 
 
 def not_open() -> SandboxUnavailableError:
@@ -59,7 +59,7 @@ class ProgramFactory:
         self._resolver = resolver
         self._look_ups = LookUps()
         self._open_build_session = open_build_session
-        self._packages: Packages | None = None
+        self._packages: PackageInstaller | None = None
         self._closed = False
 
     def make(
@@ -104,9 +104,9 @@ class ProgramFactory:
         if not packages and not self.config.packages:
             return ""
         if self._packages is None:
-            from .packages.resolver import Packages
+            from .packages.installer import PackageInstaller
 
-            self._packages = Packages(
+            self._packages = PackageInstaller(
                 self.config, self._backend, self._open_build_session
             )
         return await self._packages.layer(packages, on_step)

@@ -18,7 +18,7 @@ from toolcell.core import InvalidInputError
 from .backends.selection import check_network
 from .client.cell import Cell
 from .client.download import MAX_DOWNLOAD_BYTES
-from .client.event_stream import Pieces, stream_run
+from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
 from .client.types import Language, OnOutput, Program
 from .client.workdir import MAX_READ_BYTES, FileInfo, WorkDir
@@ -161,11 +161,11 @@ class Session(SessionCommands):
             yield Finished(refusal)
             return
         program = await self._programs.with_packages(program, self._packages)
-        pieces = Pieces()
+        pending = PendingEvents()
         async with self._shared as cell:
             program = self._with_current_branch(program)
-            program = self._with_egress(program, pieces.add_connection)
-            async with aclosing(stream_run(cell, program, pieces)) as events:
+            program = self._with_egress(program, pending.add_connection)
+            async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
                     yield event
 

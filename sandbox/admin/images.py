@@ -21,7 +21,7 @@ from ..config.settings import PackageRules, SandboxConfig
 if TYPE_CHECKING:
     import docker
 
-    from ..packages.resolver import Packages
+    from ..packages.installer import PackageInstaller
 
 LABEL = "dev.toolcell.image"
 """The label of every image that `build_image` made; its value is the name."""
@@ -29,7 +29,7 @@ LABEL = "dev.toolcell.image"
 _REQUIREMENTS = "requirements.txt"
 # The longest silence of a build or a pull.
 _SILENT_SECONDS = 60
-OnStep = Callable[[int, int, str], None]
+OnImageStep = Callable[[int, int, str], None]
 
 
 class ImageInfo(BaseModel):
@@ -72,7 +72,7 @@ def build_image(
     base: str | None = None,
     arguments: Mapping[str, str] | None = None,
     tag: str | None = None,
-    on_step: OnStep | None = None,
+    on_step: OnImageStep | None = None,
 ) -> str:
     """Build an image and return its tag. Blocks until the engine is done.
 
@@ -114,7 +114,7 @@ def _build(
     name: str,
     tag: str,
     arguments: dict[str, str],
-    on_step: OnStep | None,
+    on_step: OnImageStep | None,
 ) -> None:
     with _engine("build it") as client:
         steps = client.api.build(
@@ -131,7 +131,7 @@ def _build(
 
 
 async def _pack(
-    folder: Path, base: str | None, context: IO[bytes], on_step: OnStep | None
+    folder: Path, base: str | None, context: IO[bytes], on_step: OnImageStep | None
 ) -> None:
     """Write the build context: the Dockerfile, and installed packages."""
     with tarfile.open(fileobj=context, mode="w") as archive:
@@ -159,15 +159,15 @@ async def _pack(
 
 
 @asynccontextmanager
-async def _packages(config: SandboxConfig) -> AsyncIterator[Packages]:
+async def _packages(config: SandboxConfig) -> AsyncIterator[PackageInstaller]:
     """Open a backend for long enough to install packages for its cells."""
     from ..backends.selection import check_strength, open_backend
-    from ..packages.resolver import Packages
+    from ..packages.installer import PackageInstaller
 
     backend, _ = await open_backend(config)
     try:
         check_strength(config, backend.traits)
-        packages = Packages(config, backend)
+        packages = PackageInstaller(config, backend)
         try:
             yield packages
         finally:
@@ -188,7 +188,7 @@ def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _follow(step: dict[str, Any], on_step: OnStep | None) -> None:
+def _follow(step: dict[str, Any], on_step: OnImageStep | None) -> None:
     if "error" in step:
         raise SandboxUnavailableError(
             f"the build failed: {step['error']}", hint="see docs/images.md"
@@ -199,7 +199,7 @@ def _follow(step: dict[str, Any], on_step: OnStep | None) -> None:
         on_step(int(done), int(total), text)
 
 
-def pull_image(image: str, *, on_step: OnStep | None = None) -> str:
+def pull_image(image: str, *, on_step: OnImageStep | None = None) -> str:
     """Fetch an image and return its name with a digest. Blocks until it is there.
 
     Args:

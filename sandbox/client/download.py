@@ -22,7 +22,7 @@ _BLOCK_BYTES = 64 * 1024
 _ZEROS = bytes(_BLOCK_BYTES)
 
 
-class Piece(NamedTuple):
+class FileChunk(NamedTuple):
     """Consecutive bytes of a file, and facts about the file."""
 
     data: bytes
@@ -67,7 +67,7 @@ class Download:
         """Make a folder and those around it. Raises InvalidInputError."""
         await anyio.to_thread.run_sync(make_local, self._target / name)
 
-    async def write(self, name: str, pieces: AsyncGenerator[Piece, None]) -> None:
+    async def write(self, name: str, chunks: AsyncGenerator[FileChunk, None]) -> None:
         """Write a file.
 
         Raises:
@@ -77,17 +77,17 @@ class Download:
         fd = -1
         end = 0
         try:
-            async with aclosing(pieces):
-                async for piece in pieces:
+            async with aclosing(chunks):
+                async for chunk in chunks:
                     if fd == -1:
-                        if await self._link(place, piece.inode):
+                        if await self._link(place, chunk.inode):
                             return
                         fd = await anyio.to_thread.run_sync(
-                            create_local, place, piece.executable
+                            create_local, place, chunk.executable
                         )
-                    self._require_room(name, piece.total)
-                    await anyio.to_thread.run_sync(_put, fd, piece.data, end)
-                    end += len(piece.data)
+                    self._require_room(name, chunk.total)
+                    await anyio.to_thread.run_sync(_put, fd, chunk.data, end)
+                    end += len(chunk.data)
             await anyio.to_thread.run_sync(os.ftruncate, fd, end)
         except OSError as error:
             raise host_error(f"cannot write {place}", error) from None

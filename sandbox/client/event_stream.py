@@ -12,7 +12,7 @@ from .cell import Cell
 from .types import Program, Stream
 
 
-class Pieces:
+class PendingEvents:
     """Events that have happened and were not yielded yet."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Pieces:
 
 
 async def stream_run(
-    cell: Cell, program: Program, pieces: Pieces
+    cell: Cell, program: Program, pending: PendingEvents
 ) -> AsyncGenerator[Event, None]:
     """Run a program and yield its events; nothing is read ahead of the reader.
 
@@ -49,14 +49,14 @@ async def stream_run(
             # A slow reader costs the program time, but is no fault of the supervisor.
             deadline = max(until, anyio.current_time() + 1)
             with anyio.CancelScope(deadline=deadline) as scope:
-                done = await cell.step(report, pieces.add_output, None, program.egress)
+                done = await cell.step(report, pending.add_output, None, program.egress)
             if scope.cancelled_caught:
                 await cell.give_up(report)
                 done = True
             # Before the reader can leave: the next run must not find them.
             await cell.collect(report)
-            for piece in pieces.take():
-                yield piece
+            for event in pending.take():
+                yield event
     except GeneratorExit:
         if not program.final and not done:
             await cell.interrupt(report, program.egress)
@@ -65,8 +65,8 @@ async def stream_run(
         await cell.end(program)
     await cell.require_confined(report)
     result = cell.result(report, program)
-    for piece in pieces.take():
-        yield piece
+    for event in pending.take():
+        yield event
     for artifact in result.artifacts:
         yield ArtifactMade(artifact)
     yield Finished(result)

@@ -20,7 +20,7 @@ from ..cell.wire.frames import strict_json
 from ..results.result import Artifact
 from .argument_checks import check_kinds
 from .cell import Cell
-from .download import MAX_DOWNLOAD_BYTES, Download, Piece, create_local
+from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk, create_local
 from .file_errors import file_error, host_error, known
 
 _CHUNK_BYTES = 4 * 1024 * 1024
@@ -153,29 +153,29 @@ class WorkDir:
             CellLostError: The cell went away.
         """
         name = self._checked(path)
-        async with aclosing(self._pieces(name, max_bytes, _CHUNK_BYTES)) as pieces:
-            return b"".join([piece.data async for piece in pieces])
+        async with aclosing(self._chunks(name, max_bytes, _CHUNK_BYTES)) as chunks:
+            return b"".join([chunk.data async for chunk in chunks])
 
-    async def _pieces(
+    async def _chunks(
         self, name: str, max_bytes: int, first: int
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> AsyncGenerator[FileChunk, None]:
         """Yield the bytes of a file; the first piece has at most `first` of them."""
         offset, size = 0, first
         while True:
             request = {"op": "read", "path": name, "offset": offset, "size": size}
             answer, data = await self._ask(request)
-            piece = Piece(
+            chunk = FileChunk(
                 data=data,
                 total=answer["total"],
                 executable=answer["executable"] is True,
                 inode=str(answer["inode"]),
             )
             offset += len(data)
-            if max(piece.total, offset) > max_bytes:
-                message = f"{name} has {piece.total} bytes, the limit is {max_bytes}"
+            if max(chunk.total, offset) > max_bytes:
+                message = f"{name} has {chunk.total} bytes, the limit is {max_bytes}"
                 raise file_error(message, "too_large")
-            yield piece
-            if not data or offset >= piece.total:
+            yield chunk
+            if not data or offset >= chunk.total:
                 return
             size = _CHUNK_BYTES
 
@@ -193,8 +193,8 @@ class WorkDir:
         _, entries = await self._ask({"op": "list", "path": name})
         paths, found = [name], list[FileInfo]()
         try:
-            for piece in entries.splitlines():
-                found += _listed(paths, strict_json(piece))
+            for line in entries.splitlines():
+                found += _listed(paths, strict_json(line))
                 # Thousands of long names would block other tasks.
                 await anyio.lowlevel.checkpoint()
         except (IndexError, TypeError, ValueError) as error:
@@ -266,8 +266,8 @@ class WorkDir:
                     await download.make_folder(local)
                 elif each.kind == "file":
                     name = self._checked(each.path)
-                    pieces = self._pieces(name, MAX_READ_BYTES, _FIRST_BYTES)
-                    await download.write(local, pieces)
+                    chunks = self._chunks(name, MAX_READ_BYTES, _FIRST_BYTES)
+                    await download.write(local, chunks)
                     files += 1
         return files
 

@@ -38,7 +38,7 @@ from .uv import Uv
 _MAX_REQUIREMENTS = 64
 
 
-class Packages:
+class PackageInstaller:
     """The packages of one manager.
 
     Args:
