@@ -23,7 +23,13 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "config",
         "machine cell",
     ),
-    "sandbox/cell": ("launcher", "supervisor", "processes program", "kernel", "wire"),
+    "sandbox/cell": (
+        "launcher",
+        "supervisor",
+        "processes program workdir",
+        "kernel",
+        "wire",
+    ),
     "guard": ("admission", "approvals", "policy stores audit", "values"),
     "tools": (
         "builtin",

@@ -39,7 +39,7 @@ from ..wire.frames import (
     FrameError,
     encode,
 )
-from . import artifacts, files
+from ..workdir import artifacts, files
 from .accounting import ResourceAccounting
 from .branches import Branches, open_pipes
 from .run import Child, Run, drain

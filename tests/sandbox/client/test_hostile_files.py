@@ -12,7 +12,7 @@ import pytest
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import Limits, SandboxManager, Stdout
-from toolcell.sandbox.cell.supervisor.files import serve
+from toolcell.sandbox.cell.workdir.files import serve
 
 from ...conftest import BackendRow
 
