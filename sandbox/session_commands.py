@@ -43,7 +43,7 @@ class SessionCommands:
 
         Args:
             command: The program and its arguments; a text is a script of bash. Texts
-                and variables have at most 131,072 bytes together.
+                and variables have at most 1,572,864 bytes together.
             stdin: Bytes to read; "pipe" lets `Process.write` give them; None is
                 nothing, or the terminal.
             env: Environment variables beside those that every program finds.
@@ -56,6 +56,7 @@ class SessionCommands:
         Raises:
             InvalidInputError: It cannot be started: no such program or folder, too
                 many commands, or isolation is `process`, which has no commands.
+                `details["reason"]` is `missing`, `denied` or another word for why.
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.frames import Frame, encode_header, frame_prefix
 from ..client.channel import Channel
+from ..client.file_errors import known
 from ..client.types import CellTraits
 from ..config.settings import Limits
 from .process import Process, checked_size, checked_timeout
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from ..client.types import Spawn
 
 _SHELL = ("bash", "--norc", "--noprofile", "-c")
-_MAX_BYTES = 128 * 1024
+# Linux takes a quarter of the stack limit, 2 MiB by default (execve(2)).
+_MAX_BYTES = 1536 * 1024
 _START_SECONDS = 30.0
 
 
@@ -95,7 +98,7 @@ class ProcessTable:
         self._made = 0
         self._living: dict[int, Process] = {}
         self._starting: dict[int, anyio.Event] = {}
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, InvalidInputError] = {}
         self._credit: dict[int, int] = {}
         self._follows = False
 
@@ -132,7 +135,9 @@ class ProcessTable:
         self._living[number] = process
         self._follow()
         try:
-            await self.tell(_start_frame(number, command, branch))
+            words = {"argv": command.argv, "env": dict(command.env)}
+            header = _start_header(number, command, branch)
+            await self.tell(header, json.dumps(words).encode())
             with anyio.fail_after(_START_SECONDS):
                 await started.wait()
         except BaseException:
@@ -143,11 +148,7 @@ class ProcessTable:
         finally:
             self._starting.pop(number, None)
         if number in self._failures:
-            why = self._failures.pop(number)
-            raise InvalidInputError(
-                f"the command cannot be started: {why}",
-                hint="look at its name, its folder, and how many run",
-            )
+            raise self._failures.pop(number)
         if not process.running and not process.pid:
             raise CellLostError("the cell ended before the command started")
         await self._send_input(process, command.stdin)
@@ -231,7 +232,7 @@ class ProcessTable:
                 process.pid = int(header["pid"])
                 self._announce(number)
             elif header["type"] == "exec_failed":
-                self._failures[number] = str(header["why"])[:1000]
+                self._failures[number] = _not_started(header)
                 del self._living[number]
                 self._announce(number)
             else:
@@ -247,12 +248,18 @@ class ProcessTable:
             started.set()
 
 
-def _start_frame(number: int, command: Command, branch: str) -> dict[str, Any]:
+def _not_started(header: dict[str, Any]) -> InvalidInputError:
+    return InvalidInputError(
+        f"the command cannot be started: {str(header['why'])[:1000]}",
+        hint="look at its name, its folder, and how many run",
+        details={"reason": known(header["reason"])},
+    )
+
+
+def _start_header(number: int, command: Command, branch: str) -> dict[str, Any]:
     return {
         "type": "exec_start",
         "id": number,
-        "argv": list(command.argv),
-        "env": dict(command.env),
         "cwd": command.cwd,
         "branch": branch,
         "stdin": command.stdin is not None,

@@ -10,6 +10,7 @@ gave credit, so a command that nobody listens to waits in its own pipe.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -19,6 +20,7 @@ import traceback
 
 from ..kernel import linux
 from ..kernel.cgroup_files import oom_kills_in
+from ..wire.contract import reason_of
 from ..wire.frames import Frame, FrameDecoder, encode
 from . import spawn
 from .process import Process
@@ -137,7 +139,7 @@ class ProcessHost:
         header = frame.header
         kind, number = header["type"], header["id"]
         if kind == "exec_start":
-            self._start(header)
+            self._start(header, frame.payload)
             return
         process = self._processes.get(number)
         if process is None:
@@ -157,15 +159,16 @@ class ProcessHost:
         self._write_input(process)
         self._settle(process)
 
-    def _start(self, header: dict[str, Any]) -> None:
+    def _start(self, header: dict[str, Any], words: bytes) -> None:
         number = header["id"]
         try:
             if len(self._processes) >= MAX_PROCESSES:
                 raise OSError(f"{MAX_PROCESSES} commands run at once already")
-            process = spawn.spawn(header, self._settings)
+            process = spawn.spawn({**header, **json.loads(words)}, self._settings)
         except OSError as error:
-            why = error.strerror or str(error)
-            self._send({"type": "exec_failed", "id": number, "why": why})
+            why, reason = error.strerror or str(error), reason_of(error)
+            failed = {"type": "exec_failed", "id": number, "why": why, "reason": reason}
+            self._send(failed)
             return
         process.oom_before = self._oom_kills()
         self._processes[number] = self._by_pid[process.pid] = process

@@ -26,7 +26,7 @@ def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
     """Start a command; return when it runs.
 
     Args:
-        request: The frame `exec_start`: `argv`, `env`, `cwd`, `stdin`, `pty`,
+        request: What `exec_start` asks for: `argv`, `env`, `cwd`, `stdin`, `pty`,
             `timeout`.
         settings: What it is confined by.
 
@@ -51,7 +51,8 @@ def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
         os.waitpid(pid, 0)
         for fd in {*outputs, *([] if stdin is None else [stdin])}:
             os.close(fd)
-        raise OSError(why.decode("utf-8", "replace"))
+        number, _, text = why.decode("utf-8", "replace").partition(" ")
+        raise OSError(int(number), text)
     timeout = request["timeout"]
     return Process(request["id"], pid, stdin, outputs, bool(size), timeout)
 
@@ -114,8 +115,10 @@ def _become(
         argv = request["argv"]
         os.execvpe(argv[0], argv, {**settings["env"], **request["env"]})
     except (OSError, ValueError, ConfineError) as error:
+        number = getattr(error, "errno", None) or 0
         why = getattr(error, "strerror", None) or str(error)
         name = getattr(error, "filename", None)
-        os.write(_SETUP_FD, f"{name}: {why}".encode() if name else why.encode())
+        text = f"{number} {name}: {why}" if name else f"{number} {why}"
+        os.write(_SETUP_FD, text.encode("utf-8", "replace")[:_MAX_REASON_BYTES])
     finally:
         os._exit(127)

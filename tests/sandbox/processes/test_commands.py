@@ -43,6 +43,14 @@ async def test_a_list_is_a_program_and_its_arguments(session: Session) -> None:
     assert (result.status, result.stdout) == ("ok", "a b|$HOME|*|")
 
 
+async def test_a_long_command_arrives_whole(session: Session) -> None:
+    words = ["x" * 65_536] * 16
+    result = await (await session.exec(["printf", "%s", *words])).wait()
+
+    assert result.ok
+    assert len(result.stdout_bytes) + result.truncated.stdout == 1 << 20
+
+
 async def test_input_is_read_to_its_end(session: Session) -> None:
     data = bytes(range(256)) * 8192
     process = await session.exec(["sha256sum"], stdin=data)
@@ -261,8 +269,12 @@ async def test_what_cannot_be_started_says_why(session: Session) -> None:
         await session.exec(["true"], cwd="nowhere")
     with pytest.raises(InvalidInputError, match="NUL"):
         await session.exec(["echo", "\0"])
-    with pytest.raises(InvalidInputError, match="131072"):
-        await session.exec(["echo", "x" * 200_000])
+    with pytest.raises(InvalidInputError, match="1572864"):
+        await session.exec(["echo", "x" * 2_000_000])
+    for command, reason in (("/etc/passwd", "denied"), ("no-such", "missing")):
+        with pytest.raises(InvalidInputError) as caught:
+            await session.exec([command])
+        assert caught.value.details == {"reason": reason}
     with pytest.raises(InvalidInputError, match="timeout"):
         await session.exec(["true"], timeout_seconds=0)
     with pytest.raises(InvalidInputError, match="terminal"):
