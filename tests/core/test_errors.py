@@ -1,6 +1,6 @@
 """The error tree, and who raises what for which bad input.
 
-Rows LC-14..LC-18, LC-20 and RG-29.
+Rows LC-14, LC-15, LC-17, LC-18, LC-20 and RG-29.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def test_the_tree_is_the_one_drawn_lc_14() -> None:
         ),
     ],
 )
-def test_errors_stand_under_their_subject_lc_15_lc_16_lc_17_lc_18(
+def test_errors_stand_under_their_subject_lc_15_lc_17_lc_18(
     base: type[ToolcellError], expected: set[str]
 ) -> None:
     leaves = {
@@ -184,7 +184,7 @@ def test_kinds_begin_with_their_parents_kind_lc_14() -> None:
             assert kind.kind.startswith(f"{getattr(parent, 'kind', '')}.")
 
 
-def test_what_may_succeed_later_is_retryable_lc_14_lc_16() -> None:
+def test_what_may_succeed_later_is_retryable_lc_14() -> None:
     assert {kind.__name__ for kind in CLASSES if kind.retryable} == RETRYABLE
 
 
@@ -371,7 +371,7 @@ async def test_a_session_checks_like_a_run_lc_15(sandbox: SandboxManager) -> Non
     assert result.value == 2
 
 
-async def test_a_function_that_fails_says_how_lc_16(sandbox: SandboxManager) -> None:
+async def test_a_function_that_fails_says_how(sandbox: SandboxManager) -> None:
     def divide(by: int) -> float:
         return 1 / by
 
@@ -386,7 +386,7 @@ async def test_a_function_that_fails_says_how_lc_16(sandbox: SandboxManager) -> 
 
 
 @pytest.mark.parametrize("after_use", [False, True])
-async def test_a_manager_that_is_not_open_lc_16(after_use: bool) -> None:
+async def test_a_manager_that_is_not_open(after_use: bool) -> None:
     manager = SandboxManager(SandboxConfig(backend="subprocess"))
     if after_use:
         async with manager:
@@ -400,7 +400,7 @@ async def test_a_manager_that_is_not_open_lc_16(after_use: bool) -> None:
             pass
 
 
-async def test_a_backend_weaker_than_asked_lc_16() -> None:
+async def test_a_backend_weaker_than_asked() -> None:
     config = SandboxConfig(
         backend="docker", docker_host="tcp://127.0.0.1:9", minimum_isolation="kernel"
     )
@@ -410,7 +410,7 @@ async def test_a_backend_weaker_than_asked_lc_16() -> None:
     assert "DOCKER_HOST" in (e.value.hint or "")
 
 
-async def test_a_cell_that_is_lost_is_our_failure_lc_16(
+async def test_a_cell_that_is_lost_is_our_failure(
     sandbox: SandboxManager,
 ) -> None:
     async with sandbox.session() as session:

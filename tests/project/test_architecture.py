@@ -12,6 +12,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeGuard
 
@@ -80,6 +81,17 @@ FACES = {
         SequentialExecutor Snapshot Tool ToolContext ToolExecutionRecord
         ToolExecutor ToolOptions ToolRegistry Visible check_checkpointer
         check_model check_tool is_nested_call to_anthropic to_mcp to_openai tool
+    """,
+    "flow": """
+        AutoApproveHandler CheckpointInfo Checkpointer Command Continue END End Flow
+        FlowLimits FlowResult Graph GraphInterrupted InterruptException InterruptHandler
+        InterruptState InterruptValue MemoryCheckpointer NodeContext REMOVE_ALL_MESSAGES
+        Reducer SQLiteCheckpointer START Send SendBatch SendResult ThreadInfo
+        add_messages add_numbers aggregate_send_results append_list apply_reducers
+        broadcast deep_merge_dict end extract_send_results first_value get_reducer goto
+        interrupt is_command is_send is_send_list last_value max_value merge_dict
+        min_value normalize_node_output normalize_sends reducer resume_with scatter send
+        set_intersection set_union unique_append_list
     """,
     "host": "Host HostConfig main",
     "images": "",
@@ -158,6 +170,8 @@ def test_every_room_is_known_and_drawn() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
 
     assert packages <= set(ROOMS)
+    stale = [room for room in BUILT if find_spec(f"toolcell.{room}") is None]
+    assert not stale, f"not installed: {stale}; run .venv/bin/pip install -e . again"
     assert {"core", "sandbox", "host"} <= packages
     assert not ROOMS["core"]
     assert "guard" not in ROOMS["sandbox"]
@@ -457,7 +471,7 @@ for name in sys.argv[1:]:
     assert fresh_python(script, *names) == ""
 
 
-@pytest.mark.parametrize("room", ["core", "sandbox", "tools"])
+@pytest.mark.parametrize("room", ["core", "sandbox", "tools", "flow"])
 def test_importing_a_room_is_light_rg_42(room: str) -> None:
     script = f"import sys, toolcell.{room}; print(*sys.modules, sep='\\n')"
     loaded = set(fresh_python(script).splitlines())

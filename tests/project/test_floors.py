@@ -38,6 +38,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "hooks registry mcp_client export stores",
         "definition",
     ),
+    "flow": ("execution", "graph stores", "state", "values"),
     "host": ("cli", "mcp_http", "mcp_server", "runtime terminal", "config"),
 }
 """The sub-rooms of a room, from the top down. Sub-rooms of one floor know nothing of

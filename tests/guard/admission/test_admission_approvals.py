@@ -62,7 +62,7 @@ def answering(*replies: Approve | Reject | None) -> tuple[Handler, list[str]]:
     return handler, asked
 
 
-async def test_a_call_runs_when_a_person_agreed_lc_29() -> None:
+async def test_a_call_runs_when_a_person_agreed() -> None:
     handler, asked = answering(ANNA)
     guard = ActionGuard([policy()], approvals=Approvals(handler=handler))
     before = await guard.decide(pay(), FACTS)
@@ -308,8 +308,7 @@ async def test_parked_calls_outlive_kill_9_of_the_guard(tmp_path: Path) -> None:
     """Three calls are parked and their process is killed; another answers two of
     them; a new process runs one, refuses one, and waits for the third.
 
-    Of LC-28 and LC-32 the half that is about approvals: the record has all that is
-    needed, and who asks again gets the recorded answer at once.
+    The record has all that is needed, and who asks again gets the recorded answer.
     """
     with ApprovalStore(tmp_path / "state.db") as store:
         desk = Approvals(store)

@@ -84,7 +84,7 @@ async def waiting(approvals: Approvals, count: int = 1) -> list[ApprovalRequest]
     return found
 
 
-async def test_a_call_waits_for_a_person_who_is_recorded_lc_29_lc_34(
+async def test_a_call_waits_for_a_person_who_is_recorded(
     store: ApprovalStore, tmp_path: Path
 ) -> None:
     desk, path = Desk(), tmp_path / "audit.jsonl"
@@ -200,7 +200,7 @@ async def test_an_approver_needs_a_name(store: ApprovalStore) -> None:
 
 
 @pytest.mark.parametrize("reply", [None, ValueError("secret"), Approve(approver="a")])
-async def test_a_handler_that_gives_no_answer_is_no_approval_lc_34(
+async def test_a_handler_that_gives_no_answer_is_no_approval(
     store: ApprovalStore,
     reply: Approve | Exception | None,
     caplog: pytest.LogCaptureFixture,
@@ -212,7 +212,7 @@ async def test_a_handler_that_gives_no_answer_is_no_approval_lc_34(
     assert "secret" not in caplog.text
 
 
-async def test_a_handler_that_takes_too_long_is_stopped_lc_34() -> None:
+async def test_a_handler_that_takes_too_long_is_stopped() -> None:
     stopped = anyio.Event()
 
     async def handler(_: ApprovalRequest) -> None:
@@ -402,7 +402,7 @@ async def test_what_cannot_be_recorded_does_not_happen(
     assert await approvals.use(answer)
 
 
-async def test_an_auto_approval_is_named_and_logged_lc_35_a_18(
+async def test_an_auto_approval_is_named_and_logged_a_18(
     store: ApprovalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for profile in ({}, {"profile": "production"}):
@@ -437,7 +437,7 @@ async def test_nobody_can_pose_as_an_auto_approval(
 
 @pytest.mark.attack(78, 106)
 @pytest.mark.corpus
-def test_what_a_person_is_shown_cannot_act_on_a_terminal_lc_31() -> None:
+def test_what_a_person_is_shown_cannot_act_on_a_terminal() -> None:
     texts = [*naughty_strings(), "\x1b[2J\r", "\u202e", "\x7f\x9b", "a\nrule: none"]
     for text in texts:
         request = ApprovalRequest(

@@ -218,7 +218,7 @@ def test_no_handling_of_lines_goes_unseen(tmp_path: Path, data: st.DataObject) -
 
 @pytest.mark.attack(107)
 def test_lines_that_look_like_records_do_not_verify(tmp_path: Path) -> None:
-    """LC-35 and others rest on it: what the log says, the guard has said."""
+    """What the log says, the guard has said."""
     path, head = written(tmp_path, key=KEY)
     real = path.read_bytes()
     last = AuditHead(head.seq, head.hash)

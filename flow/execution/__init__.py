@@ -1,0 +1,1 @@
+"""How threads run: tasks, steps, operations (internal to toolcell.flow)."""

@@ -1,0 +1,204 @@
+"""One tool call as an operation: made at most once, and honest about the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+from pydantic import JsonValue
+
+from toolcell.core import (
+    ErrorInfo,
+    InvalidInputError,
+    ToolCall,
+    ToolExecutionError,
+    ToolResult,
+)
+from toolcell.guard import Redactor
+from toolcell.tools import RunContext, ToolExecutor
+
+from ..stores.records import Answered, Begin, Finish, Redo
+from ..values.interrupt import current, inside_tool
+from ..values.json_values import digest, json_bytes, jsonable
+from .journal import TaskJournal
+from .parts import RunParts
+from .questions import DOUBT_SCHEMA, Questions
+
+_SHOWN_CHARACTERS = 8_000
+
+
+class Calls:
+    """The calls of one task.
+
+    Args:
+        parts: Of the thread.
+        journal: Of the task.
+        node: The node's name.
+    """
+
+    def __init__(self, parts: RunParts, journal: TaskJournal, node: str) -> None:
+        self._parts = parts
+        self._journal = journal
+        self._node = node
+        self._flying: dict[str, anyio.Event] = {}
+        self.questions = Questions(parts, journal, node)
+        """Of the attempt that runs."""
+
+    async def make(
+        self, op: str, name: str, arguments: Mapping[str, Any], call_id: str | None
+    ) -> ToolResult | None:
+        """Return the result of a call; None: nobody knows it, and a person is asked.
+
+        Raises:
+            InvalidInputError: There is no executor, or the arguments are no JSON.
+            ReplayError: Something else was written down here.
+        """
+        executor = self._parts.flow.executor
+        if executor is None:
+            raise InvalidInputError(
+                "this flow cannot call tools", hint="Flow(graph, executor=...)"
+            )
+        try:
+            given: dict[str, JsonValue] = jsonable(dict(arguments))
+        except ValueError as error:
+            raise InvalidInputError(
+                f"the arguments of {name!r} have no JSON form: {error}",
+                hint="use texts, numbers, lists and dicts",
+            ) from None
+        body = digest([name, given])
+        self._journal.check(op, "call", name, body)
+        if op in self._flying:
+            # An earlier attempt began it, and ended before it.
+            await self._flying[op].wait()
+        if op not in self._journal.finished and op in self._journal.begun:
+            if not await self._settle(executor, op, name, given):
+                return None
+        if op not in self._journal.finished:
+            await self._begin(executor, op, name, given, body)
+        result = ToolResult.model_validate(self._journal.finished[op].value)
+        return result.model_copy(update={"call_id": call_id or self._call_id(op)})
+
+    async def _begin(
+        self,
+        executor: ToolExecutor,
+        op: str,
+        name: str,
+        arguments: dict[str, JsonValue],
+        body: str,
+    ) -> None:
+        """Make a call, in the step's own task group: it ends even if its node does."""
+        call = ToolCall(
+            id=self._call_id(op),
+            name=name,
+            arguments=arguments,
+            agent_id=self._parts.agent,
+        )
+        begin = Begin(
+            task=self._journal.task_id,
+            op=op,
+            tool=name,
+            digest=body,
+            call_id=call.id,
+            at=self._parts.flow.clock(),
+        )
+        assert self._parts.group is not None
+        ended = self._flying[op] = anyio.Event()
+        self._parts.group.start_soon(self._fly, executor, begin, call, ended)
+        await ended.wait()
+
+    async def _fly(
+        self, executor: ToolExecutor, begin: Begin, call: ToolCall, ended: anyio.Event
+    ) -> None:
+        current.set(None)
+        inside_tool.set(True)
+        try:
+            if begin.op not in self._journal.begun:
+                await self._parts.write(self._journal, begin)
+            result = await executor.call(call, run=self._run(), raise_on_error=False)
+            await self._finish(begin.op, begin.digest, result)
+        finally:
+            del self._flying[begin.op]
+            ended.set()
+
+    async def _finish(self, op: str, body: str, result: ToolResult) -> None:
+        kept = self._cut(result)
+        finish = Finish(
+            task=self._journal.task_id,
+            op=op,
+            kind="call",
+            name=self._journal.begun[op].tool,
+            digest=body,
+            value=kept.model_dump(mode="json"),
+            ok=kept.ok,
+        )
+        await self._parts.write(self._journal, finish)
+
+    def _cut(self, result: ToolResult) -> ToolResult:
+        """Return what is kept of a result; its effect has happened, however large."""
+        text = json_bytes(result.content)
+        if len(text) <= self._parts.flow.limits.record_bytes:
+            return result
+        shown = text.decode()[:_SHOWN_CHARACTERS]
+        cut: JsonValue = {"cut": True, "bytes": len(text), "begins": shown}
+        return result.model_copy(update={"content": cut})
+
+    async def _settle(
+        self, executor: ToolExecutor, op: str, name: str, given: dict[str, JsonValue]
+    ) -> bool:
+        """Find out what became of a call that was begun; False: a person is asked."""
+        tool = executor.registry.snapshot().get(name)
+        if tool is not None and tool.idempotent:
+            return True
+        begun = self._journal.begun[op]
+        payload: JsonValue = {
+            "question": "did this call take effect?",
+            "tool": name,
+            "arguments": jsonable(Redactor()(given)),
+            "since": begun.at.isoformat(),
+        }
+        doubt = self.questions.value(op, payload, kind="doubt", schema=DOUBT_SCHEMA)
+        answer = self.questions.answer(op, doubt)
+        if answer is None:
+            return False
+        result = self._as_told(answer, name, op)
+        if result is None:
+            redo = Redo(task=self._journal.task_id, ops=[op])
+            await self._parts.write(self._journal, redo)
+        else:
+            await self._finish(op, begun.digest, result)
+        return True
+
+    def _as_told(self, answer: Answered, name: str, op: str) -> ToolResult | None:
+        """Return the result that a person told; None: make the call again."""
+        told = answer.value if isinstance(answer.value, dict) else {}
+        outcome = "failed" if answer.denied is not None else told.get("outcome")
+        if outcome == "again":
+            return None
+        call_id = self._call_id(op)
+        if outcome == "done":
+            return ToolResult(call_id=call_id, name=name, content=told.get("content"))
+        error = ToolExecutionError(
+            str(told.get("message") or "a person said that this call failed"),
+            hint="do without it, or make another call",
+            details={"outcome": "told", "by": answer.by},
+        )
+        return ToolResult(
+            call_id=call_id, name=name, status="error", error=ErrorInfo.of(error)
+        )
+
+    def _call_id(self, op: str) -> str:
+        """Return the id towards the executor: a call made again is another one."""
+        repeats = self._journal.repeats.get(op, 0)
+        plain = f"{self._parts.lease.thread_id}/{self._journal.task_id}/{op}"
+        return f"{plain}~{repeats + 1}" if repeats else plain
+
+    def _run(self) -> RunContext:
+        flow, thread = self._parts.flow, self._parts.lease.thread_id
+        session = flow.session
+        return RunContext(
+            run_id=self._parts.run_id,
+            turn=self._journal.task_id,
+            session=None if session is None else session.replace("{thread}", thread),
+            metadata={"flow": flow.graph.name, "node": self._node},
+        )

@@ -1,0 +1,179 @@
+"""What a node does through its context: written down, and not done again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+from pydantic import JsonValue
+
+from toolcell.core import (
+    FlowLimitError,
+    InvalidInputError,
+    ToolCall,
+    ToolResult,
+)
+
+from ..stores.records import Finish
+from ..values.interrupt import InterruptException
+from ..values.json_values import json_bytes, jsonable
+from .calls import Calls
+from .journal import TaskJournal
+from .parts import RunParts
+from .questions import Questions
+
+_LONGEST_KEY = 64
+
+
+class TaskOperations:
+    """The operations of one attempt of a task, by their places.
+
+    Args:
+        parts: Of the thread.
+        journal: Of the task.
+        questions: Of the attempt.
+        calls: Of the task.
+        own_task: The id of the node's own task; None: it runs in a thread.
+    """
+
+    def __init__(
+        self,
+        parts: RunParts,
+        journal: TaskJournal,
+        questions: Questions,
+        calls: Calls,
+        own_task: int | None,
+    ) -> None:
+        self._parts = parts
+        self._journal = journal
+        self._questions = questions
+        self._calls = calls
+        self._own_task = own_task
+        self._next = 0
+        self._keys: set[str] = set()
+
+    def place(self, key: str | None) -> str:
+        """Return the place of the operation that begins now.
+
+        Raises:
+            InvalidInputError: The key is missing, taken or no key.
+            FlowLimitError: There were as many as a task may have.
+        """
+        if self._questions.asked:
+            # Somebody swallowed the question: nothing more is done before the answer.
+            raise InterruptException(self._questions.asked[0])
+        limit = self._parts.flow.limits.max_operations
+        if self._next + len(self._keys) >= limit:
+            raise FlowLimitError(
+                f"a task has more than {limit} operations",
+                hint="make it several tasks, or raise max_operations",
+                details={"limit": "max_operations", "value": limit},
+            )
+        if key is not None:
+            return self._keyed(key)
+        if not self._is_own_task():
+            raise InvalidInputError(
+                "an operation in a task group of a node needs a key",
+                hint='pass key="...": the order of tasks is not the same in each run',
+            )
+        self._next += 1
+        return str(self._next - 1)
+
+    def _keyed(self, key: str) -> str:
+        if (
+            not 0 < len(key) <= _LONGEST_KEY
+            or not key.isprintable()
+            or key in (self._keys)
+        ):
+            raise InvalidInputError(
+                f"{key[:_LONGEST_KEY]!r} cannot be the key of an operation",
+                hint="1 to 64 printable characters, once in each task",
+            )
+        self._keys.add(key)
+        return f"key:{key}"
+
+    def _is_own_task(self) -> bool:
+        if self._own_task is None:
+            return True
+        try:
+            return anyio.get_current_task().id == self._own_task
+        except RuntimeError:
+            # A function that the node runs in a worker thread, and waits for.
+            return True
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the next operation is one that was written down."""
+        return self._journal.knows(str(self._next))
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        call_id: str | None,
+        *,
+        key: str | None,
+    ) -> ToolResult:
+        """Make a call once."""
+        result = await self._calls.make(self.place(key), name, arguments, call_id)
+        if result is None:
+            raise InterruptException(self._questions.asked[0])
+        return result
+
+    async def calls(
+        self, calls: Sequence[ToolCall], *, key: str | None
+    ) -> list[ToolResult]:
+        """Make several calls at once, each of them once."""
+        place = self.place(key)
+        results: list[ToolResult | None] = [None] * len(calls)
+
+        async def make(index: int, call: ToolCall) -> None:
+            op = f"{place}/{index}"
+            results[index] = await self._calls.make(
+                op, call.name, call.arguments, call.id
+            )
+
+        async with anyio.create_task_group() as group:
+            for index, call in enumerate(calls):
+                group.start_soon(make, index, call)
+        if self._questions.asked:
+            raise InterruptException(self._questions.asked[0])
+        return [result for result in results if result is not None]
+
+    async def once(
+        self, function: Callable[..., Any], args: Sequence[Any], *, key: str | None
+    ) -> JsonValue:
+        """Call a function, and keep what it returned."""
+        op = self.place(key)
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        self._journal.check(op, "once", name, None)
+        done = self._journal.finished.get(op)
+        if done is not None:
+            return done.value
+        returned = function(*args)
+        if inspect.isawaitable(returned):
+            returned = await returned
+        try:
+            value: JsonValue = jsonable(returned)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"what {name} returned has no JSON form: {error}",
+                hint="return values that JSON has",
+            ) from None
+        check_size("record_bytes", self._parts.flow.limits.record_bytes, value)
+        task = self._journal.task_id
+        finish = Finish(task=task, op=op, kind="once", name=name, value=value)
+        await self._parts.write(self._journal, finish)
+        return value
+
+
+def check_size(limit: str, most: int, value: Any) -> None:
+    """Look how large a JSON value is. Raises FlowLimitError."""
+    if len(json_bytes(value)) > most:
+        raise FlowLimitError(
+            f"a value has more than {most} bytes",
+            hint=f"keep it elsewhere and name its place, or raise {limit}",
+            details={"limit": limit, "value": most},
+        )

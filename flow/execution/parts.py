@@ -1,0 +1,63 @@
+"""What all tasks of a thread share while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from toolcell.tools import ToolExecutor
+
+from ..graph.graph import Graph
+from ..stores.base import Checkpointer, Lease
+from ..stores.records import Head, JournalRecord
+from ..values.handlers import InterruptHandler
+from ..values.limits import FlowLimits
+from .journal import TaskJournal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowParts:
+    """What a Flow was made with."""
+
+    graph: Graph[Any]
+    checkpointer: Checkpointer
+    executor: ToolExecutor | None
+    session: str | None
+    handler: InterruptHandler | None
+    handler_seconds: float
+    limits: FlowLimits
+    clock: Callable[[], datetime]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunParts:
+    """One thread in the hands of its owner."""
+
+    flow: FlowParts
+    lease: Lease
+    agent: str | None
+    run_id: str
+    room: anyio.CapacityLimiter
+    rooms: dict[str, anyio.CapacityLimiter] = field(default_factory=dict)
+    """For nodes that have a bound of their own."""
+
+    group: TaskGroup | None = None
+    """Of the step that runs: what it began ends in it."""
+
+    async def write(self, journal: TaskJournal, *records: JournalRecord) -> None:
+        """Write down what a task did, then know it."""
+        await self.append(records)
+        for record in records:
+            journal.add(record)
+
+    async def append(
+        self, records: Sequence[JournalRecord], head: Head | None = None
+    ) -> None:
+        """Write to the journal, and put the head in the place of the old one."""
+        texts = [record.to_bytes() for record in records]
+        await self.flow.checkpointer.append(self.lease, texts, head)

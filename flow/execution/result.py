@@ -1,0 +1,65 @@
+"""How one run or resume of a thread ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from toolcell.core import ErrorInfo, FlowError, NodeFailedError, ToolcellError
+
+from ..values.interrupt import GraphInterrupted, InterruptState, InterruptValue
+
+S = TypeVar("S", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowResult(Generic[S]):
+    """How a thread stands. What went wrong in it is here, and not raised."""
+
+    thread_id: str
+    status: Literal["done", "interrupted", "failed", "cancelled"]
+    state: S
+    """As of the last step that was committed."""
+
+    checkpoint_id: str
+    waiting: tuple[InterruptState, ...] = ()
+    """The open questions, each with how its step stands."""
+
+    error: ErrorInfo | None = None
+    """Why it failed, as it is kept."""
+
+    exception: ToolcellError | None = None
+    """The error itself, with its cause; only in the process in which it failed."""
+
+    @property
+    def interrupts(self) -> tuple[InterruptValue, ...]:
+        """The open questions."""
+        return tuple(each.interrupt for each in self.waiting)
+
+    def unwrap(self) -> S:
+        """Return the state of a thread that is done.
+
+        Raises:
+            GraphInterrupted: It waits for answers.
+            ToolcellError: It failed: NodeFailedError, or what `error.kind` names.
+            FlowError: It was cancelled.
+        """
+        if self.status == "done":
+            return self.state
+        if self.status == "interrupted":
+            raise GraphInterrupted(self.waiting, self.thread_id, self.checkpoint_id)
+        if self.status == "cancelled":
+            raise FlowError(
+                "the thread was cancelled",
+                hint="fork it to go on from one of its checkpoints",
+                details={"thread": self.thread_id},
+            )
+        if self.exception is not None:
+            raise self.exception
+        details: dict[str, Any] = {} if self.error is None else self.error.details
+        message = "the thread failed" if self.error is None else self.error.message
+        raise NodeFailedError(
+            message, hint="resume the thread to try again", details=details
+        )

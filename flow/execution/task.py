@@ -1,0 +1,270 @@
+"""One task: a node with its arguments, tried until it returns, asks or fails."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+
+from toolcell.core import ErrorInfo, FlowError, InvalidInputError, NodeFailedError
+
+from ..graph.graph import Node
+from ..graph.signature import Given
+from ..state.state import State
+from ..stores.records import Asked, Ended, Output, Redo, TaskSpec
+from ..values.context import NodeContext
+from ..values.interrupt import InterruptException, Question, current
+from ..values.json_values import digest
+from .calls import Calls
+from .journal import TaskJournal
+from .operations import TaskOperations
+from .outputs import Returned, read_output
+from .parts import RunParts
+from .questions import Questions
+
+_log = logging.getLogger("toolcell.flow")
+
+
+class TaskRun:
+    """One task of the step that runs.
+
+    Args:
+        parts: Of the thread.
+        spec: Which node, with what.
+        journal: What the task has done already.
+        state: As of the step's start.
+        began: When the step began.
+        alone: Whether it is the step's only task: what it returns then goes into the
+            checkpoint, and needs no record.
+    """
+
+    def __init__(
+        self,
+        parts: RunParts,
+        spec: TaskSpec,
+        journal: TaskJournal,
+        state: State,
+        *,
+        step: int,
+        began: Any,
+        alone: bool,
+    ) -> None:
+        self.spec = spec
+        self.journal = journal
+        self.returned: Returned | None = None
+        """What came of it, once it is done in this process."""
+
+        self.error: FlowError | InvalidInputError | None = None
+        """Why it failed."""
+
+        self._parts = parts
+        self._node: Node = parts.flow.graph.nodes[spec.node]
+        self._state = state
+        self._step = step
+        self._began = began
+        self._alone = alone
+        self._calls = Calls(parts, journal, spec.node)
+        self._operations: TaskOperations | None = None
+        self._sends = 0
+        self._seed = digest([parts.lease.thread_id, journal.task_id])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended in a way that the step can go on with."""
+        ended = self.journal.ended
+        return self.returned is not None or (
+            ended is not None and ended.status == "done"
+        )
+
+    async def run(self) -> None:
+        """Run it to its end; what goes wrong in the node is an outcome."""
+        limiter = self._parts.rooms.get(self.spec.node)
+        async with self._parts.room:
+            if limiter is None:
+                await self._tried()
+            else:
+                async with limiter:
+                    await self._tried()
+
+    async def _tried(self) -> None:
+        started = time.perf_counter()
+        ended = self.journal.ended
+        if ended is not None and ended.status == "failed":
+            again = ended.error is None or ended.error.kind != "flow.replay"
+            await self._forget_failures(again)
+        attempt = 0
+        while True:
+            attempt += 1
+            self.error = None
+            failure = await self._attempt(attempt)
+            if self._calls.questions.asked:
+                await self._write_questions()
+                return
+            if failure is None:
+                break
+            self.error = self._told(failure)
+            if not self._again(failure, attempt):
+                break
+            await self._forget_failures(True)
+            retry = self._node.retry
+            if retry is not None:
+                await anyio.sleep(retry.pause(attempt))
+        await self._write_end((time.perf_counter() - started) * 1000)
+
+    async def _attempt(self, attempt: int) -> BaseException | None:
+        """Run the node once; return what it raised, if it did not ask."""
+        try:
+            output = await self._called(attempt)
+            self.returned = read_output(
+                output, self._parts.flow.graph, self.spec, self._parts.flow.limits
+            )
+        except InterruptException:
+            return None
+        except Exception as error:  # noqa: BLE001
+            return error
+        except BaseExceptionGroup as group:
+            _, rest = group.split(InterruptException)
+            if rest is not None and not isinstance(rest, Exception):
+                raise
+            return rest
+        if self._calls.questions.asked:
+            # It swallowed the question.
+            self.returned = None
+        return None
+
+    async def _called(self, attempt: int) -> Any:
+        node, parts = self._node, self._parts
+        own = anyio.get_current_task().id if node.is_async else None
+        questions = Questions(parts, self.journal, node.name)
+        self._calls.questions = questions
+        self._operations = TaskOperations(
+            parts, self.journal, questions, self._calls, own
+        )
+        self._sends = 0
+        context = NodeContext(
+            thread_id=parts.lease.thread_id,
+            graph=parts.flow.graph.name,
+            node=node.name,
+            step=self._step,
+            task_id=self.journal.task_id,
+            attempt=attempt,
+            agent_id=parts.agent,
+            started_at=self._began,
+            random=random.Random(self._seed),
+            operations=self._operations,
+        )
+        given = Given(
+            state=self._state.view(),
+            context=context,
+            send=self.spec.send,
+            results=self.spec.results,
+        )
+        positional, named = node.signature.bind(given)
+        function = partial(node.function, *positional, **named)
+        token = current.set(self)
+        try:
+            with anyio.fail_after(node.timeout):
+                if node.is_async:
+                    return await function()
+                return await run_sync(function, abandon_on_cancel=True)
+        finally:
+            current.reset(token)
+
+    def ask(self, question: Question) -> Any:
+        """Return the answer to a question of the node, or raise to pause."""
+        assert self._operations is not None
+        op = self._operations.place(question.key)
+        return self._calls.questions.ask(op, question)
+
+    def send_id(self) -> str:
+        """Return an id for a Send that is the same in every run of the task."""
+        self._sends += 1
+        return digest([self._seed, self._sends])
+
+    def _again(self, failure: BaseException, attempt: int) -> bool:
+        retry = self._node.retry
+        if retry is None or attempt >= retry.max_attempts:
+            return False
+        return not isinstance(failure, FlowError | InvalidInputError)
+
+    async def _forget_failures(self, wanted: bool) -> None:
+        """Forget the failures that ended an attempt: they are tried again."""
+        ops = self.journal.failures_at_end() if wanted else []
+        if ops or self.journal.ended is not None:
+            redo = Redo(task=self.journal.task_id, ops=ops)
+            await self._parts.write(self.journal, redo)
+
+    async def _write_questions(self) -> None:
+        questions, task = self._calls.questions, self.journal.task_id
+        known = {each.interrupt.interrupt_id for each in self.journal.asked.values()}
+        records = [
+            Asked(task=task, op=questions.places[each.interrupt_id], interrupt=each)
+            for each in questions.asked
+            if each.interrupt_id not in known
+        ]
+        if records:
+            await self._parts.write(self.journal, *records)
+
+    async def _write_end(self, took: float) -> None:
+        task = self.journal.task_id
+        if self.error is not None:
+            info = ErrorInfo.of(self.error)
+            ended = Ended(task=task, status="failed", error=info, ms=took)
+        elif self._alone:
+            return
+        else:
+            assert self.returned is not None
+            output = self.returned.record
+            ended = Ended(task=task, status="done", output=output, ms=took)
+        await self._parts.write(self.journal, ended)
+
+    def record(self) -> Ended | None:
+        """Return the record of its end, if it has none yet."""
+        if self.returned is None or self.journal.ended is not None:
+            return None
+        output = self.returned.record
+        task = self.journal.task_id
+        return Ended(task=task, status="done", output=output, ms=0.0)
+
+    @property
+    def output(self) -> Output:
+        """What it returned."""
+        if self.returned is not None:
+            return self.returned.record
+        ended = self.journal.ended
+        assert ended is not None
+        return ended.output or Output()
+
+    def _told(self, failure: BaseException) -> FlowError | InvalidInputError:
+        """Return a failure as an error whose text may be kept."""
+        leaves = list(_leaves(failure))
+        if len(leaves) == 1 and isinstance(leaves[0], FlowError | InvalidInputError):
+            return leaves[0]
+        first = leaves[0]
+        where = f"node {self.spec.node!r} of thread {self._parts.lease.thread_id!r}"
+        _log.error("%s failed", where, exc_info=first)
+        error = NodeFailedError(
+            f"{where} failed with {type(first).__name__}",
+            hint="the log of toolcell.flow says why; resume the thread to try again",
+            details={
+                "thread": self._parts.lease.thread_id,
+                "step": self._step,
+                "task": self.journal.task_id,
+                "node": self.spec.node,
+                "exception": type(first).__name__,
+            },
+        )
+        error.__cause__ = first
+        return error
+
+
+def _leaves(error: BaseException) -> Sequence[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]

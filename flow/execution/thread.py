@@ -1,0 +1,166 @@
+"""A thread as read from its store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolcell.core import CheckpointSerializationError
+
+from ..graph.graph import Graph, migrated
+from ..state.patch import Pieces, apply, split, value_of
+from ..state.state import State
+from ..stores.base import Stored
+from ..stores.records import (
+    Answered,
+    Checkpoint,
+    Head,
+    read_answer,
+    read_checkpoint,
+    read_journal,
+)
+from ..values.interrupt import InterruptState, InterruptValue
+from .journal import TaskJournal, journals
+
+
+@dataclass(slots=True, kw_only=True)
+class ThreadView:
+    """A thread at one checkpoint, and how far its next step has come."""
+
+    head: Head
+    checkpoint: Checkpoint
+    state: State
+    journals: dict[str, TaskJournal]
+    answers: dict[str, Answered]
+    patches: int = 0
+    """Checkpoints since the last whole one."""
+
+    patch_bytes: int = 0
+    """How large they are."""
+
+    whole_bytes: int = 0
+    """How large the last whole one is; 0: the next one has to be whole."""
+
+    def journal(self, task_id: str) -> TaskJournal:
+        """Return the journal of a task of the next step."""
+        if task_id not in self.journals:
+            self.journals[task_id] = TaskJournal(task_id, self.answers)
+        return self.journals[task_id]
+
+    def task_ids(self) -> list[str]:
+        """Return the ids of the next step's tasks, in their order."""
+        step = self.checkpoint.step + 1
+        return [f"{step}.{place}" for place in range(len(self.checkpoint.next))]
+
+    def open_questions(self) -> list[InterruptValue]:
+        """Return what waits for an answer, in the order of the tasks."""
+        known = [self.journals[id_] for id_ in self.task_ids() if id_ in self.journals]
+        return [each.interrupt for journal in known for each in journal.open]
+
+    def interrupt_states(self) -> tuple[InterruptState, ...]:
+        """Return the open questions, each with how the step stands."""
+        pending, partial = [], {}
+        for task_id, spec in zip(self.task_ids(), self.checkpoint.next, strict=True):
+            journal = self.journals.get(task_id)
+            ended = None if journal is None else journal.ended
+            if ended is None or ended.status != "done":
+                pending.append(spec.node)
+            elif ended.output is not None:
+                output = ended.output
+                partial[task_id] = (
+                    output.result if spec.batch is not None else (output.update)
+                )
+        return tuple(
+            InterruptState(
+                interrupt=each,
+                node_id=each.node_id or "",
+                pending_nodes=pending,
+                partial_results=partial,
+            )
+            for each in self.open_questions()
+        )
+
+
+def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
+    """Return a thread as its graph sees it.
+
+    Raises:
+        CheckpointSerializationError: What is kept does not fit the graph.
+    """
+    checkpoints = [read_checkpoint(text) for text in stored.checkpoints]
+    pieces = _fold(checkpoints)
+    latest = checkpoints[-1]
+    head = stored.head
+    if head.graph != graph.name:
+        raise CheckpointSerializationError(
+            f"the thread is one of the graph {head.graph!r}",
+            hint="resume it with a Flow of that graph",
+            details={"thread": head.thread_id},
+        )
+    gone = [spec.node for spec in latest.next if spec.node not in graph.nodes]
+    if gone:
+        raise _unfit(head, f"the graph has no node {gone[0]!r} any more")
+    state = _state(graph, head, pieces)
+    answers = {each.id: each for each in map(read_answer, stored.answers)}
+    records = [read_journal(text) for text in stored.journal]
+    sizes = [len(text) for text in stored.checkpoints]
+    return ThreadView(
+        head=head,
+        checkpoint=latest,
+        state=state,
+        journals=journals(records, answers),
+        answers=answers,
+        patches=len(sizes) - 1,
+        patch_bytes=sum(sizes[1:]),
+        # A patch is one of what is kept, not of what was made to fit.
+        whole_bytes=sizes[0] if state.pieces == pieces else 0,
+    )
+
+
+def _fold(checkpoints: list[Checkpoint]) -> dict[str, Pieces]:
+    pieces: dict[str, Pieces] = {}
+    before = None
+    try:
+        for each in checkpoints:
+            if each.of is None:
+                pieces = {name: split(v) for name, v in (each.state or {}).items()}
+            elif each.of != before:
+                raise ValueError("a checkpoint changes another than the one before it")
+            else:
+                for name, patch in (each.patch or {}).items():
+                    pieces[name] = apply(pieces.get(name), patch)
+            before = each.id
+    except ValueError as error:
+        raise CheckpointSerializationError(
+            f"the checkpoints do not make a state: {error}",
+            hint="restore the store from a copy, or delete the thread",
+        ) from error
+    return pieces
+
+
+def _state(graph: Graph[Any], head: Head, pieces: Mapping[str, Pieces]) -> State:
+    if head.version != graph.version and graph.migrate is not None:
+        older = {name: value_of(each) for name, each in pieces.items()}
+        newer = migrated(graph, older, head.version)
+        pieces = {name: split(value) for name, value in newer.items()}
+    known = dict(pieces)
+    model = graph.schema.model
+    for name, field in graph.schema.fields.items():
+        info = model.model_fields[name]
+        if name not in known and not info.is_required():
+            known[name] = field.encode(info.get_default(call_default_factory=True))
+    state = State(graph.schema, known)
+    try:
+        state.view()
+    except ValueError as error:
+        raise _unfit(head, str(error)) from error
+    return state
+
+
+def _unfit(head: Head, why: str) -> CheckpointSerializationError:
+    return CheckpointSerializationError(
+        f"the thread does not fit the graph: {why}",
+        hint="give the graph a `migrate`, or run the version that wrote it",
+        details={"thread": head.thread_id, "version": head.version},
+    )

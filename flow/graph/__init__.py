@@ -1,0 +1,1 @@
+"""Nodes and the ways between them (internal to toolcell.flow)."""

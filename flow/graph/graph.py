@@ -1,0 +1,309 @@
+"""A graph: nodes and the ways between them; data, until a Flow runs it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar, overload
+
+from pydantic import BaseModel, JsonValue
+
+from toolcell.core import GraphError
+from toolcell.tools import RetryPolicy
+
+from ..state.fields import Schema
+from ..values.command import END, START
+from ..values.json_values import digest
+from ..values.send import Send
+from .signature import Signature, unwrapped
+
+S = TypeVar("S", bound=BaseModel)
+_F = TypeVar("_F", bound=Callable[..., Any])
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Chosen = str | Send | Sequence[str | Send] | None
+Migrate = Callable[[dict[str, JsonValue], str], dict[str, JsonValue]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A function of a graph, and how it is tried."""
+
+    name: str
+    function: Callable[..., Any]
+    signature: Signature
+    retry: RetryPolicy | None
+    timeout: float | None
+    max_concurrency: int | None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it runs on the loop; others run in threads."""
+        target = unwrapped(self.function)
+        return inspect.iscoroutinefunction(target)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A choice after a step, and what may be chosen."""
+
+    choose: Callable[[Any], Chosen]
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A target that runs once each of its sources has ended."""
+
+    sources: tuple[str, ...]
+    target: str
+
+    @property
+    def key(self) -> str:
+        """What it is called in checkpoints."""
+        return f"{'+'.join(self.sources)}>{self.target}"
+
+
+class Graph(Generic[S]):
+    """Nodes and the ways between them.
+
+    Args:
+        state: The model of the state. An update is checked field by field; validators
+            of the whole model see the first state alone.
+        name: 1 to 64 of `a-z A-Z 0-9 _ -`.
+        version: Yours. Kept with each thread.
+        migrate: Makes the state of another version fit: it gets the state as JSON and
+            its version, and returns the state as JSON. None: threads of another version
+            go on if their state and open tasks fit.
+
+    Raises:
+        GraphError: The name cannot be used, the state cannot be kept as JSON, or a
+            field has two reducers.
+    """
+
+    def __init__(
+        self,
+        state: type[S],
+        *,
+        name: str,
+        version: str = "1",
+        migrate: Migrate | None = None,
+    ) -> None:
+        self.name = _checked(name, "graph")
+        self.version = version
+        self.migrate = migrate
+        self.schema = Schema(state)
+        self.nodes: dict[str, Node] = {}
+        self.edges: dict[str, list[str]] = {}
+        self.joins: list[Join] = []
+        self.routes: dict[str, Route] = {}
+
+    @overload
+    def node(
+        self,
+        function: _F,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        max_concurrency: int | None = None,
+    ) -> _F: ...
+    @overload
+    def node(
+        self,
+        function: None = None,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        max_concurrency: int | None = None,
+    ) -> Callable[[_F], _F]: ...
+    def node(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        max_concurrency: int | None = None,
+    ) -> Any:
+        """Add a function as a node, async or not; usable as a decorator.
+
+        What it takes, by type: the state; `NodeContext`; `Send`, the one that started
+        it; `list[SendResult]`, as an aggregator. Every other parameter is an argument
+        that a Send gives it by name. Unknown arguments are refused, but for `index` and
+        `total` of `scatter`; `**rest` takes all.
+
+        Args:
+            function: The node; it is returned as it is.
+            name: Default: the function's.
+            retry: Tries the node again when it raises; what it did through its context
+                is not done again, but for the failures it ended with.
+            timeout: Seconds of one attempt. When it is reached the attempt fails; calls
+                that have begun are seen through and recorded, and a plain function in a
+                thread runs on. None: no limit.
+            max_concurrency: Tasks of this node at once. When it is reached further ones
+                wait. None: as many as the thread may have.
+
+        Raises:
+            GraphError: The name is taken or cannot be used, a number is below its
+                least, or a parameter cannot be filled.
+        """
+
+        def add(added: _F) -> _F:
+            own = str(name or getattr(added, "__name__", ""))
+            _checked(own, "node")
+            if own in self.nodes:
+                raise _wrong(f"there are two nodes {own!r}")
+            if (timeout is not None and not timeout > 0) or (
+                max_concurrency is not None and max_concurrency < 1
+            ):
+                raise _wrong(f"{own}: timeout is above 0, max_concurrency at least 1")
+            self.nodes[own] = Node(
+                name=own,
+                function=added,
+                signature=Signature(added, self.schema.model),
+                retry=retry,
+                timeout=timeout,
+                max_concurrency=max_concurrency,
+            )
+            return added
+
+        return add if function is None else add(function)
+
+    def edge(self, source: str | Sequence[str], target: str | Sequence[str]) -> Self:
+        """Go from each task of `source` to `target`.
+
+        Args:
+            source: A node, or `START`. Several are a join: the target runs once, when
+                each of them has ended since it last ran.
+            target: A node, or `END`. Several run in parallel.
+        """
+        targets = [target] if isinstance(target, str) else list(target)
+        sources = [source] if isinstance(source, str) else list(source)
+        for each in targets:
+            if len(sources) == 1:
+                self.edges.setdefault(sources[0], []).append(each)
+            else:
+                self.joins.append(Join(tuple(sources), each))
+        return self
+
+    def route(
+        self, source: str, choose: Callable[[S], Chosen], targets: Collection[str]
+    ) -> Self:
+        """Choose where to go instead of an edge.
+
+        A Command's `goto` goes before routes, routes before edges.
+
+        Args:
+            source: A node, or `START`.
+            choose: Sees the state after the step, and returns a target, a Send, several
+                of them, or None: the branch ends. It is called once for each step, and
+                must not do anything else.
+            targets: All that it may choose.
+
+        Raises:
+            GraphError: The source has a route already.
+        """
+        if source in self.routes:
+            raise _wrong(f"there are two routes from {source!r}")
+        self.routes[source] = Route(choose, tuple(targets))
+        return self
+
+    def check(self) -> None:
+        """Look whether it can be run.
+
+        Raises:
+            GraphError: With all that is wrong, in `details["problems"]`.
+        """
+        problems = [*self._wrong_ways(), *self._missing_arguments()]
+        if not {START} & {*self.edges, *self.routes}:
+            problems.insert(0, "no way leads from START")
+        problems += [
+            f"{join.target} waits for itself"
+            for join in self.joins
+            if join.target in join.sources
+        ]
+        if problems:
+            unique = list(dict.fromkeys(problems))
+            raise GraphError(
+                f"the graph {self.name!r} cannot be run: {'; '.join(unique)}",
+                hint="a node that needs arguments is reached by a Send",
+                details={"problems": unique},
+            )
+
+    def _wrong_ways(self) -> Iterator[str]:
+        for source, targets in self._ways():
+            if source != START and source not in self.nodes:
+                yield f"a way leads from {source!r}, which is no node"
+            for target in targets:
+                if target != END and target not in self.nodes:
+                    yield f"{source} leads to {target!r}, which is no node"
+
+    def _missing_arguments(self) -> Iterator[str]:
+        for source, target in self._plain_ways():
+            missing = self.nodes[target].signature.arguments
+            if missing:
+                yield f"{source} leads to {target}, which needs {', '.join(missing)}"
+
+    def _ways(self) -> list[tuple[str, Sequence[str]]]:
+        ways: list[tuple[str, Sequence[str]]] = list(self.edges.items())
+        ways += [(source, route.targets) for source, route in self.routes.items()]
+        return ways + [(s, [join.target]) for join in self.joins for s in join.sources]
+
+    def _plain_ways(self) -> list[tuple[str, str]]:
+        """Return the ways that give a node nothing but the state."""
+        edges = [(source, each) for source, all_ in self.edges.items() for each in all_]
+        joins = [("+".join(join.sources), join.target) for join in self.joins]
+        return [(s, t) for s, t in edges + joins if t in self.nodes]
+
+    @property
+    def shape(self) -> str:
+        """16 digits that change with nodes, what they take, ways and the state's type.
+
+        The code of the nodes is not in it.
+        """
+        return digest(
+            {
+                "name": self.name,
+                "nodes": {n: e.signature.described() for n, e in self.nodes.items()},
+                "ways": [[source, list(targets)] for source, targets in self._ways()],
+                "state": {n: f.schema() for n, f in self.schema.fields.items()},
+            }
+        )
+
+    def to_mermaid(self) -> str:
+        """Return the text of a mermaid diagram."""
+        lines = ["flowchart TD"]
+        lines += [f"    {name}[{name}]" for name in self.nodes]
+        lines += [f"    {s} --> {t}" for s, all_ in self.edges.items() for t in all_]
+        for source, route in self.routes.items():
+            lines += [f"    {source} -.-> {target}" for target in route.targets]
+        for join in self.joins:
+            lines += [f"    {source} --> {join.target}" for source in join.sources]
+        return "\n".join(lines) + "\n"
+
+
+def _checked(name: str, what: str) -> str:
+    if _NAME.fullmatch(name) is None or name in (START, END):
+        raise _wrong(f"{name!r} is no name of a {what}")
+    return name
+
+
+def _wrong(problem: str) -> GraphError:
+    return GraphError(
+        problem,
+        hint="names are 1 to 64 letters, digits, _ and -, each used once",
+        details={"problems": [problem]},
+    )
+
+
+def migrated(
+    graph: Graph[Any], state: Mapping[str, JsonValue], version: str
+) -> dict[str, JsonValue]:
+    """Return a kept state as the graph's version of it."""
+    if version == graph.version or graph.migrate is None:
+        return dict(state)
+    return graph.migrate(dict(state), version)

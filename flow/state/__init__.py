@@ -1,0 +1,1 @@
+"""A state's fields, their reducers, and how they change (internal to toolcell.flow)."""

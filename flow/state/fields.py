@@ -1,0 +1,250 @@
+"""A state's fields: their types and reducers, and values that nodes cannot spoil.
+
+A field whose type cannot be changed in place is handed out as it is. Any other one is
+kept as JSON alone, and decoded anew for whoever asks.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import types
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError
+
+from toolcell.core import GraphError, InvalidInputError
+
+from .patch import Pieces, join, split
+from .reducers import find_reducer, update_type
+
+_IMMUTABLE = (
+    *(str, int, float, bool, type(None), Decimal, UUID),
+    *(date, datetime, time, timedelta),
+)
+
+
+class Field:
+    """One field of a state.
+
+    Args:
+        name: Its name.
+        annotation: Its type, with what stands beside it.
+        merge: Its reducer; None: an update takes its place.
+    """
+
+    def __init__(
+        self, name: str, annotation: Any, merge: Callable[[Any, Any], Any] | None
+    ) -> None:
+        self.name = name
+        self.merge = merge
+        self.immutable = is_immutable(annotation)
+        self._grows = self.immutable and _is_sequence(annotation)
+        self._type = _adapter(annotation)
+        taken = update_type(merge)
+        self._update = self._type if taken is None else _adapter(taken)
+
+    def encode(self, value: Any, before: tuple[Any, Pieces] | None = None) -> Pieces:
+        """Return a value in pieces.
+
+        Args:
+            value: Of the field's type.
+            before: An older value and its pieces: of a tuple that has grown only the
+                new elements are encoded.
+
+        Raises:
+            ValueError: It has no JSON form.
+        """
+        if self._grows and before is not None and isinstance(before[1], tuple):
+            old, pieces = before
+            if isinstance(old, tuple) and _begins_with(value, old):
+                return (*pieces, *_pieces(self._type, value[len(old) :]))
+        return _pieces(self._type, value)
+
+    def decode(self, pieces: Pieces) -> Any:
+        """Return the value of pieces, checked by the field's type.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        return self._type.validate_json(join(pieces))
+
+    def check(self, value: Any) -> Any:
+        """Return a merged value, checked by the field's type. Raises ValueError."""
+        return self._type.validate_python(value)
+
+    def encode_update(self, value: Any) -> Pieces:
+        """Return an update in pieces, checked by its type. Raises ValueError."""
+        return _pieces(self._update, self._update.validate_python(value))
+
+    def decode_update(self, pieces: Pieces) -> Any:
+        """Return the update of pieces, checked by its type. Raises ValueError."""
+        return self._update.validate_json(join(pieces))
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the field's values."""
+        return self._type.json_schema()
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        # Else NaN inside of Any would silently become null.
+        config = ConfigDict(ser_json_inf_nan="constants")
+        return TypeAdapter(annotation, config=config)
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":
+            raise
+        # A model has a configuration of its own.
+        return TypeAdapter(annotation)
+
+
+def _pieces(adapter: TypeAdapter[Any], value: Any) -> Pieces:
+    pieces = split(adapter.dump_python(value, mode="json", warnings="error"))
+    if isinstance(value, set | frozenset) and isinstance(pieces, tuple):
+        # The order of a set is another one in each process.
+        return tuple(sorted(pieces))
+    return pieces
+
+
+def _is_sequence(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _is_sequence(get_args(annotation)[0])
+    return get_origin(annotation) is tuple and get_args(annotation)[-1:] == (...,)
+
+
+def _begins_with(value: tuple[Any, ...], old: tuple[Any, ...]) -> bool:
+    return len(value) >= len(old) and all(map(operator.is_, value, old))
+
+
+def is_immutable(annotation: Any) -> bool:
+    """Return whether no value of a type can be changed in place, by its annotation."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return is_immutable(get_args(annotation)[0])
+    if origin is Literal:
+        return True
+    if origin in (tuple, frozenset, Union, types.UnionType):
+        inner = [each for each in get_args(annotation) if each is not ...]
+        return all(map(is_immutable, inner))
+    if not isinstance(annotation, type):
+        return annotation is None
+    if issubclass(annotation, BaseModel):
+        return bool(annotation.model_config.get("frozen"))
+    return annotation in _IMMUTABLE or issubclass(annotation, enum.Enum)
+
+
+class Schema:
+    """The fields of a state's model.
+
+    Args:
+        model: The user's.
+
+    Raises:
+        GraphError: A field has no JSON form, or two reducers.
+    """
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise GraphError(
+                "the state of a graph is a pydantic model",
+                hint="class State(BaseModel): ...",
+                details={"problems": ["the state is no pydantic model"]},
+            )
+        self.model = model
+        self.fields: dict[str, Field] = {}
+        for name, info in model.model_fields.items():
+            merge = find_reducer(info.metadata)
+            beside = [item for item in info.metadata if item is not merge]
+            annotation: Any = info.annotation
+            for item in beside:
+                annotation = Annotated[annotation, item]
+            try:
+                field = Field(name, annotation, merge)
+                field.schema()
+            except (PydanticSchemaGenerationError, PydanticUserError) as error:
+                raise GraphError(
+                    f"the field {name!r} of {model.__name__} cannot be kept as JSON",
+                    hint="use types that pydantic writes as JSON",
+                    details={"problems": [f"{name}: no JSON form"]},
+                ) from error
+            self.fields[name] = field
+
+    def start(self, value: Any) -> dict[str, Pieces]:
+        """Return a new state in pieces.
+
+        Raises:
+            InvalidInputError: The values do not make one.
+        """
+        try:
+            state = (
+                value
+                if isinstance(value, self.model)
+                else self.model.model_validate(value)
+            )
+            encoded = {
+                name: field.encode(getattr(state, name))
+                for name, field in self.fields.items()
+            }
+            self.decode(encoded)
+        except (ValueError, PydanticSerializationError) as error:
+            raise InvalidInputError(
+                f"this is no {self.model.__name__}: {_problem(error)}",
+                hint="give the fields of the state",
+            ) from None
+        return encoded
+
+    def decode(self, pieces: Mapping[str, Pieces]) -> Any:
+        """Return a state of the user's model. Raises ValueError."""
+        values = {name: field.decode(pieces[name]) for name, field in self.of(pieces)}
+        return self.model.model_construct(**values)
+
+    def of(self, pieces: Mapping[str, Pieces]) -> list[tuple[str, Field]]:
+        """Return the fields that pieces are of. Raises ValueError: not those."""
+        unknown = sorted(pieces.keys() - self.fields.keys())
+        if unknown:
+            raise ValueError(f"the state has no field {unknown[0]!r} any more")
+        missing = sorted(self.fields.keys() - pieces.keys())
+        if missing:
+            raise ValueError(f"the kept state has no field {missing[0]!r}")
+        return [(name, self.fields[name]) for name in pieces]
+
+    def encode_update(self, update: Mapping[str, Any], node: str) -> dict[str, Pieces]:
+        """Return what a node wants changed, in pieces.
+
+        Raises:
+            InvalidInputError: A field is unknown, or a value does not fit it.
+        """
+        return {name: self._encoded(name, update[name], node) for name in update}
+
+    def _encoded(self, name: str, value: Any, node: str) -> Pieces:
+        field = self.fields.get(name)
+        if field is None:
+            raise InvalidInputError(
+                f"node {node!r} updates {name!r}, which is no field of the state",
+                hint=f"fields: {', '.join(self.fields)}",
+                details={"node": node, "field": name},
+            )
+        try:
+            return field.encode_update(value)
+        except (ValueError, PydanticSerializationError) as error:
+            raise InvalidInputError(
+                f"node {node!r} updates {name!r} with what it cannot be:"
+                f" {_problem(error)}",
+                hint="look at the field's type, and at what its reducer takes",
+                details={"node": node, "field": name},
+            ) from None
+
+
+def _problem(error: ValueError) -> str:
+    """Return what is wrong, without the values, which may be secrets."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place}: {first['msg']}" if place else first["msg"]
+    return str(error)

@@ -1,0 +1,143 @@
+"""One state of a thread: kept as JSON, merged from the updates of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toolcell.core import FlowConflictError, NodeFailedError
+
+from .fields import Field, Schema
+from .patch import Pieces, diff, join, size_of, value_of
+
+
+class Update(NamedTuple):
+    """What one task wants changed."""
+
+    task_id: str
+    node: str
+    fields: Mapping[str, Pieces]
+
+
+class State:
+    """The state after a step. It never changes.
+
+    Args:
+        schema: Its fields.
+        pieces: Each of them as JSON.
+        values: Of fields that cannot be changed in place, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        pieces: Mapping[str, Pieces],
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.schema = schema
+        self.pieces = pieces
+        self._values = dict(values or {})
+
+    def view(self) -> Any:
+        """Return it as the user's model; changing what is in it changes nothing else.
+
+        Raises:
+            ValueError: What was kept does not fit the model.
+        """
+        named = self.schema.of(self.pieces)
+        values = {name: self._value(field) for name, field in named}
+        return self.schema.model.model_construct(**values)
+
+    def _value(self, field: Field) -> Any:
+        if field.name in self._values:
+            return self._values[field.name]
+        value = field.decode(self.pieces[field.name])
+        if field.immutable:
+            self._values[field.name] = value
+        return value
+
+    @property
+    def size(self) -> int:
+        """How large it is as JSON, about."""
+        return sum(map(size_of, self.pieces.values()))
+
+    def texts(self) -> dict[str, bytes]:
+        """Return each field as JSON text."""
+        return {name: join(pieces) for name, pieces in self.pieces.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that there are as JSON values."""
+        return {name: value_of(pieces) for name, pieces in self.pieces.items()}
+
+    def changes(self, newer: State) -> dict[str, bytes]:
+        """Return the patch of each field that differs in a newer state."""
+        found = {
+            name: diff(self.pieces[name], newer.pieces[name]) for name in newer.pieces
+        }
+        return {name: patch for name, patch in found.items() if patch is not None}
+
+    def merged(self, updates: Sequence[Update]) -> State:
+        """Return the state after the updates of a step, in the order of its tasks.
+
+        Raises:
+            FlowConflictError: Two tasks wrote a field that has no reducer.
+            NodeFailedError: A reducer raised, or what it returned does not fit.
+        """
+        writers = _writers(updates)
+        pieces, values = dict(self.pieces), dict(self._values)
+        for name, written in writers.items():
+            field = self.schema.fields[name]
+            if field.merge is None and len(written) > 1:
+                raise _conflict(name, written)
+            value = self._reduced(field, written)
+            before = None
+            if field.immutable:
+                before = self._values.get(name), self.pieces[name]
+                values[name] = value
+            pieces[name] = field.encode(value, before)
+        return State(self.schema, pieces, values)
+
+    def _reduced(self, field: Field, written: Sequence[Update]) -> Any:
+        if field.merge is None:
+            return field.decode_update(written[0].fields[field.name])
+        value = self._value(field)
+        for each in written:
+            try:
+                update = field.decode_update(each.fields[field.name])
+                value = field.merge(value, update)
+            except Exception as error:
+                raise _reducer_failed(field.name, each, error) from error
+        try:
+            return field.check(value)
+        except ValueError as error:
+            raise _reducer_failed(field.name, written[-1], error) from error
+
+
+def _writers(updates: Iterable[Update]) -> dict[str, list[Update]]:
+    writers: dict[str, list[Update]] = {}
+    for each in updates:
+        for name in each.fields:
+            writers.setdefault(name, []).append(each)
+    return writers
+
+
+def _conflict(name: str, written: Sequence[Update]) -> FlowConflictError:
+    nodes = " and ".join(f"{each.node} ({each.task_id})" for each in written[:2])
+    return FlowConflictError(
+        f"{nodes} both wrote {name!r} in one step",
+        hint="give the field a reducer; last_value lets the last task win",
+        details={"field": name, "tasks": [each.task_id for each in written]},
+    )
+
+
+def _reducer_failed(name: str, update: Update, error: Exception) -> NodeFailedError:
+    return NodeFailedError(
+        f"the reducer of {name!r} failed with {type(error).__name__}",
+        hint="the log of toolcell.flow says why",
+        details={
+            "field": name,
+            "task": update.task_id,
+            "node": update.node,
+            "exception": type(error).__name__,
+        },
+    )

@@ -1,0 +1,269 @@
+"""What is kept of a thread: its head, checkpoints, and the journal of a step.
+
+Each record is one JSON object with a version and a type. A higher version, an unknown
+key or a value that does not fit is an error: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import Discriminator, Field, JsonValue, TypeAdapter, ValidationError
+
+from toolcell.core import (
+    CheckpointSerializationError,
+    ErrorInfo,
+    FrozenModel,
+    InvalidInputError,
+    ToolcellError,
+)
+
+from ..values.interrupt import InterruptValue
+from ..values.json_values import json_bytes, read_json_bytes
+from ..values.send import Send, SendBatch, SendResult
+
+_R = TypeVar("_R")
+
+_HINT = "restore the store from a copy, or delete the thread"
+VERSION = 1
+"""Of the records that are written."""
+
+ThreadStatus = Literal["running", "interrupted", "failed", "done", "cancelled"]
+
+
+class Record(FrozenModel):
+    """One thing that is kept."""
+
+    refusal: ClassVar[type[ToolcellError]] = CheckpointSerializationError
+
+    v: Literal[1] = 1
+
+    def to_bytes(self) -> bytes:
+        """Return its text.
+
+        Raises:
+            CheckpointSerializationError: It holds what JSON cannot.
+        """
+        try:
+            return json_bytes(self.model_dump(mode="json"))
+        except ValueError as error:
+            raise CheckpointSerializationError(
+                f"a record cannot be written: {error}", hint="use values that JSON has"
+            ) from error
+
+
+class TaskSpec(FrozenModel):
+    """One node in one step, before it runs."""
+
+    node: str
+    send: Send | None = None
+    batch: int | None = None
+    """The batch of the step that it works for."""
+
+    results: list[SendResult] | None = None
+    """What an aggregator gets."""
+
+
+class Batch(FrozenModel):
+    """Workers of a step whose results are collected."""
+
+    aggregator: str
+    on_failure: Literal["fail", "collect"]
+    min_success: int | float | None
+
+
+class GivenAnswer(FrozenModel):
+    """One question of a step that was answered, without what was said."""
+
+    id: str
+    node: str
+    by: str
+    how: str
+
+
+class Checkpoint(Record):
+    """A thread between two steps."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    id: str
+    step: int
+    at: datetime
+    turn: int = 1
+    """How often the thread was begun by `run`."""
+
+    of: str | None = None
+    """The checkpoint that `patch` changes; None: `state` is whole."""
+
+    patch: dict[str, JsonValue] | None = None
+    state: dict[str, JsonValue] | None = None
+    next: list[TaskSpec]
+    joins: dict[str, list[str]] = Field(default_factory=dict)
+    batches: list[Batch] = Field(default_factory=list)
+    answers: list[GivenAnswer] = Field(default_factory=list)
+
+    def with_fields(self, fields: Mapping[str, bytes]) -> bytes:
+        """Return its text with the patch or state put in as texts."""
+        rest = self.model_dump(mode="json", exclude={"patch", "state"})
+        name = b"state" if self.of is None else b"patch"
+        inner = b",".join(json_bytes(k) + b":" + fields[k] for k in sorted(fields))
+        return json_bytes(rest)[:-1] + b',"%s":{%s}}' % (name, inner)
+
+
+class Head(Record):
+    """A thread as a whole."""
+
+    type: Literal["head"] = "head"
+    thread_id: str
+    graph: str
+    version: str
+    shape: str
+    agent: str | None
+    status: ThreadStatus
+    checkpoint: str
+    """The latest one's id."""
+
+    error: ErrorInfo | None = None
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    created: datetime
+    updated: datetime
+
+
+class Begin(Record):
+    """A call is about to be made."""
+
+    type: Literal["begin"] = "begin"
+    task: str
+    op: str
+    tool: str
+    digest: str
+    call_id: str
+    at: datetime
+
+
+class Finish(Record):
+    """What came of an operation."""
+
+    type: Literal["end"] = "end"
+    task: str
+    op: str
+    kind: Literal["call", "once"]
+    name: str
+    digest: str | None = None
+    value: JsonValue
+    ok: bool = True
+
+
+class Redo(Record):
+    """Operations that are forgotten, and done again."""
+
+    type: Literal["redo"] = "redo"
+    task: str
+    ops: list[str]
+
+
+class Asked(Record):
+    """A question of a task."""
+
+    type: Literal["asked"] = "asked"
+    task: str
+    op: str
+    interrupt: InterruptValue
+
+
+class Output(FrozenModel):
+    """What a task returned, as the step takes it."""
+
+    update: dict[str, JsonValue] = Field(default_factory=dict)
+    goto: list[str | Send] | None = None
+    ends: bool = False
+    """It ends the thread."""
+
+    batch: SendBatch | None = None
+    result: JsonValue = None
+    """What a worker of a batch returned."""
+
+
+class Ended(Record):
+    """A task of the step is over."""
+
+    type: Literal["task"] = "task"
+    task: str
+    status: Literal["done", "failed"]
+    output: Output | None = None
+    error: ErrorInfo | None = None
+    ms: float
+
+
+class Answered(Record):
+    """An answer, or a refusal to give one."""
+
+    type: Literal["answered"] = "answered"
+    id: str
+    value: JsonValue = None
+    denied: Literal["denied", "expired"] | None = None
+    reason: str = ""
+    by: str
+    how: str
+    at: datetime
+    update: dict[str, JsonValue] = Field(default_factory=dict)
+    """Of the state, merged when the step commits."""
+
+
+JournalRecord = Begin | Finish | Redo | Asked | Ended
+_journal = TypeAdapter[JournalRecord](Annotated[JournalRecord, Discriminator("type")])
+
+
+def read_journal(text: bytes) -> JournalRecord:
+    """Return a record of the journal. Raises CheckpointSerializationError."""
+    return _read(_journal.validate_python, text)
+
+
+def read_checkpoint(text: bytes) -> Checkpoint:
+    """Return a checkpoint. Raises CheckpointSerializationError."""
+    return _read(Checkpoint.model_validate, text)
+
+
+def read_head(text: bytes) -> Head:
+    """Return a head. Raises CheckpointSerializationError."""
+    return _read(Head.model_validate, text)
+
+
+def read_answer(text: bytes) -> Answered:
+    """Return an answer. Raises CheckpointSerializationError."""
+    return _read(Answered.model_validate, text)
+
+
+def _read(validate: Callable[[Any], _R], text: bytes) -> _R:
+    try:
+        return validate(_versioned(text))
+    except ValidationError as error:
+        raise Record.refused(error) from None
+    except InvalidInputError as error:
+        # Of a Send or a question inside the record.
+        raise CheckpointSerializationError(error.message, hint=_HINT) from error
+
+
+def _versioned(text: bytes) -> Any:
+    try:
+        value = read_json_bytes(text)
+    except ValueError as error:
+        raise CheckpointSerializationError("a record is no JSON", hint=_HINT) from error
+    if not isinstance(value, dict):
+        raise CheckpointSerializationError("a record is no object", hint=_HINT)
+    if isinstance(value.get("v"), int) and value["v"] > VERSION:
+        raise CheckpointSerializationError(
+            f"a record has version {value['v']}, this toolcell reads {VERSION}",
+            hint="a newer toolcell wrote it: use that one",
+        )
+    return value
+
+
+def chained(before: bytes, text: bytes) -> bytes:
+    """Return the checksum of a row that follows another.
+
+    It finds a row that was changed, lost or moved. It is no signature.
+    """
+    return hashlib.blake2b(before + text, digest_size=8).digest()

@@ -1,0 +1,193 @@
+"""Threads in SQLite: in a file that processes share, or in memory."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio.lowlevel
+from anyio.to_thread import run_sync
+
+from toolcell.core import StoreUnavailableError
+from toolcell.core.storage.process_lease import OwnerFile
+from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
+
+from .base import Checkpointer, Lease, Stored
+from .records import Head, ThreadStatus
+from .tables import SCHEMA, Tables
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class _SQLCheckpointer(Checkpointer):
+    """What both kinds share: each method is one transaction of `Tables`."""
+
+    _in_thread = False
+
+    def __init__(self, database: sqlite3.Connection, tables: Tables) -> None:
+        self._database = database
+        self._tables = tables
+        self._turn = threading.Lock()
+
+    async def create(self, head: Head, checkpoint: bytes) -> Lease:
+        return await self._do(self._tables.create, head, checkpoint)
+
+    async def claim(self, thread_id: str, *, steal: bool = False) -> Lease:
+        return await self._do(self._tables.claim, thread_id, steal)
+
+    async def release(self, lease: Lease) -> None:
+        await self._do(self._tables.release, lease)
+
+    async def append(
+        self, lease: Lease, records: Sequence[bytes], head: Head | None = None
+    ) -> None:
+        await self._do(self._tables.append, lease, records, head)
+
+    async def commit(
+        self, lease: Lease, checkpoint: bytes, head: Head, *, whole: bool
+    ) -> None:
+        await self._do(self._tables.commit, lease, checkpoint, head, whole)
+
+    async def put_once(self, thread_id: str, key: str, record: bytes) -> bool:
+        return await self._do(self._tables.put_once, thread_id, key, record)
+
+    async def read(
+        self, thread_id: str, checkpoint_id: str | None = None
+    ) -> Stored | None:
+        return await self._do(self._tables.read, thread_id, checkpoint_id)
+
+    async def checkpoints(
+        self, thread_id: str, limit: int, before: str | None = None
+    ) -> list[bytes]:
+        return await self._do(self._tables.checkpoints, thread_id, limit, before)
+
+    async def heads(
+        self,
+        *,
+        graph: str | None = None,
+        status: ThreadStatus | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[Head]:
+        return await self._do(self._tables.heads, graph, status, limit, before)
+
+    async def delete(self, thread_id: str) -> bool:
+        return await self._do(self._tables.delete, thread_id)
+
+    async def aclose(self) -> None:
+        with self._turn:
+            self._database.close()
+
+    async def _do(self, work: Callable[..., T], *args: Any) -> T:
+        turn = partial(self._transact, work, *args)
+        if not self._in_thread:
+            await anyio.lowlevel.checkpoint()
+            return turn()
+        # What has begun ends: a caller that is cancelled must not leave half a write.
+        with anyio.CancelScope(shield=True):
+            done = await run_sync(turn)
+        return done
+
+    def _transact(self, work: Callable[..., T], *args: Any) -> T:
+        with self._turn:
+            return self._in_transaction(work, *args)
+
+    def _in_transaction(self, work: Callable[..., T], *args: Any) -> T:
+        try:
+            self._begin()
+            done = work(self._database, *args)
+            self._database.execute("COMMIT")
+            return done
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error | OSError):
+                _log.error("the store of threads failed: %s", error)
+                raise StoreUnavailableError(
+                    "the threads cannot be read or written",
+                    hint="the log of toolcell.flow says why",
+                ) from error
+            raise
+
+    def _begin(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def _roll_back(self) -> None:
+        try:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+        except sqlite3.Error:
+            _log.debug("nothing to roll back", exc_info=True)
+
+
+class MemoryCheckpointer(_SQLCheckpointer):
+    """Threads that end with the process: for tests, and runs that may be lost."""
+
+    durable = False
+
+    def __init__(self) -> None:
+        database = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False
+        )
+        database.executescript(SCHEMA)
+        super().__init__(database, Tables("memory", lambda name: False))
+
+
+class SQLiteCheckpointer(_SQLCheckpointer):
+    """Threads in a file on a local disk, shared by the processes that open it.
+
+    Whether an owner lives is asked of the kernel: a thread whose process died can be
+    claimed at once. States and results are kept as they are, secrets included: the
+    file is its owner's alone (mode 0600).
+
+    Args:
+        path: The file; it is made if it is missing, its folder is not.
+        power_safe: Whether what was written survives a loss of power, too; each write
+            then waits for the disk, in a worker thread. False: it survives the end of
+            the process, however it ends.
+        busy_seconds: How long to wait while another process writes. When it is reached
+            StoreUnavailableError is raised.
+
+    Raises:
+        StoreUnavailableError: The file cannot be opened.
+    """
+
+    def __init__(
+        self, path: str | Path, *, power_safe: bool = True, busy_seconds: float = 1.0
+    ) -> None:
+        try:
+            self._file = open_sqlite(
+                path,
+                lambda database: database.executescript(SCHEMA),
+                synchronous="FULL" if power_safe else "NORMAL",
+                busy_seconds=busy_seconds,
+            )
+            self._owner = OwnerFile(Path(path))
+        except (OSError, sqlite3.Error) as error:
+            _log.error("%s: %s", path, error)
+            raise StoreUnavailableError(
+                "the file of threads cannot be opened",
+                hint="the log of toolcell.flow says which, and why",
+            ) from error
+        for owner in self._owner.dead_owners():
+            # A thread whose owner has no file is free as well.
+            self._owner.remove(owner)
+        self._in_thread = power_safe
+        super().__init__(self._file, Tables(self._owner.name, self._lives))
+
+    def _begin(self) -> None:
+        self._owner.restore()
+        database: SharedDatabase = self._file
+        database.begin()
+
+    def _lives(self, name: str) -> bool:
+        return self._owner.state_of(name) == "alive"
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._owner.close()

@@ -1,0 +1,363 @@
+"""The tables of threads, and what each transaction does in them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from toolcell.core import (
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    LeaseLostError,
+    ThreadBusyError,
+)
+
+from .base import Lease, Stored
+from .records import Head, ThreadStatus, chained, read_head
+
+# Rows may be large: tables WITHOUT ROWID would keep them in inner pages.
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS flow_threads (
+    thread TEXT PRIMARY KEY,
+    graph TEXT NOT NULL,
+    status TEXT NOT NULL,
+    changed INTEGER NOT NULL,
+    head BLOB NOT NULL,
+    sum BLOB NOT NULL,
+    chain BLOB NOT NULL,
+    token INTEGER NOT NULL,
+    owner TEXT
+) STRICT;
+CREATE INDEX IF NOT EXISTS flow_changed ON flow_threads (changed);
+CREATE TABLE IF NOT EXISTS flow_checkpoints (
+    thread TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    whole INTEGER NOT NULL,
+    record BLOB NOT NULL,
+    sum BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS flow_checkpoint
+    ON flow_checkpoints (thread, number);
+CREATE UNIQUE INDEX IF NOT EXISTS flow_checkpoint_id ON flow_checkpoints (thread, id);
+CREATE TABLE IF NOT EXISTS flow_journal (
+    thread TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    record BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS flow_journal_row ON flow_journal (thread, number);
+CREATE TABLE IF NOT EXISTS flow_answers (
+    thread TEXT NOT NULL,
+    key TEXT NOT NULL,
+    record BLOB NOT NULL,
+    sum BLOB NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX IF NOT EXISTS flow_answer ON flow_answers (thread, key);
+"""
+_TABLES = ("flow_threads", "flow_checkpoints", "flow_journal", "flow_answers")
+
+
+class Tables:
+    """Each method is the inside of one transaction.
+
+    `chain` of a thread is the checksum over its checkpoints and then its journal, so
+    that a row that was changed, lost or moved is found when the thread is read.
+
+    Args:
+        owner: The name of this store's threads' owner.
+        lives: Whether another owner of that name lives.
+    """
+
+    def __init__(self, owner: str, lives: Callable[[str], bool]) -> None:
+        self._owner = owner
+        self._lives = lives
+        self._held: dict[str, int] = {}
+        """The tokens of threads that this store's users hold."""
+
+    def create(self, db: sqlite3.Connection, head: Head, checkpoint: bytes) -> Lease:
+        thread = head.thread_id
+        text, chain = head.to_bytes(), chained(thread.encode(), checkpoint)
+        try:
+            db.execute(
+                "INSERT INTO flow_threads VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
+                [
+                    *(thread, head.graph, head.status, _next_change(db)),
+                    *(text, chained(chain, text), chain, self._owner),
+                ],
+            )
+        except sqlite3.IntegrityError:
+            raise _busy(thread) from None
+        self._add(db, thread, 0, head.checkpoint, True, checkpoint, chain)
+        self._held[thread] = 1
+        return Lease(thread, 1)
+
+    def _add(
+        self, db: sqlite3.Connection, thread: str, number: int, *rest: Any
+    ) -> None:
+        db.execute(
+            "INSERT INTO flow_checkpoints VALUES (?, ?, ?, ?, ?, ?)",
+            [thread, number, *rest],
+        )
+
+    def claim(self, db: sqlite3.Connection, thread: str, steal: bool) -> Lease:
+        token, owner = self._row(db, thread, "token, owner")
+        if not steal and self._is_held(thread, token, owner):
+            raise _busy(thread)
+        db.execute(
+            "UPDATE flow_threads SET token = ?, owner = ? WHERE thread = ?",
+            [token + 1, self._owner, thread],
+        )
+        self._held[thread] = token + 1
+        return Lease(thread, token + 1)
+
+    def _is_held(self, thread: str, token: int, owner: str | None) -> bool:
+        if owner is None:
+            return False
+        if owner == self._owner:
+            return self._held.get(thread) == token
+        return self._lives(owner)
+
+    def release(self, db: sqlite3.Connection, lease: Lease) -> None:
+        if self._held.get(lease.thread_id) == lease.token:
+            del self._held[lease.thread_id]
+        db.execute(
+            "UPDATE flow_threads SET owner = NULL WHERE thread = ? AND token = ?",
+            [lease.thread_id, lease.token],
+        )
+
+    def append(
+        self,
+        db: sqlite3.Connection,
+        lease: Lease,
+        records: Sequence[bytes],
+        head: Head | None,
+    ) -> None:
+        old, chain = self._owned(db, lease)
+        [last] = db.execute(
+            "SELECT coalesce(max(number), -1) FROM flow_journal WHERE thread = ?",
+            [lease.thread_id],
+        ).fetchone()
+        for number, record in enumerate(records, last + 1):
+            chain = chained(chain, record)
+            db.execute(
+                "INSERT INTO flow_journal VALUES (?, ?, ?)",
+                [lease.thread_id, number, record],
+            )
+        self._set_head(db, lease.thread_id, head, old, chain)
+
+    def commit(
+        self,
+        db: sqlite3.Connection,
+        lease: Lease,
+        checkpoint: bytes,
+        head: Head,
+        whole: bool,
+    ) -> None:
+        self._owned(db, lease)
+        thread = lease.thread_id
+        number, before = db.execute(
+            "SELECT number, sum FROM flow_checkpoints WHERE thread = ?"
+            " ORDER BY number DESC LIMIT 1",
+            [thread],
+        ).fetchone()
+        chain = chained(before, checkpoint)
+        row = (number + 1, head.checkpoint, whole, checkpoint, chain)
+        self._add(db, thread, *row)
+        for table in ("flow_journal", "flow_answers"):
+            db.execute(f"DELETE FROM {table} WHERE thread = ?", [thread])  # noqa: S608
+        self._set_head(db, thread, head, b"", chain)
+
+    def _owned(self, db: sqlite3.Connection, lease: Lease) -> tuple[bytes, bytes]:
+        """Return the head's text and the chain of a thread that is still ours."""
+        row = db.execute(
+            "SELECT head, chain FROM flow_threads"
+            " WHERE thread = ? AND token = ? AND owner = ?",
+            [lease.thread_id, lease.token, self._owner],
+        ).fetchone()
+        if row is None:
+            raise LeaseLostError(
+                "the thread was taken by another owner",
+                hint="resume it to see how far it has come",
+                details={"thread": lease.thread_id},
+            )
+        return row[0], row[1]
+
+    def _set_head(
+        self,
+        db: sqlite3.Connection,
+        thread: str,
+        head: Head | None,
+        old: bytes,
+        chain: bytes,
+    ) -> None:
+        text = old if head is None else head.to_bytes()
+        db.execute(
+            "UPDATE flow_threads SET head = ?, sum = ?, chain = ? WHERE thread = ?",
+            [text, chained(chain, text), chain, thread],
+        )
+        if head is not None:
+            db.execute(
+                "UPDATE flow_threads SET status = ?, changed = ? WHERE thread = ?",
+                [head.status, _next_change(db), thread],
+            )
+
+    def put_once(
+        self, db: sqlite3.Connection, thread: str, key: str, record: bytes
+    ) -> bool:
+        self._row(db, thread, "token")
+        made = db.execute(
+            "INSERT OR IGNORE INTO flow_answers VALUES (?, ?, ?, ?)",
+            [thread, key, record, chained(f"{thread}/{key}".encode(), record)],
+        )
+        return made.rowcount == 1
+
+    def read(
+        self, db: sqlite3.Connection, thread: str, checkpoint_id: str | None
+    ) -> Stored | None:
+        row = db.execute(
+            "SELECT head, sum, chain FROM flow_threads WHERE thread = ?", [thread]
+        ).fetchone()
+        if row is None:
+            return None
+        text, head_sum, chain = row
+        if chained(chain, text) != head_sum:
+            raise _changed(thread, "the head")
+        head = read_head(text)
+        wanted = checkpoint_id or head.checkpoint
+        checkpoints, reached = self._chain_to(db, thread, wanted)
+        if wanted != head.checkpoint:
+            return Stored(head=head, checkpoints=checkpoints)
+        journal = _column(
+            db,
+            "SELECT record FROM flow_journal WHERE thread = ? ORDER BY number",
+            thread,
+        )
+        for record in journal:
+            reached = chained(reached, record)
+        if reached != chain:
+            raise _changed(thread, "a row")
+        return Stored(
+            head=head,
+            checkpoints=checkpoints,
+            journal=journal,
+            answers=_answers(db, thread),
+        )
+
+    def _chain_to(
+        self, db: sqlite3.Connection, thread: str, wanted: str
+    ) -> tuple[list[bytes], bytes]:
+        """Return the checkpoints from a whole one to the wanted one, and its sum."""
+        first, last = db.execute(
+            "SELECT max(number) FILTER (WHERE whole), max(number)"
+            " FROM flow_checkpoints WHERE thread = ?1 AND number <="
+            " (SELECT number FROM flow_checkpoints WHERE thread = ?1 AND id = ?2)",
+            [thread, wanted],
+        ).fetchone()
+        if last is None:
+            raise CheckpointNotFoundError(
+                "the thread has no such checkpoint",
+                hint="flow.history(thread_id) lists them",
+                details={"thread": thread, "checkpoint": wanted},
+            )
+        rows = db.execute(
+            "SELECT number, record, sum FROM flow_checkpoints"
+            " WHERE thread = ? AND number BETWEEN ? AND ? ORDER BY number",
+            [thread, (first or 0) - 1, last],
+        ).fetchall()
+        reached = rows.pop(0)[2] if first else thread.encode()
+        if [number for number, _, _ in rows] != list(range(first or 0, last + 1)):
+            raise _changed(thread, "a checkpoint")
+        for number, record, checksum in rows:
+            reached = chained(reached, record)
+            if reached != checksum:
+                raise _changed(thread, f"checkpoint row {number}")
+        return [record for _, record, _ in rows], reached
+
+    def checkpoints(
+        self, db: sqlite3.Connection, thread: str, limit: int, before: str | None
+    ) -> list[bytes]:
+        return _column(
+            db,
+            "SELECT record FROM flow_checkpoints WHERE thread = ?1 AND (?2 IS NULL OR"
+            " number < (SELECT number FROM flow_checkpoints"
+            "  WHERE thread = ?1 AND id = ?2)) ORDER BY number DESC LIMIT ?3",
+            *(thread, before, limit),
+        )
+
+    def heads(
+        self,
+        db: sqlite3.Connection,
+        graph: str | None,
+        status: ThreadStatus | None,
+        limit: int,
+        before: str | None,
+    ) -> list[Head]:
+        texts = _column(
+            db,
+            "SELECT head FROM flow_threads WHERE (?1 IS NULL OR graph = ?1)"
+            " AND (?2 IS NULL OR status = ?2) AND (?3 IS NULL OR changed <"
+            "  (SELECT changed FROM flow_threads WHERE thread = ?3))"
+            " ORDER BY changed DESC LIMIT ?4",
+            *(graph, status, before, limit),
+        )
+        return [read_head(text) for text in texts]
+
+    def delete(self, db: sqlite3.Connection, thread: str) -> bool:
+        found = db.execute(
+            "SELECT token, owner FROM flow_threads WHERE thread = ?", [thread]
+        ).fetchone()
+        if found is None:
+            return False
+        if self._is_held(thread, *found):
+            raise _busy(thread)
+        for table in _TABLES:
+            db.execute(f"DELETE FROM {table} WHERE thread = ?", [thread])  # noqa: S608
+        return True
+
+    def _row(self, db: sqlite3.Connection, thread: str, columns: str) -> Any:
+        row = db.execute(
+            f"SELECT {columns} FROM flow_threads WHERE thread = ?",  # noqa: S608
+            [thread],
+        ).fetchone()
+        return row or _missing(thread)
+
+
+def _answers(db: sqlite3.Connection, thread: str) -> list[bytes]:
+    rows = db.execute(
+        "SELECT key, record, sum FROM flow_answers WHERE thread = ?", [thread]
+    ).fetchall()
+    for key, record, checksum in rows:
+        if chained(f"{thread}/{key}".encode(), record) != checksum:
+            raise _changed(thread, "an answer")
+    return [record for _, record, _ in rows]
+
+
+def _column(db: sqlite3.Connection, query: str, *values: object) -> list[bytes]:
+    rows: Iterable[tuple[bytes]] = db.execute(query, values)
+    return [value for (value,) in rows]
+
+
+def _next_change(db: sqlite3.Connection) -> int:
+    [last] = db.execute("SELECT coalesce(max(changed), 0) FROM flow_threads").fetchone()
+    return int(last) + 1
+
+
+def _missing(thread: str) -> NoReturn:
+    raise CheckpointNotFoundError(
+        "there is no such thread",
+        hint="look at its id; flow.threads() lists them",
+        details={"thread": thread},
+    )
+
+
+def _busy(thread: str) -> ThreadBusyError:
+    return ThreadBusyError("somebody else runs the thread", details={"thread": thread})
+
+
+def _changed(thread: str, what: str) -> CheckpointSerializationError:
+    return CheckpointSerializationError(
+        f"{what} of the thread was changed, lost or moved",
+        hint="restore the file from a copy, or delete the thread",
+        details={"thread": thread},
+    )

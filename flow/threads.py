@@ -1,0 +1,175 @@
+"""Threads of one graph, looked at and answered without running them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from toolcell.core import CheckpointNotFoundError, InvalidInputError
+
+from .execution.answers import answered, checked, denied, store_answer
+from .execution.history import (
+    CheckpointInfo,
+    ThreadInfo,
+    checkpoint_info,
+    thread_info,
+)
+from .execution.thread import ThreadView, view_of
+from .graph.graph import Graph
+from .stores.base import Checkpointer
+from .stores.records import Head, ThreadStatus
+from .values.interrupt import InterruptState, InterruptValue
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class Threads(Generic[S]):
+    """What needs no owner: reading threads, and answering their questions.
+
+    Args:
+        graph: Of the threads.
+        store: Where they are kept.
+        clock: Returns the time with its zone.
+    """
+
+    def __init__(
+        self, graph: Graph[S], store: Checkpointer, clock: Callable[[], datetime]
+    ) -> None:
+        self._graph = graph
+        self._store = store
+        self._clock = clock
+
+    async def state(self, thread_id: str, checkpoint_id: str | None = None) -> S:
+        """Return the state as of a checkpoint, by default the latest.
+
+        Args:
+            thread_id: Which thread.
+            checkpoint_id: Which of its checkpoints.
+
+        Raises:
+            CheckpointNotFoundError: There is no such thread or checkpoint.
+            CheckpointSerializationError: What is kept cannot be read.
+            StoreUnavailableError: The store does not answer.
+        """
+        view = await self._view(thread_id, checkpoint_id)
+        found: S = view.state.view()
+        return found
+
+    async def interrupts(self, thread_id: str) -> list[InterruptState]:
+        """Return the open questions. Raises as `state`."""
+        return list((await self._view(thread_id)).interrupt_states())
+
+    async def history(
+        self, thread_id: str, limit: int = 10, *, before: str | None = None
+    ) -> list[CheckpointInfo]:
+        """Return the checkpoints of a thread, newest first.
+
+        Args:
+            thread_id: Which thread; an unknown one has none.
+            limit: How many at most; when it is reached, ask again with `before`.
+            before: Only those older than this id.
+
+        Raises:
+            CheckpointSerializationError: What is kept cannot be read.
+            StoreUnavailableError: The store does not answer.
+        """
+        texts = await self._store.checkpoints(thread_id, limit, before)
+        return [checkpoint_info(text) for text in texts]
+
+    async def threads(
+        self,
+        *,
+        status: ThreadStatus | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[ThreadInfo]:
+        """Return the threads of this graph, the last changed first.
+
+        Args:
+            status: Only those that stand so.
+            limit: How many at most; when it is reached, ask again with `before`.
+            before: Only those changed before this thread was.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        return [thread_info(head) for head in await self._heads(status, limit, before)]
+
+    async def _heads(
+        self, status: Any, limit: int, before: str | None = None
+    ) -> list[Head]:
+        return await self._store.heads(
+            graph=self._graph.name, status=status, limit=limit, before=before
+        )
+
+    async def answer(
+        self, thread_id: str, interrupt_id: str, value: Any, *, by: str
+    ) -> None:
+        """Give an answer without running anything; from any process.
+
+        The first one counts.
+
+        Args:
+            thread_id: Which thread.
+            interrupt_id: Which of its questions.
+            value: A JSON value that fits the question's `answer_schema`.
+            by: Who answers; it stands in the history.
+
+        Raises:
+            CheckpointNotFoundError: There is no such thread.
+            InvalidInputError: The question is not open, or the answer does not fit.
+            StoreUnavailableError: The store does not answer.
+        """
+        question = find_question(await self._view(thread_id), interrupt_id)
+        answer = checked(question, value)
+        now = self._clock()
+        record = answered(question, answer, by=by, how="answer", at=now)
+        await store_answer(self._store, thread_id, record)
+
+    async def deny(
+        self, thread_id: str, interrupt_id: str, *, by: str, reason: str = ""
+    ) -> None:
+        """Refuse to answer: `interrupt` raises InterruptDeniedError when it goes on.
+
+        Args:
+            thread_id: Which thread.
+            interrupt_id: Which of its questions.
+            by: Who refuses.
+            reason: For the node, and the history.
+
+        Raises:
+            CheckpointNotFoundError: There is no such thread.
+            InvalidInputError: The question is not open.
+            StoreUnavailableError: The store does not answer.
+        """
+        question = find_question(await self._view(thread_id), interrupt_id)
+        now = self._clock()
+        record = denied(question, "denied", by=by, how="deny", at=now, reason=reason)
+        await store_answer(self._store, thread_id, record)
+
+    async def _view(
+        self, thread_id: str, checkpoint_id: str | None = None
+    ) -> ThreadView:
+        stored = await self._store.read(thread_id, checkpoint_id)
+        if stored is None:
+            raise CheckpointNotFoundError(
+                "there is no such thread",
+                hint="look at its id; flow.threads() lists them",
+                details={"thread": thread_id},
+            )
+        return view_of(stored, self._graph)
+
+
+def find_question(view: ThreadView, interrupt_id: str) -> InterruptValue:
+    """Return an open question. Raises InvalidInputError: it is not open."""
+    for each in view.open_questions():
+        if each.interrupt_id == interrupt_id:
+            return each
+    raise InvalidInputError(
+        f"the thread has no open question {interrupt_id!r}",
+        hint="flow.interrupts(thread_id) lists them",
+        details={"interrupt": interrupt_id},
+    )

@@ -1,0 +1,62 @@
+"""Who answers questions in the process that runs the thread."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from .interrupt import InterruptValue
+
+_log = logging.getLogger("toolcell.flow")
+
+
+class InterruptHandler:
+    """Answers questions while their thread runs, before it pauses.
+
+    Subclass it: a prompt on a terminal, a web page, a queue. Several questions are
+    handed to it at once. What it raises is logged, and leaves the question open.
+    """
+
+    async def can_handle(self, interrupt: InterruptValue) -> bool:
+        """Return whether it answers this one; by default all."""
+        return True
+
+    async def handle(self, interrupt: InterruptValue) -> Any:
+        """Return the answer, a JSON value that fits `answer_schema`."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """What stands in the history of threads that it answered."""
+        return f"handler:{type(self).__name__}"
+
+
+class AutoApproveHandler(InterruptHandler):
+    """Answers every question with the same value; for tests and pipelines.
+
+    A Flow of the profile `production` refuses it. Each use is logged. It leaves doubts
+    open: nobody has looked.
+
+    Args:
+        response: The answer.
+        by: Who is answerable for it.
+    """
+
+    def __init__(self, response: Any = "approved", *, by: str) -> None:
+        self.response = response
+        self.by = by
+
+    async def can_handle(self, interrupt: InterruptValue) -> bool:
+        return interrupt.kind == "question"
+
+    async def handle(self, interrupt: InterruptValue) -> Any:
+        _log.warning(
+            "a question was answered by nobody: %s of node %s, for %s",
+            *(interrupt.interrupt_id, interrupt.node_id, self.by),
+        )
+        return self.response
+
+    @property
+    def name(self) -> str:
+        """What stands in the history of threads that it answered."""
+        return f"auto:{self.by}"

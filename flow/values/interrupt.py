@@ -1,0 +1,189 @@
+"""Questions of a node to a person: the call, what it raises, and how it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from pydantic import Field, JsonValue
+
+from toolcell.core import FlowError, FrozenModel, InvalidInputError
+from toolcell.core.text.printable import escaped
+from toolcell.guard import Redactor
+
+from .json_values import Json, JsonObject
+
+InterruptKind = Literal["question", "doubt"]
+"""`question`: a node asks. `doubt`: nobody knows whether a call took effect."""
+
+
+class InterruptValue(FrozenModel):
+    """One question that a thread waits for."""
+
+    interrupt_id: str
+    """Bound to thread, task, position and payload: the answer is one to this."""
+
+    payload: Json
+    """What the person is shown."""
+
+    node_id: str | None = None
+    graph_id: str | None = None
+    created_at: datetime
+    metadata: JsonObject = Field(default_factory=dict)
+    """For the caller's own bookkeeping; not shown."""
+
+    thread_id: str
+    task_id: str
+    kind: InterruptKind = "question"
+    expires_at: datetime | None = None
+    """From when on it counts as denied; None: never."""
+
+    answer_schema: JsonObject | None = None
+    """The JSON Schema that the answer has to fit; None: any JSON value."""
+
+    def to_display(self) -> dict[str, JsonValue]:
+        """Return it for people: no secrets, nothing that a terminal would obey."""
+        told = self.model_dump(mode="json", exclude={"metadata"})
+        hide = Redactor()
+        return {key: _safe(hide(value)) for key, value in told.items()}
+
+
+def _safe(value: Any) -> JsonValue:
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, Mapping):
+        return {escaped(str(key)): _safe(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(inner) for inner in value]
+    return value  # type: ignore[no-any-return]
+
+
+class InterruptState(FrozenModel):
+    """A question, and how its step stands: nothing that is done is lost."""
+
+    interrupt: InterruptValue
+    node_id: str
+    """The node that asks, and runs again once it is answered."""
+
+    pending_nodes: list[str]
+    """Nodes of the step that have not returned, the asking one included."""
+
+    partial_results: JsonObject = Field(default_factory=dict)
+    """What the tasks that are done returned, by task id."""
+
+
+class InterruptException(BaseException):
+    """Pauses a thread. Raised by `interrupt`; not for you to catch.
+
+    It is no `Exception`, so that `except Exception` does not swallow it. Swallowing it
+    does not help either: the node has asked, and what it returns is dropped.
+    """
+
+    def __init__(self, value: InterruptValue) -> None:
+        super().__init__(value.interrupt_id)
+        self.value = value
+
+
+class GraphInterrupted(FlowError):
+    """A thread waits for answers.
+
+    Args:
+        interrupts: What is asked, with all that is needed to resume.
+        thread_id: The thread.
+        checkpoint_id: Where it stands.
+    """
+
+    kind = "flow.interrupted"
+
+    def __init__(
+        self, interrupts: tuple[InterruptState, ...], thread_id: str, checkpoint_id: str
+    ) -> None:
+        ids = [each.interrupt.interrupt_id for each in interrupts]
+        super().__init__(
+            f"the thread waits for {len(ids)} answers",
+            hint="flow.resume(thread_id, {interrupt_id: answer})",
+            details={"thread": thread_id, "interrupts": ids},
+        )
+        self.interrupts = interrupts
+        self.checkpoint_id = checkpoint_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a node asks."""
+
+    payload: Any
+    answer: Any
+    expires_seconds: float | None
+    key: str | None
+    metadata: Mapping[str, Any]
+
+
+class Asker(Protocol):
+    """A task that runs, as helpers of its node find it."""
+
+    def ask(self, question: Question) -> Any:
+        """Return the answer, or raise InterruptException."""
+        ...
+
+    def send_id(self) -> str:
+        """Return an id for a Send that is the same in every run of the task."""
+        ...
+
+
+current: ContextVar[Asker | None] = ContextVar("current", default=None)
+"""The task in whose node we are."""
+
+inside_tool: ContextVar[bool] = ContextVar("inside_tool", default=False)
+"""True in a tool that a node has called."""
+
+
+def interrupt(
+    payload: Any,
+    *,
+    answer: Any = None,
+    expires_seconds: float | None = None,
+    key: str | None = None,
+    **metadata: Any,
+) -> Any:
+    """Ask a person, and return the answer.
+
+    Without an answer the thread pauses here, and may go on in another process, days
+    later. The node then runs again from its first line: what it did through its
+    context is not done again, and each question gets its own answer, by its position.
+
+    Args:
+        payload: What is shown: text, a dict, any JSON value.
+        answer: A type that the answer has to fit; it is returned as one. None: any
+            JSON value.
+        expires_seconds: From when on it counts as denied. None: never.
+        key: Needed in a task group of the node, where positions are not the same in
+            each run: 1 to 64 characters, once per task.
+        **metadata: For your own bookkeeping, JSON values; not shown.
+
+    Raises:
+        InterruptDeniedError: It was denied, or has expired.
+        InvalidInputError: This is no node, or the payload has no JSON form.
+    """
+    if inside_tool.get():
+        raise InvalidInputError(
+            "a tool cannot interrupt a thread",
+            hint="ask in the node before the call, or have a rule ask for the tool",
+        )
+    asker = current.get()
+    if asker is None:
+        raise InvalidInputError(
+            "interrupt() is for nodes of a graph that runs",
+            hint="call it in a node; threads of your own need a copy of its context",
+        )
+    question = Question(
+        payload=payload,
+        answer=answer,
+        expires_seconds=expires_seconds,
+        key=key,
+        metadata=metadata,
+    )
+    return asker.ask(question)

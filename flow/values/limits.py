@@ -1,0 +1,50 @@
+"""How much one thread may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolcell.core import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowLimits:
+    """Bounds of a thread. A thread that reached one can be resumed with a higher one.
+
+    Raises:
+        ConfigError: One is below 1.
+    """
+
+    max_steps: int = 1_000
+    """Steps of one run or resume. When it is reached the thread fails."""
+
+    max_tasks: int = 10_000
+    """Tasks of one step. When a step would have more, the thread fails before any of
+    them runs."""
+
+    max_concurrency: int = 16
+    """Tasks of a thread at once. When it is reached further ones wait."""
+
+    max_operations: int = 10_000
+    """Calls, values and questions of one task. When it is reached the next one fails
+    the node."""
+
+    state_bytes: int = 16 << 20
+    """Bytes of the state as JSON. When a step would pass it, it is not committed and
+    the thread fails."""
+
+    record_bytes: int = 1 << 20
+    """Bytes of what one task, `once` or send returns. When it is reached the task
+    fails. Of a larger result of a tool its size and first 8,000 characters are kept,
+    and handed out: the effect has happened."""
+
+    question_bytes: int = 64 << 10
+    """Bytes of a question's payload. When it is reached the task fails."""
+
+    def __post_init__(self) -> None:
+        wrong = [name for name in self.__slots__ if getattr(self, name) < 1]
+        if wrong:
+            raise ConfigError(
+                f"a limit must be at least 1: {', '.join(wrong)}",
+                hint="leave it out for the default",
+            )

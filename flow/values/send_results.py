@@ -1,0 +1,103 @@
+"""What came of a batch: by send, or folded into one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any, Literal
+
+from toolcell.core import InvalidInputError
+
+from .send import SendResult
+
+
+def is_enough(succeeded: int, total: int, min_success: int | float | None) -> bool:
+    """Return whether enough sends succeeded.
+
+    Args:
+        succeeded: How many did.
+        total: Of how many.
+        min_success: A whole number is a count, another a share from 0 to 1.
+    """
+    if min_success is None:
+        return True
+    if isinstance(min_success, int):
+        return succeeded >= min_success
+    return succeeded >= min_success * total
+
+
+def extract_send_results(
+    results: Sequence[SendResult],
+    key: str = "result",
+    *,
+    failures: Literal["error", "include", "skip"] = "error",
+) -> dict[str, Any]:
+    """Return one value of each result by its send id.
+
+    Args:
+        results: What came back.
+        key: A field of `SendResult`; else a key of the result, which is then a dict.
+        failures: What becomes of sends that failed: an error, a value as of any other
+            (a key of a dict result is None there), or nothing.
+
+    Raises:
+        InvalidInputError: A send failed, or a result has no such key.
+    """
+    if failures == "error":
+        _refuse_failures(results)
+    wanted = [each for each in results if each.success or failures != "skip"]
+    return {each.send_id: _value(each, key) for each in wanted}
+
+
+def _value(result: SendResult, key: str) -> Any:
+    if key in SendResult.model_fields:
+        return getattr(result, key)
+    if not result.success:
+        return None
+    if isinstance(result.result, Mapping) and key in result.result:
+        return result.result[key]
+    raise InvalidInputError(
+        f"the result of send {result.send_id} has no key {key!r}",
+        hint="name a field of SendResult, or a key of what the worker returned",
+    )
+
+
+def aggregate_send_results(
+    results: Sequence[SendResult],
+    reducer: Callable[[Any, Any], Any] | None = None,
+    *,
+    on_failure: Literal["fail", "skip"] = "fail",
+    min_success: int | float | None = None,
+) -> Any:
+    """Return the results as a list, or folded by a reducer; nothing to fold is None.
+
+    Args:
+        results: What came back.
+        reducer: Called with what there is so far and the next result.
+        on_failure: Whether failed sends are an error, or left out.
+        min_success: How many have to succeed: a count, or a share from 0.0 to 1.0.
+
+    Raises:
+        InvalidInputError: A send failed, or too few succeeded.
+    """
+    if on_failure == "fail":
+        _refuse_failures(results)
+    values = [each.result for each in results if each.success]
+    if not is_enough(len(values), len(results), min_success):
+        raise InvalidInputError(
+            f"{len(values)} of {len(results)} sends succeeded, {min_success} have to",
+            hint="look at `error` of those that failed",
+        )
+    if reducer is None:
+        return values
+    return reduce(reducer, values) if values else None
+
+
+def _refuse_failures(results: Sequence[SendResult]) -> None:
+    failed = [each.send_id for each in results if not each.success]
+    if failed:
+        raise InvalidInputError(
+            f"{len(failed)} of {len(results)} sends failed: {', '.join(failed[:10])}",
+            hint="say what becomes of them, or look at their `error`",
+            details={"failed": failed},
+        )

@@ -1,0 +1,374 @@
+"""What a node did through its context is not done again."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import InvalidInputError, ToolCall
+from toolcell.flow import (
+    END,
+    Flow,
+    FlowLimits,
+    MemoryCheckpointer,
+    NodeContext,
+    interrupt,
+)
+from toolcell.tools import RetryPolicy, tool
+
+from ...support.flow.graphs import Log, chain, flow, said
+from ...support.sample_tools import executor
+
+pytestmark = pytest.mark.anyio
+SOON = RetryPolicy(max_attempts=3, first_seconds=0)
+
+
+class Counter:
+    """A tool that counts, and fails as often as it is told to."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.made: list[Any] = []
+        self.failures = failures
+        self.tool = tool(name="count")(self.count)
+
+    async def count(self, n: int) -> int:
+        self.made.append(n)
+        if len(self.made) <= self.failures:
+            raise ValueError("hunter2")
+        return n * 10
+
+
+async def test_nothing_is_done_twice_after_a_question() -> None:
+    """Calls, values, chance and time are the same when the node runs again."""
+    counter = Counter()
+    values = itertools.count()
+    seen: list[Any] = []
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        known: list[Any] = [ctx.replaying]
+        for n in range(2):
+            known.append((await ctx.call("count", n=n)).content)
+        batch = [ToolCall(id=f"c{n}", name="count", arguments={"n": n}) for n in (5, 6)]
+        results = await ctx.calls(batch)
+        known += [(each.call_id, each.content) for each in results]
+        known += [await ctx.once(next, values), ctx.random.random(), ctx.started_at]
+        seen.append(known)
+        return said(interrupt("a?"))
+
+    calls = flow(node, executor=executor(counter.tool))
+    paused = await calls.run({}, "t")
+    done = await calls.resume("t", {paused.interrupts[0].interrupt_id: "A"})
+
+    assert done.unwrap().log == ("A",)
+    assert sorted(counter.made) == [0, 1, 5, 6]
+    assert seen[0][1:] == seen[1][1:]
+    assert (seen[0][0], seen[1][0]) == (False, True)
+    assert seen[0][3:5] == [("c5", 50), ("c6", 60)]
+    assert next(values) == 1
+
+
+async def test_async_values_are_awaited_and_kept() -> None:
+    async def now() -> datetime:
+        return datetime(2026, 1, 2, tzinfo=UTC)
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        return said(str(await ctx.once(now)))
+
+    assert (await flow(node).run({})).unwrap().log == ("2026-01-02T00:00:00Z",)
+
+
+async def test_a_value_without_a_json_form_is_refused() -> None:
+    async def node(state: Log, ctx: NodeContext) -> None:
+        await ctx.once(object)
+
+    result = await flow(node).run({})
+
+    assert result.error is not None
+    assert "no JSON form" in result.error.message
+
+
+async def test_another_operation_in_the_same_place_is_an_error_not_a_guess() -> None:
+    counter = Counter()
+    asked = "a?"
+    number = 1
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        await ctx.call("count", n=number)
+        return said(interrupt(asked))
+
+    calls = flow(node, executor=executor(counter.tool))
+    paused = await calls.run({}, "t")
+    number = 2
+    await calls.answer("t", paused.interrupts[0].interrupt_id, "A", by="anna")
+    result = await calls.resume("t")
+
+    assert result.error is not None
+    assert result.error.kind == "flow.replay"
+    assert "did call 'count' at 0, and now does call 'count' with other values" in (
+        result.error.message
+    )
+    assert counter.made == [1]
+    number, asked = 1, "b?"
+    result = await calls.resume("t")
+    assert result.error is not None
+    assert result.error.kind == "flow.replay"
+    asked = "a?"
+    assert (await calls.resume("t")).unwrap().log == ("A",)
+    assert counter.made == [1]
+
+
+async def test_operations_in_a_task_group_are_known_by_key() -> None:
+    counter = Counter()
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        async def one(n: int) -> None:
+            result = await ctx.call("count", n=n, key=f"n{n}")
+            found[n] = result.content
+
+        found: dict[int, Any] = {}
+        async with anyio.create_task_group() as group:
+            for n in range(5):
+                group.start_soon(one, n)
+        interrupt("a?")
+        return {"items": [found[n] for n in range(5)]}
+
+    calls = flow(node, executor=executor(counter.tool))
+    for seed in range(10):
+        paused = await calls.run({}, f"t{seed}")
+        question = paused.interrupts[0].interrupt_id
+        done = await calls.resume(f"t{seed}", {question: 1})
+        assert done.unwrap().items == [0, 10, 20, 30, 40]
+    assert sorted(counter.made) == sorted(list(range(5)) * 10)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 65, "a\n", "twice"])
+async def test_a_key_is_short_and_used_once(key: str) -> None:
+    async def node(state: Log, ctx: NodeContext) -> None:
+        await ctx.once(int, key=key)
+        await ctx.once(int, key=key)
+
+    result = await flow(node).run({})
+
+    assert result.error is not None
+    assert "cannot be the key" in result.error.message
+
+
+async def test_names_that_are_taken_come_in_a_dict() -> None:
+    @tool
+    async def keep(key: str, tool: str) -> str:
+        return key + tool
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        result = await ctx.call("keep", {"key": "a", "tool": "b"})
+        return said(str(result.content), result.call_id)
+
+    done = await flow(node, executor=executor(keep)).run({}, "t")
+    assert done.unwrap().log == ("ab", "t/1.0/0")
+
+
+async def test_a_flow_without_an_executor_calls_nothing() -> None:
+    async def node(state: Log, ctx: NodeContext) -> None:
+        await ctx.call("count", n=1)
+
+    result = await flow(node).run({})
+
+    assert result.error is not None
+    assert "cannot call tools" in result.error.message
+
+
+async def test_a_failed_call_is_a_result() -> None:
+    counter = Counter(failures=1)
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        first = await ctx.call("count", n=1)
+        second = await ctx.call("count", n=2)
+        return said(first.status, second.status)
+
+    done = await flow(node, executor=executor(counter.tool)).run({})
+    assert done.unwrap().log == ("error", "ok")
+
+
+async def test_a_retry_repeats_the_failures_at_the_end_alone() -> None:
+    """What succeeded is replayed; a failure that the node survived stays."""
+    counter = Counter(failures=1)
+    attempts: list[int] = []
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        attempts.append(ctx.attempt)
+        survived = await ctx.call("count", n=1)
+        kept = await ctx.call("count", n=2)
+        if len(counter.made) == 2:
+            counter.failures = 3
+        last = await ctx.call("count", n=3)
+        if not last.ok:
+            raise ValueError
+        return said(survived.status, kept.status, last.status, last.call_id)
+
+    graph = chain(_passes)
+    graph.node(retry=SOON)(node)
+    graph.edge("_passes", "node").edge("node", END)
+    done = await Flow(graph, executor=executor(counter.tool)).run({}, "t")
+
+    assert done.unwrap().log == ("error", "ok", "ok", "t/2.0/2~2")
+    assert counter.made == [1, 2, 3, 3]
+    assert attempts == [1, 2]
+
+
+def _passes(state: Log) -> None: ...
+
+
+async def test_a_failed_thread_is_resumed_where_it_failed() -> None:
+    counter = Counter()
+    broken = True
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        await ctx.call("count", n=1)
+        if broken:
+            raise ValueError("hunter2")
+        return said("done")
+
+    calls = flow(node, executor=executor(counter.tool))
+    failed = await calls.run({}, "t")
+    assert failed.status == "failed"
+    with pytest.raises(InvalidInputError, match="the thread is failed"):
+        await calls.run({}, "t")
+    broken = False
+
+    assert (await calls.resume("t")).unwrap().log == ("done",)
+    assert counter.made == [1]
+
+
+async def test_a_timeout_fails_the_attempt_and_the_call_is_seen_through() -> None:
+    gate = anyio.Event()
+    made: list[int] = []
+
+    @tool
+    async def slow() -> str:
+        made.append(1)
+        await gate.wait()
+        return "slow"
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        if ctx.attempt == 2:
+            gate.set()
+        return said(str((await ctx.call("slow")).content))
+
+    graph = chain(_passes)
+    graph.node(timeout=0.05, retry=SOON)(node)
+    graph.edge("_passes", "node")
+    with anyio.fail_after(10):
+        done = await Flow(graph, executor=executor(slow)).run({})
+
+    assert done.unwrap().log == ("slow",)
+    assert made == [1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "made", "log"),
+    [
+        ({"outcome": "done", "content": 7}, [1], ("ok", "7")),
+        ({"outcome": "failed", "message": "lost"}, [1], ("error", "None")),
+        ({"outcome": "again"}, [1, 1], ("ok", "10")),
+    ],
+)
+async def test_a_call_that_was_cut_off_is_asked_about(
+    answer: Any, made: list[int], log: tuple[str, ...]
+) -> None:
+    """Nobody knows whether it took effect: it is not made again on a guess."""
+    begun = anyio.Event()
+    gate = anyio.Event()
+    counter = Counter()
+
+    @tool(name="count")
+    async def cut(n: int) -> int:
+        await counter.count(n)
+        begun.set()
+        await gate.wait()
+        return n * 10
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        result = await ctx.call("count", n=1)
+        return said(result.status, str(result.content))
+
+    store = MemoryCheckpointer()
+    calls = flow(node, executor=executor(cut), checkpointer=store)
+    async with anyio.create_task_group() as group:
+        group.start_soon(calls.run, {}, "t")
+        await begun.wait()
+        group.cancel_scope.cancel()
+    gate.set()
+    calls = flow(node, executor=executor(cut), checkpointer=store)
+    paused = await calls.resume("t")
+    [doubt] = paused.interrupts
+
+    assert (doubt.kind, counter.made) == ("doubt", [1])
+    assert isinstance(doubt.payload, dict)
+    assert (doubt.payload["tool"], doubt.payload["arguments"]) == ("count", {"n": 1})
+    with pytest.raises(InvalidInputError):
+        await calls.resume("t", {doubt.interrupt_id: "yes"})
+    done = await calls.resume("t", {doubt.interrupt_id: answer})
+    assert done.unwrap().log == log
+    assert counter.made == made
+
+
+async def test_a_harmless_call_that_was_cut_off_is_made_again() -> None:
+    begun = anyio.Event()
+    gate = anyio.Event()
+
+    @tool(idempotent=True)
+    async def read() -> str:
+        begun.set()
+        await gate.wait()
+        return "text"
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        return said(str((await ctx.call("read")).content))
+
+    calls = flow(node, executor=executor(read))
+    async with anyio.create_task_group() as group:
+        group.start_soon(calls.run, {}, "t")
+        await begun.wait()
+        group.cancel_scope.cancel()
+    gate.set()
+
+    assert (await calls.resume("t")).unwrap().log == ("text",)
+
+
+async def test_a_large_result_is_cut_and_its_status_stays() -> None:
+    @tool
+    async def large() -> str:
+        return "x" * 20_000
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        result = await ctx.call("large")
+        assert isinstance(result.content, dict)
+        return said(result.status, str(result.content["bytes"]))
+
+    limits = FlowLimits(record_bytes=10_000)
+    done = await flow(node, executor=executor(large), limits=limits).run({})
+    assert done.unwrap().log == ("ok", "20002")
+
+
+async def test_limits_of_a_task_fail_it() -> None:
+    async def many(state: Log, ctx: NodeContext) -> None:
+        for _ in range(4):
+            await ctx.once(int)
+
+    async def large(state: Log, ctx: NodeContext) -> None:
+        await ctx.once(str, "x" * 100)
+
+    async def wide(state: Log) -> dict[str, Any]:
+        return said("x" * 100)
+
+    limits = FlowLimits(max_operations=3, record_bytes=90)
+    for node in (many, large, wide):
+        result = await flow(node, limits=limits).run({})
+        assert result.error is not None
+        assert result.error.kind == "flow.limit"
+    held = FlowLimits(max_operations=4, record_bytes=300)
+    for node in (many, large, wide):
+        assert (await flow(node, limits=held).run({})).status == "done"

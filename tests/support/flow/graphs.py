@@ -1,0 +1,41 @@
+"""States and short ways to graphs that the tests of flows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel
+
+from toolcell.flow import END, START, Flow, Graph, add_numbers, append_list
+
+
+class Log(BaseModel):
+    """A state that says what ran."""
+
+    log: Annotated[tuple[str, ...], append_list] = ()
+    total: Annotated[int, add_numbers] = 0
+    note: str = ""
+    items: list[Any] = []
+
+
+def chain(*nodes: Callable[..., Any], **options: Any) -> Graph[Log]:
+    """Return a graph whose nodes run one after the other."""
+    graph = Graph(Log, name=options.pop("name", "chain"), **options)
+    before = START
+    for node in nodes:
+        graph.node(node)
+        graph.edge(before, node.__name__)
+        before = node.__name__
+    graph.edge(before, END)
+    return graph
+
+
+def flow(*nodes: Callable[..., Any], **options: Any) -> Flow[Log]:
+    """Return a flow over a chain of nodes."""
+    return Flow(chain(*nodes), **options)
+
+
+def said(*names: str) -> dict[str, Any]:
+    """Return an update that says what ran."""
+    return {"log": names}
