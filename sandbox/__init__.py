@@ -12,7 +12,7 @@ from .admin.images import (
 )
 from .batch import BatchResults, Job, JobResult
 from .client.host_calls import HostCalls, pause_deadline
-from .client.types import Language, OnOutput
+from .client.types import Freshness, Language, OnOutput
 from .client.workdir import FileInfo, save_artifact
 from .config.settings import (
     CodePolicy,
@@ -62,6 +62,7 @@ __all__ = [
     "ExecutionResult",
     "FileInfo",
     "Finished",
+    "Freshness",
     "HostCalls",
     "ImageInfo",
     "Isolation",

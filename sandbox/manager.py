@@ -15,11 +15,12 @@ from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
 from .batch import Batch, BatchResults, OnProgress, Programs, Work
+from .client.argument_checks import check_freshness
 from .client.backend import Backend
 from .client.cell import Cell
 from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
-from .client.types import Language, OnOutput
+from .client.types import Freshness, Language, OnOutput, Program
 from .client.workdir import WorkDir
 from .config.settings import Limits, Network, SandboxConfig
 from .program_factory import ProgramFactory, not_open
@@ -160,8 +161,13 @@ class SandboxManager(Detachable):
         network: Network | None = None,
         on_output: OnOutput | None = None,
         on_connection: OnConnection | None = None,
+        minimum_freshness: Freshness = "program",
     ) -> ExecutionResult:
-        """Run a program in a never-used cell and destroy the cell.
+        """Run a program in a cell of its own, or in one that was made new for it.
+
+        The cell was never used and is destroyed afterwards, unless
+        `SandboxConfig.programs_per_cell` is more than 1 and the run has neither
+        `secrets` nor a network.
 
         Args:
             code: The program's text.
@@ -190,6 +196,9 @@ class SandboxManager(Detachable):
             on_output: Called with the stream's name and bytes as output arrives.
             on_connection: Called with each connection that the program asked for,
                 when it has ended or was refused; they are in the result, too.
+            minimum_freshness: What must be new at least: "program" is an interpreter
+                in which nothing ran, with all else that programs can change new, too;
+                "cell" is a cell that nothing ran in.
 
         Raises:
             InvalidInputError: The arguments cannot be used.
@@ -213,8 +222,9 @@ class SandboxManager(Detachable):
         refusal = programs.refusal(program)
         if refusal is not None:
             return refusal
-        program = await self._programs.with_packages(program, packages)
-        async with self._cell(program.limits, agent_id) as cell:
+        program = await programs.with_packages(program, packages)
+        again = self._may_use_again(program, secrets, minimum_freshness)
+        async with self._cell(program.limits, agent_id, again=again) as cell:
             await WorkDir(cell).write_all(files)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
@@ -253,6 +263,7 @@ class SandboxManager(Detachable):
         packages: Sequence[str] = (),
         agent_id: str | None = None,
         network: Network | None = None,
+        minimum_freshness: Freshness = "program",
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield its events as they happen.
 
@@ -281,12 +292,25 @@ class SandboxManager(Detachable):
         if refusal is not None:
             yield Finished(refusal)
             return
-        program = await self._programs.with_packages(program, packages)
-        async with self._cell(program.limits, agent_id) as cell:
+        program = await programs.with_packages(program, packages)
+        again = self._may_use_again(program, secrets, minimum_freshness)
+        async with self._cell(program.limits, agent_id, again=again) as cell:
             await WorkDir(cell).write_all(files)
             async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
                     yield event
+
+    def _may_use_again(
+        self, program: Program, secrets: object, minimum_freshness: Freshness
+    ) -> bool:
+        """Return True if a program's cell may have run, or may run, others."""
+        check_freshness(minimum_freshness)
+        return (
+            self.config.programs_per_cell > 1
+            and minimum_freshness == "program"
+            and program.egress is None
+            and not secrets
+        )
 
     async def call(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -422,8 +446,16 @@ class SandboxManager(Detachable):
         return self._factory
 
     @asynccontextmanager
-    async def _cell(self, limits: Limits, agent_id: str | None) -> AsyncIterator[Cell]:
-        """Take a cell in turn, and destroy it afterwards in the background."""
+    async def _cell(
+        self, limits: Limits, agent_id: str | None, *, again: bool = False
+    ) -> AsyncIterator[Cell]:
+        """Take a cell in turn, and destroy it afterwards in the background.
+
+        Args:
+            limits: Its limits.
+            agent_id: The agent that waits for it.
+            again: Whether it may have run programs of the agent, and be kept for more.
+        """
         _ = self._open_backend
         queue = self._queue
         entered = await queue.enter(agent_id)
@@ -433,7 +465,10 @@ class SandboxManager(Detachable):
                 raise SandboxUnavailableError(
                     "the manager was closed", hint="open a new SandboxManager"
                 )
-            cell = await pool.take(limits)
+            if again:
+                cell = await pool.take_again(limits, agent_id)
+            else:
+                cell = await pool.take(limits)
             self._active.add(cell)
             try:
                 # The manager may have been closed meanwhile, without this cell.
@@ -444,7 +479,10 @@ class SandboxManager(Detachable):
                 await pool.destroy(cell)
                 raise
             else:
-                await pool.discard(cell)
+                if again:
+                    await pool.give_back(cell, limits, agent_id)
+                else:
+                    await pool.discard(cell)
             finally:
                 self._active.discard(cell)
         finally:

@@ -35,6 +35,8 @@ from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Ses
 
 _POOL = 8
 _WORKERS = 4
+_PROGRAMS_PER_CELL = 1000
+_REUSED_ROUNDS = 9
 _PAUSE_SECONDS = 0.05
 _SUM_OF_SQUARES = """\
 import time
@@ -57,8 +59,13 @@ class Options:
 RowMaker = Callable[[Options], Awaitable[list[Row]]]
 
 
-def _subprocess_config(pool: int = 0) -> SandboxConfig:
-    return SandboxConfig(backend="subprocess", python=PYTHON, pool=pool)
+def _subprocess_config(pool: int = 0, programs_per_cell: int = 1) -> SandboxConfig:
+    return SandboxConfig(
+        backend="subprocess",
+        python=PYTHON,
+        pool=pool,
+        programs_per_cell=programs_per_cell,
+    )
 
 
 def _docker_config(options: Options, runtime: str) -> SandboxConfig:
@@ -119,6 +126,21 @@ async def sustained(options: Options) -> list[Row]:
             bwrap.values.append(rate)
     work = f"subprocess, fresh cells from {_WORKERS} tasks"
     return against(work, [ours, bwrap], [None], "rate")
+
+
+async def reused(options: Options) -> list[Row]:
+    """The same in cells that are made new for each program."""
+    ours = Sample(name="sandbox.run", unit="runs/s")
+    bwrap = Sample(name="bwrap python3 -I -c", unit="runs/s")
+    config = _subprocess_config(programs_per_cell=_PROGRAMS_PER_CELL)
+    async with SandboxManager(config) as sandbox:
+        await _per_second(sandbox, 2 * _WORKERS)
+        for _ in range(min(_REUSED_ROUNDS, options.runs)):
+            ours.values.append(await _per_second(sandbox, 2 * options.runs))
+            rate = programs.bwrap_per_second(options.runs // 2 + 1, _WORKERS)
+            bwrap.values.append(rate)
+    work = f"subprocess, reused cells from {_WORKERS} tasks"
+    return against(work, [ours, bwrap], [3.2], "rate")
 
 
 async def _per_second(sandbox: SandboxManager, runs: int) -> float:
@@ -280,6 +302,7 @@ ROWS: dict[str, RowMaker] = {
     "subprocess-on-demand": on_demand,
     "subprocess-prepared": prepared,
     "subprocess-sustained": sustained,
+    "subprocess-reused": reused,
     "docker-session": partial(session, "runc", (60, 15)),
     "runsc-session": partial(session, "runsc", (16, None)),
     "docker-cold": partial(cold, "runc", 0.7),

@@ -18,6 +18,7 @@ _OPTIONS = {
     "package_rules.allow": "--package",
     "packages": "--package",
     "package_rules.build": "--build",
+    "programs_per_cell": "--programs-per-cell",
     "runtime": "--runtime",
 }
 _UNITS = {"--memory": " (MiB)", "--timeout": " (seconds)"}

@@ -36,6 +36,9 @@ def map(  # noqa: A001 - the command is called so
         int | None, typer.Option(min=1, help="Programs at once; else one a CPU.")
     ] = None,
     backend: BackendOption = "auto",
+    programs_per_cell: Annotated[
+        int, typer.Option(min=1, help="Programs that one cell may run, each as new.")
+    ] = 1,
     timeout: Timeout = 30.0,
     memory: Memory = 256,
     package: Packages = None,
@@ -62,6 +65,7 @@ def map(  # noqa: A001 - the command is called so
             "runtime": runtime,
             "limits": {"wall_seconds": timeout, "memory_mb": memory},
             "packages": package or [],
+            "programs_per_cell": programs_per_cell,
             **({"image": image} if image else {}),
             **({"max_concurrency": concurrency} if concurrency else {}),
         }

@@ -289,6 +289,7 @@ class DockerBackend:
             "address_space": 0 if self._enforced.memory else limits.memory_mb << 20,
             "affinity": 0,
             "require": list(_REQUIRED),
+            "renews": False,
         }
 
     async def check(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from toolcell.core import SandboxUnavailableError
+from toolcell.core import ConfigError, SandboxUnavailableError
 
 from ..cell.wire.contract import CELL_UID
 from ..client.cell import Cell
@@ -67,6 +67,8 @@ _SHOWN = (
     "/etc/protocols",
 )
 _NODE = "/node/bin/node"
+# With CONFIG_CHECKPOINT_RESTORE: the numbers of processes can begin anew.
+_LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _log = logging.getLogger(__name__)
 
 
@@ -127,6 +129,8 @@ class SubprocessBackend:
                 f"there are no namespaces on {sys.platform}",
                 hint="install Docker, or ask for minimum_isolation='process' by name",
             )
+        if self._config.programs_per_cell > 1:
+            _check_last_pid()
         await anyio.to_thread.run_sync(host_cgroups.sweep)
         try:
             self._cgroups = host_cgroups.create()
@@ -222,6 +226,8 @@ class SubprocessBackend:
             "address_space": 0 if self._cgroups else limits.memory_mb << 20,
             "affinity": 0 if self._cgroups else limits.cpus,
             "require": list(_REQUIRED),
+            "renews": self._config.programs_per_cell > 1,
+            "disk_mb": limits.disk_mb,
         }
 
     async def aclose(self) -> None:
@@ -236,6 +242,14 @@ class SubprocessBackend:
             left = await anyio.to_thread.run_sync(host_cgroups.remove, self._cgroups)
         if left:
             _log.warning("cgroups are left for the next sweep: %s", ", ".join(left))
+
+
+def _check_last_pid() -> None:
+    if not os.path.exists(_LAST_PID):
+        raise ConfigError(
+            f"programs_per_cell is more than 1, and this kernel has no {_LAST_PID}",
+            hint="set programs_per_cell to 1",
+        )
 
 
 def node_binds(node: str | None) -> list[mount_rules.Bind]:

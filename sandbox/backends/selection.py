@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolcell.core import SandboxUnavailableError
+from toolcell.core import ConfigError, SandboxUnavailableError
 
 from ..client.backend import Backend
 from ..client.types import CellTraits
@@ -58,7 +58,12 @@ async def _open_subprocess(config: SandboxConfig) -> tuple[Backend, tuple[str, .
 
 
 def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
-    """Raise SandboxUnavailableError if a backend is weaker than the configuration."""
+    """Raise an error if a backend is weaker than the configuration.
+
+    Raises:
+        ConfigError: Its cells cannot run several programs, as is configured.
+        SandboxUnavailableError: It is weaker in another way.
+    """
     wanted = config.minimum_isolation
     if LEVELS.index(traits.level) < LEVELS.index(wanted):
         raise SandboxUnavailableError(
@@ -73,6 +78,12 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             hint="`toolcell doctor` says how to get namespaces, or use Docker",
         )
     check_network(config.network, traits.level)
+    if config.programs_per_cell > 1 and traits.level != "namespaces":
+        raise ConfigError(
+            f"cells of {traits.backend} with {traits.level!r} isolation run one "
+            f"program each, and programs_per_cell is {config.programs_per_cell}",
+            hint="set programs_per_cell to 1, or backend to 'subprocess'",
+        )
     weakest = ENFORCERS.index(config.minimum_enforcement)
     for limit in ("memory_mb", "pids", "cpus"):
         held = traits.enforced_by.get(limit)

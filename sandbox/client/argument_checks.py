@@ -13,3 +13,11 @@ def check_kinds(**given: tuple[object, type]) -> None:
                 f"{name} must be a {kind.__name__}, not {type(value).__name__}",
                 hint=f"pass a {kind.__name__}, or leave it out",
             )
+
+
+def check_freshness(value: object) -> None:
+    """Raise InvalidInputError if a value is no `Freshness`."""
+    if value not in ("program", "cell"):
+        raise InvalidInputError(
+            f"minimum_freshness is {value!r}", hint="use 'program' or 'cell'"
+        )

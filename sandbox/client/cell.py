@@ -24,7 +24,7 @@ from ..cell.wire.frames import (
 from ..results.result import ExecutionResult
 from .channel import Channel
 from .host_calls import CallServer
-from .run_report import RunReport, build_result
+from .run_report import RunReport, build_result, is_clean
 from .types import CellProcess, CellTraits, OnOutput, Program
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ _ANSWER_SECONDS = 60.0
 _PATIENCE_SECONDS = 5.0
 # For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the report is in by then.
 _COLLECT_SECONDS = 30.0
-_ANSWERS = {"file": "file", "fork": "forked"}
+# The supervisor keeps the limit, RENEWAL_SECONDS; it may be slow to be heard.
+_RENEWAL_SECONDS = 1.0
+_ANSWERS = {"file": "file", "fork": "forked", "renew": "renewed"}
 
 
 class _UnansweredCalls:
@@ -95,6 +97,12 @@ class Cell:
         self._egress: Egress | None = None
         self._idle: anyio.Event | None = None
         self.traits = traits
+        self.program_number = 1
+        """The number of the program that it runs, or will run next."""
+
+        self.clean = False
+        """Whether its last program ended cleanly, so that it can be made new."""
+
         self.gone = False
         """True once nothing of the cell is left."""
 
@@ -430,7 +438,23 @@ class Cell:
             report.connections = program.egress.connections
             report.network_bytes = program.egress.spent
             report.warnings = program.egress.warnings
-        return build_result(report, program.language, program.limits, self.traits)
+        report.program_number = self.program_number
+        result = build_result(report, program.language, program.limits, self.traits)
+        self.clean = self.settled and not program.egress and is_clean(report, result)
+        return result
+
+    async def renew(self) -> None:
+        """Have the cell made new for another program.
+
+        Raises:
+            CellLostError: That was not possible, or took too long.
+        """
+        self.clean = False
+        with anyio.move_on_after(_RENEWAL_SECONDS) as patience:
+            await self.ask({"type": "renew"})
+        if patience.cancelled_caught:
+            raise CellLostError("the cell was not made new in time")
+        self.program_number += 1
 
     async def stop(self) -> None:
         """Ask the supervisor to end the current run as `cancelled`. Never raises."""

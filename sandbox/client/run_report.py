@@ -100,6 +100,12 @@ class RunReport:
     collecting: bool = False
     """True while files that the program left are yet to come."""
 
+    clean: bool = False
+    """Whether the program ended by itself and left no process."""
+
+    program_number: int = 1
+    """Which program of its cell it was."""
+
     program_report: dict[str, Any] | None = None
     forged: bool = False
     connections: tuple[Connection, ...] = ()
@@ -214,6 +220,7 @@ class RunReport:
         if header["lost"] is not None:
             self.lost = str(header["lost"])[:200]
         self.collecting = header["artifacts"] is True
+        self.clean = header["clean"] is True and self.reason is None
         self.program_report, self.forged = _parse_program_report(program_report)
 
 
@@ -296,7 +303,9 @@ def build_result(
         connections=report.connections,
         usage=_usage(report, limits, traits),
         backend=traits.backend,
-        isolation=_isolation(traits.level, (*traits.layers, *report.layers)),
+        isolation=_isolation(
+            traits.level, (*traits.layers, *report.layers), report.program_number
+        ),
     )
 
 
@@ -317,14 +326,25 @@ def _usage(report: RunReport, limits: Limits, traits: CellTraits) -> Usage:
     )
 
 
+def is_clean(report: RunReport, result: ExecutionResult) -> bool:
+    """Return True if a program ended by itself, within its limits, and left nothing."""
+    alone = report.clean and not report.forged and not report.artifacts_left
+    return alone and result.status in ("ok", "error")
+
+
 def _truncated(report: RunReport) -> Truncated:
     out, err = report.stdout.dropped, report.stderr.dropped
     return _made(Truncated, stdout=out, stderr=err) if out or err else _WHOLE
 
 
-@functools.lru_cache(maxsize=16)
-def _isolation(level: IsolationLevel, layers: tuple[str, ...]) -> Isolation:
-    return _made(Isolation, level=level, layers=layers)
+@functools.lru_cache(maxsize=128)
+def _isolation(
+    level: IsolationLevel, layers: tuple[str, ...], number: int
+) -> Isolation:
+    reused = number > 1
+    return _made(
+        Isolation, level=level, layers=layers, reused=reused, program_number=number
+    )
 
 
 def _made(kind: type[_M], **fields: Any) -> _M:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..network.egress import Egress
 
 Language = Literal["python", "bash", "node"]
+Freshness = Literal["program", "cell"]
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 

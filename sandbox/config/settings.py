@@ -365,6 +365,12 @@ class SandboxConfig(_Model):
     """Never-used cells to keep ready. When they are used up a run waits for a
     new one to be made."""
 
+    programs_per_cell: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Programs that `run`, `stream` and `map` have one cell run, one after the other,
+    all of one agent; each finds the cell as the first one did. When it is reached the
+    cell is destroyed. At 1 each has a never-used cell. More than 1 takes the
+    `subprocess` backend with namespaces; see docs/security.md."""
+
     session_idle_seconds: Annotated[float, Field(gt=0, le=86_400 * 30)] = 600.0
     """Seconds that a session may go without a run. When it is reached the session
     is ended; its next run raises CellLostError."""

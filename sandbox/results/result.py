@@ -81,6 +81,12 @@ class Isolation(_ResultModel):
 
     level: IsolationLevel
     layers: tuple[str, ...] = ()
+    reused: bool = False
+    """Whether programs of the same agent ran in the cell before; see
+    `SandboxConfig.programs_per_cell`."""
+
+    program_number: int = 1
+    """Which program of its cell this was, of those that each found it new."""
 
 
 class Artifact(_ResultModel):

@@ -16,6 +16,7 @@ from toolcell.core import SandboxError
 from ..client.backend import Backend
 from ..client.cell import Cell
 from ..config.settings import Limits, SandboxConfig
+from .used_cells import UsedCells, key_of
 
 _RETRY_SECONDS = 1.0
 _HEALTH_SECONDS = 5.0
@@ -87,10 +88,11 @@ class Pool:
         self._made = 0
         self._discarded = 0
         self._rate = FillRate(clock)
+        self._used = UsedCells(config.max_concurrency, tasks, clock)
 
     def start(self) -> None:
-        """Begin to fill the pool, if it has a size."""
-        if self._config.pool:
+        """Begin to fill the pool, if it has a size, and to look after its cells."""
+        if self._config.pool or self._config.programs_per_cell > 1:
             self._tasks.start_soon(self._work)
 
     async def _work(self) -> None:
@@ -179,8 +181,26 @@ class Pool:
             await self.discard(cell)
         return await self._backend.create_cell(limits)
 
+    async def take_again(self, limits: Limits, agent_id: str | None) -> Cell:
+        """Return a cell that ran programs of this agent alone, or a never-used one.
+
+        Raises:
+            SandboxUnavailableError: It could not be made.
+        """
+        cell = await self._used.take(key_of(agent_id, limits))
+        return cell or await self.take(limits)
+
+    async def give_back(self, cell: Cell, limits: Limits, agent_id: str | None) -> None:
+        """Keep a cell for the agent's next program, if the last one ended cleanly."""
+        again = cell.clean and cell.program_number < self._config.programs_per_cell
+        if again and not self._closed:
+            self._used.put(key_of(agent_id, limits), cell)
+        else:
+            await self.discard(cell)
+
     def replace_dead(self) -> None:
         """Replace ready cells that have ended, or sent something unasked."""
+        self._used.check()
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:
             self._ready.remove(cell)
@@ -224,6 +244,7 @@ class Pool:
         """Stop filling and destroy what is ready."""
         self._closed = True
         self._scope.cancel()
+        await self._used.close()
         async with anyio.create_task_group() as ends:
             while self._ready:
                 ends.start_soon(self._ready.popleft().kill)

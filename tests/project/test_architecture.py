@@ -54,11 +54,11 @@ FACES = {
     "sandbox": """
         Artifact ArtifactMade BatchResults CallProgram Cleaned CodePolicy Connected
         Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
-        ExecutionResult FileInfo Finished HostCalls ImageInfo Isolation IsolationLevel
-        Job JobResult Language Limits Mount Network OnConnection OnOutput OpaqueValue
-        PackageLayer PackageRules PoolStats Process Resolver SandboxConfig
-        SandboxManager Session Status Stderr Stdout Truncated Usage build_image
-        call_program clean
+        ExecutionResult FileInfo Finished Freshness HostCalls ImageInfo Isolation
+        IsolationLevel Job JobResult Language Limits Mount Network OnConnection
+        OnOutput OpaqueValue PackageLayer PackageRules PoolStats Process Resolver
+        SandboxConfig SandboxManager Session Status Stderr Stdout Truncated Usage
+        build_image call_program clean
         diagnose image_names list_images list_packages pause_deadline prune_images
         prune_packages pull_image run save_artifact
     """,

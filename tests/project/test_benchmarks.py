@@ -20,6 +20,7 @@ ROWS = {
     "subprocess-on-demand": "fresh cell on demand",
     "subprocess-prepared": "fresh prepared cell",
     "subprocess-sustained": "fresh cells from 4 tasks",
+    "subprocess-reused": "reused cells from 4 tasks",
     "cpu-bound": "CPU-bound loop",
     "command-line": "toolcell run, whole process",
     "idle-memory": "idle prepared child",

@@ -35,7 +35,7 @@ class ConfineError(Exception):
     """A layer that this cell was asked to have does not hold."""
 
 
-def seal(*, own_user: bool) -> list[str]:
+def seal(*, own_user: bool, renews: bool = False) -> list[str]:
     """Give up, in a cell's first process, what no process of the cell may ever have.
 
     What it forks inherits this. One filter of system calls serves all runs of a cell:
@@ -43,6 +43,8 @@ def seal(*, own_user: bool) -> list[str]:
 
     Args:
         own_user: Whether programs run as `CELL_UID`, not as the host's user.
+        renews: Whether this process makes namespaces and mounts for each program. Its
+            filter allows that, and each program puts up the narrower one as well.
 
     Returns:
         The names of the layers that hold.
@@ -50,7 +52,10 @@ def seal(*, own_user: bool) -> list[str]:
     refuse_cores()
     held: list[str] = []
     _try(held, "no_new_privileges", _no_new_privileges)
-    _try(held, "seccomp", lambda: seccomp.install(own_user=own_user))
+    if renews:
+        seccomp.install(own_user=own_user, renews=True)
+    else:
+        _try(held, "seccomp", lambda: seccomp.install(own_user=own_user))
     return held
 
 
@@ -78,6 +83,9 @@ def confine(settings: dict[str, Any]) -> list[str]:
     os.nice(_NICE)
     set_rlimits(settings["rlimits"])
     held = ["rlimits", *settings["held"]]
+    if settings["renews"]:
+        seccomp.close()
+        held.append("seccomp")
     uid = settings["uid"]
     if uid is not None and os.getuid() != uid:
         os.setgroups([])

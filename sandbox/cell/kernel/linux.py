@@ -94,9 +94,13 @@ def mount(
     _check(result, f"mount {target}")
 
 
-def umount(target: str) -> None:
-    """Detach a mount with everything below it. Raises OSError."""
-    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+def umount(target: str, flags: int = MNT_DETACH) -> None:
+    """Detach a mount with everything below it; without the flag only what is idle.
+
+    Raises:
+        OSError: It is in use, or no mount.
+    """
+    _check(_libc.umount2(target.encode(), flags), f"umount {target}")
 
 
 def pivot_root(new_root: str, put_old: str) -> None:

@@ -27,6 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
 
+    _Filter = tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]
+
 # name, number on x86_64, number on aarch64 ("-": that machine has no such call)
 _TABLE = """
 accept 43 202; accept4 288 242; access 21 -; alarm 37 -; arch_prctl 158 -;
@@ -97,6 +99,9 @@ write 1 64; writev 20 66
 
 # Newer calls than this did not exist when the list was made.
 _LAST_KNOWN_CALL = 470
+
+# What a supervisor calls between two programs of its cell: namespaces, mounts.
+_RENEWAL_TABLE = "mount 165 40; umount2 166 39; unshare 272 97"
 
 _CLONE_NEW = 0x7E020000
 _UNIX, _IPV4, _IPV6 = 1, 2, 10
@@ -223,59 +228,115 @@ def allowed_calls(machine: str) -> dict[str, int]:
     Raises:
         KeyError: There is no list for this machine.
     """
+    return _calls(_TABLE, machine)
+
+
+def _calls(table: str, machine: str) -> dict[str, int]:
     column = _MACHINES[machine][0]
-    rows = [row.split() for row in _TABLE.replace("\n", " ").split(";")]
+    rows = [row.split() for row in table.replace("\n", " ").split(";")]
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
-def bpf_program(machine: str, *, ipv6: bool = True, own_user: bool = True) -> bytes:
+def bpf_program(
+    machine: str, *, ipv6: bool = True, own_user: bool = True, renews: bool = False
+) -> bytes:
     """Return the filter for `machine` as `struct sock_filter` records.
 
     Args:
         machine: As `os.uname` calls it.
         ipv6: Whether the kernel has IPv6.
         own_user: Whether programs run as `CELL_UID`, not as the host's user.
+        renews: Whether it is for a supervisor that makes its cell new for each
+            program, and not for programs.
 
     Raises:
         KeyError: There is no list for this machine.
     """
     calls = {**allowed_calls(machine), "clone3": _CLONE3}
     rules = (*(() if ipv6 else (_NO_IPV6,)), *RULES, *(USER_RULES if own_user else ()))
+    if renews:
+        calls.update(_calls(_RENEWAL_TABLE, machine))
+        # Its programs put up `closing_program`, by the one option that this closes.
+        rules = tuple(each for each in rules if each.call != "prctl")
     return assemble(_MACHINES[machine][1], calls, rules, _LAST_KNOWN_CALL)
 
 
-def install(*, own_user: bool) -> None:
+def closing_program(machine: str) -> bytes:
+    """Return the filter that makes the one of `renews` that of programs.
+
+    Of two filters the narrower answer counts, and a short one is soon made.
+
+    Raises:
+        KeyError: There is no list for this machine.
+    """
+    opened = _calls(_RENEWAL_TABLE, machine).values()
+    others = (n for n in range(_LAST_KNOWN_CALL + 1) if n not in opened)
+    calls = {**{str(n): n for n in others}, "prctl": allowed_calls(machine)["prctl"]}
+    rules = [each for each in RULES if each.call == "prctl"]
+    return assemble(_MACHINES[machine][1], calls, rules, _LAST_KNOWN_CALL)
+
+
+def install(*, own_user: bool, renews: bool = False) -> None:
     """Put the filter on this process and all that it forks. Needs no_new_privs.
 
     Args:
         own_user: Whether programs run as `CELL_UID`, not as the host's user.
+        renews: As in `bpf_program`.
 
     Raises:
         OSError: The kernel refused the filter, or there is none for this machine.
     """
+    _put_up(prepared(own_user, renews))
+
+
+def close() -> None:
+    """Put `closing_program` on this process, whose parent has the filter of `renews`.
+
+    Raises:
+        OSError: The kernel refused the filter, or there is none for this machine.
+    """
+    _put_up(prepared_closing())
+
+
+def _put_up(filter_: _Filter) -> None:
     import ctypes
 
     from .linux import prctl
 
-    header, _ = prepared(own_user=own_user)
-    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
+    prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filter_[0]))
 
 
 @functools.lru_cache(maxsize=None)
-def prepared(
-    *, own_user: bool
-) -> tuple[ctypes.Array[ctypes.c_char], ctypes.Array[ctypes.c_char]]:
+def prepared(own_user: bool, renews: bool) -> _Filter:
     """Return the `struct sock_fprog` of this machine, and what it points to.
+
+    Args:
+        own_user: As in `bpf_program`.
+        renews: As in `bpf_program`.
 
     Raises:
         OSError: There is none for this machine.
     """
-    import ctypes
+    options = {"ipv6": _has_ipv6(), "own_user": own_user, "renews": renews}
+    return _fprog(bpf_program(_machine(), **options))
 
+
+@functools.lru_cache(maxsize=None)
+def prepared_closing() -> _Filter:
+    """Return the same for `closing_program`. Raises OSError."""
+    return _fprog(closing_program(_machine()))
+
+
+def _machine() -> str:
     machine = os.uname().machine
     if machine not in _MACHINES:
         raise OSError(f"no system call list for {machine}")
-    program = bpf_program(machine, ipv6=_has_ipv6(), own_user=own_user)
+    return machine
+
+
+def _fprog(program: bytes) -> _Filter:
+    import ctypes
+
     code = ctypes.create_string_buffer(program, len(program))
     fields = struct.pack("@HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     return ctypes.create_string_buffer(fields, len(fields)), code

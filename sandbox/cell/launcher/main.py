@@ -131,7 +131,7 @@ class Launcher:
         )
         self._masks = root_filesystem.masks()
         # Warm what cells need before the first of them is cloned.
-        _warm_up()
+        _warm_up(self._kind["settings"]["renews"])
         runner.get_ready(self._kind["settings"])
         gc.collect()
         gc.freeze()
@@ -307,7 +307,7 @@ class Launcher:
             files = group.files if group else {}
             why = ""
             try:
-                files["oom_score"] = self._finish_namespaces(kind["limits"])
+                files.update(self._finish_namespaces(kind))
             except OSError as error:
                 why = f"cell set-up failed: {error}"
             start, counters = _keep_only(start, files)
@@ -328,12 +328,17 @@ class Launcher:
         finally:
             os._exit(70)
 
-    def _finish_namespaces(self, limits: dict[str, Any]) -> int:
+    def _finish_namespaces(self, kind: dict[str, Any]) -> dict[str, int]:
         # Only now: it shows the group that the process was in when it was made.
         linux.unshare(linux.CLONE_NEWCGROUP)
         linux.set_hostname("cell")
         linux.bring_up_loopback()
-        return root_filesystem.finish(self._masks, limits["disk_mb"], self._cell_uid)
+        return root_filesystem.finish(
+            self._masks,
+            kind["limits"]["disk_mb"],
+            self._cell_uid,
+            renews=kind["settings"]["renews"],
+        )
 
     def _reap(self) -> None:
         while True:
@@ -415,7 +420,7 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def _warm_up() -> None:
+def _warm_up(renews: bool) -> None:
     """Import and touch what every program's process will use."""
     import site
 
@@ -425,5 +430,7 @@ def _warm_up() -> None:
     sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]
     site.setquit()
     site.sethelper()
-    seccomp.prepared(own_user=True)
+    seccomp.prepared(True, renews)
+    if renews:
+        seccomp.prepared_closing()
     values.report([1])

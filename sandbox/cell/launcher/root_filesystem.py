@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 
 from ..kernel import linux
+from ..supervisor import scratch
 from ..wire import aliases, terminals
 
 _STAGE = "/tmp"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_SCRATCH = ("/tmp", "/dev/shm")
 _MASKED = (
     "/proc/kcore",
     "/proc/keys",
@@ -21,7 +20,6 @@ _MASKED = (
     "/proc/sysrq-trigger",
     "/proc/timer_list",
 )
-_MAX_FILES_PER_MB = 256
 
 _ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\ncell:x:{uid}:{uid}:cell:{work}:/bin/sh\n",
@@ -167,33 +165,30 @@ def masks() -> list[str]:
     return [path for path in _MASKED if os.path.exists(path)]
 
 
-def finish(masked: list[str], disk_mb: int, uid: int) -> int:
+def finish(
+    masked: list[str], disk_mb: int, uid: int, *, renews: bool
+) -> dict[str, int]:
     """Mount /proc, terminals and scratch space in the namespaces of one cell.
 
+    Args:
+        masked: What of /proc is not shown.
+        disk_mb: The size of each scratch space.
+        uid: The programs' user.
+        renews: Whether several programs use the cell.
+
     Returns:
-        A descriptor of the caller's own `oom_score_adj`. It is the only way to write
-        to it, as /proc is read-only from then on.
+        Descriptors of what only the caller can write to, as /proc is read-only from
+        then on: its own `oom_score_adj`, and, where several programs use the cell, the
+        last process number.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
-    oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+    own = {"oom_score": os.open("/proc/self/oom_score_adj", os.O_RDWR)}
+    if renews:
+        own["last_pid"] = os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY)
     readonly = flags | linux.MS_NOEXEC | linux.MS_RDONLY
     linux.mount("proc", "/proc", "proc", readonly)
     for path in masked:
         linux.mount("/dev/null", path, "", linux.MS_BIND)
-    # A kernel without devpts makes cells without terminals.
-    with contextlib.suppress(OSError):
-        linux.mount(
-            "devpts",
-            terminals.FOLDER,
-            "devpts",
-            linux.MS_NOSUID | linux.MS_NOEXEC,
-            terminals.OPTIONS,
-        )
-    size = f"size={disk_mb}m,nr_inodes={disk_mb * _MAX_FILES_PER_MB}"
-    linux.mount(
-        "tmpfs", _workdir, "tmpfs", flags, f"{size},mode=0700,uid={uid},gid={uid}"
-    )
-    for path in _SCRATCH:
-        linux.mount("tmpfs", path, "tmpfs", flags, f"{size},mode=1777")
-    return oom_score
+    scratch.mount(_workdir, disk_mb, uid)
+    return own

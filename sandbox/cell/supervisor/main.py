@@ -30,7 +30,7 @@ from ..processes.relay import ProcessRelay
 from ..program import main as runner
 from ..wire import aliases
 from ..wire.channel import HostGone, SupervisorChannel
-from ..wire.contract import ARTIFACTS, WARM_UP
+from ..wire.contract import ARTIFACTS, RENEWAL_SECONDS, WARM_UP
 from ..wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
@@ -48,6 +48,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+    from .clean_slate import CleanSlate
     from .egress_relay import EgressRelay
 
 
@@ -116,8 +117,9 @@ class Supervisor:
     """What the first process of a cell knows and does.
 
     Args:
-        cgroup: Open descriptors of the cell's accounts, and of this process's own
-            `oom_score_adj`, if programs cannot write to theirs; None to look for them.
+        cgroup: Open descriptors of the cell's accounts, of this process's own
+            `oom_score_adj`, if programs cannot write to theirs, and of the last process
+            number, if several programs use the cell; None to look for the accounts.
         ready: Whether `runner.get_ready` was called in a process before this one.
     """
 
@@ -136,6 +138,8 @@ class Supervisor:
         self._held: list[str] = []
         self._strays_end = False
         self._oom_score = cgroup.pop("oom_score", None) if cgroup else None
+        self._last_pid = cgroup.pop("last_pid", None) if cgroup else None
+        self._slate: CleanSlate | None = None
         self._accounting = ResourceAccounting(cgroup)
         self._egress: EgressRelay | None = None
         self._artifacts = artifacts.Seen()
@@ -149,7 +153,14 @@ class Supervisor:
         self._protect()
         # What is sealed can no longer choose its CPUs.
         _narrow_affinity(settings["affinity"])
-        self._held += confine.seal(own_user=settings["uid"] is not None)
+        if settings["renews"]:
+            from .clean_slate import CleanSlate
+
+            assert self._last_pid is not None
+            self._slate = CleanSlate(settings, self._last_pid)
+        self._held += confine.seal(
+            own_user=settings["uid"] is not None, renews=settings["renews"]
+        )
         self._settings = {**settings, "held": self._held}
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])
@@ -211,13 +222,12 @@ class Supervisor:
         if kind == "run":
             frame.header = {**RUN_DEFAULTS, **frame.header}
             self._run(frame)
-            if frame.header["final"]:
-                # The host kills; to exit now would compete with its reading.
-                self._channel.receive()
-                raise HostGone
-            if frame.header["branch"] is None:
-                # A session that keeps state may never want another.
+            # After a final one the host kills, or has the cell made new. A session that
+            # keeps state may never want another.
+            if not frame.header["final"] and frame.header["branch"] is None:
                 self._keep_a_child_ready()
+        elif kind == "renew":
+            self._renew()
         elif kind == "fork":
             taken = self._known()
             answer = self._branches.fork(frame.header, self._accounting, taken)
@@ -240,6 +250,24 @@ class Supervisor:
             self._branches.drop(frame.header["branch"])
             # Large ones take long to end; only a run must not meet them.
             self._strays_end = not self._kill_once(self._known())
+
+    def _renew(self) -> None:
+        """Have the next program find the cell as the first one did, or end the cell."""
+        began = time.monotonic()
+        try:
+            if self._slate is None or self._egress is not None:
+                raise HostGone
+            self._slate.renew()
+        except OSError as error:
+            raise HostGone from error
+        self._artifacts = artifacts.Seen()
+        self._accounting.mark_baseline()
+        self._fork()
+        if time.monotonic() - began > RENEWAL_SECONDS:
+            raise HostGone
+        self._channel.send(encode({"type": "renewed"}))
+        if not self._channel.has_more(_IDLE_SECONDS):
+            self._warm_up()
 
     def _serve_files(self, frame: Frame) -> None:
         folder = self._branches.folder(frame.header["branch"]) or self._workdir
@@ -356,6 +384,7 @@ class Supervisor:
         run.hand_over(frame)
         try:
             run.watch()
+            run.clean = run.ended and run.reap()
         finally:
             self._kill_all(child, run)
         folder, uid = child.folder or self._workdir, self._settings["uid"]

@@ -135,6 +135,9 @@ class Run:
         self._status: int | None = None
         self._cpu_seconds = 0.0
         self._peak_bytes = 0
+        self.clean = False
+        """Whether the program ended by itself and left no process."""
+
         self._watched = False
         self._relay: CallRelay | None = None
         if request["tools"]:
@@ -427,6 +430,7 @@ class Run:
             "layers": None if known else first.get("layers", []),
             "setup_error": first.get("error"),
             "artifacts": artifacts,
+            "clean": self.clean,
         }
         frames = [
             frame for buffer in self._buffers.values() for frame in buffer.last_frames()

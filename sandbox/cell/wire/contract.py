@@ -51,6 +51,10 @@ ARTIFACTS = "artifacts"
 BRANCHES = "/tmp/.branches"
 """The folder of the work dirs of forked sessions."""
 
+RENEWAL_SECONDS = 0.05
+"""How long it may take to make a cell new for the next program. When it is reached the
+cell is destroyed."""
+
 _REASONS = {
     errno.ENOENT: "missing",
     errno.EACCES: "denied",

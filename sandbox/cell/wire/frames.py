@@ -72,6 +72,7 @@ REPORT_DEFAULTS: dict[str, Any] = {
     "layers": None,
     "setup_error": None,
     "artifacts": False,
+    "clean": False,
 }
 """Default header fields of a `finished` frame, the supervisor's report of a run. With
 `layers` None the layers of an earlier report still hold. Where there are artifacts they

@@ -15,6 +15,7 @@ from toolcell.sandbox.cell.kernel.seccomp import (
     USER_RULES,
     allowed_calls,
     bpf_program,
+    closing_program,
 )
 from toolcell.sandbox.cell.wire.contract import CELL_UID
 
@@ -250,3 +251,42 @@ def test_programs_that_run_as_the_hosts_user_may_name_it(machine: str) -> None:
     }
 
     assert (len(calls), answers) == (6, {"done"})
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_a_program_of_a_reused_cell_has_the_filter_of_all_programs(
+    machine: str,
+) -> None:
+    arch, usual = ARCHES[machine], bpf_program(machine)
+    both = (bpf_program(machine, renews=True), closing_program(machine))
+    names = {number: name for name, number in allowed_calls(machine).items()}
+    calls = [(number, ()) for number in (*range(600), 0x4000_0001)]
+    calls += [(number_of(call, machine), given) for call, given, _ in ANSWERS]
+
+    for number, arguments in calls:
+        # The kernel takes the narrower answer, and of two errors the last filter's.
+        answers = [answer(each, arch, number, arguments) for each in both]
+        narrower = next((each for each in answers[::-1] if each != "done"), "done")
+        expected = answer(usual, arch, number, arguments)
+        assert narrower == expected, (names.get(number, number), arguments)
+    assert answer(both[1], arch ^ 1, 0, ()) == "EPERM"
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_a_supervisor_that_renews_its_cell_may_do_that_and_no_more(
+    machine: str,
+) -> None:
+    arch, usual = ARCHES[machine], bpf_program(machine)
+    wider = bpf_program(machine, renews=True)
+
+    opened = {
+        number
+        for number in range(600)
+        if answer(wider, arch, number, ()) != answer(usual, arch, number, ())
+    }
+
+    # mount, umount2, unshare; prctl is open for filters.
+    numbers = {"x86_64": {165, 166, 272}, "aarch64": {40, 39, 97}}
+    assert opened == numbers[machine]
+    prctl = number_of("prctl", machine)
+    assert answer(wider, arch, prctl, (22, 2, POINTER)) == "done"

@@ -1,0 +1,43 @@
+"""The file systems of a cell of namespaces that programs can write to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from ..kernel import linux
+from ..wire import terminals
+
+_SHARED = ("/tmp", "/dev/shm")
+_MAX_FILES_PER_MB = 256
+_FLAGS = linux.MS_NOSUID | linux.MS_NODEV
+
+
+def mount(workdir: str, disk_mb: int, uid: int) -> None:
+    """Mount empty ones, each of `disk_mb`, and terminals of the cell's own.
+
+    Raises:
+        OSError: The kernel refused one of them.
+    """
+    # A kernel may have no terminals: then the cell has none.
+    with contextlib.suppress(OSError):
+        flags = linux.MS_NOSUID | linux.MS_NOEXEC
+        folder, options = terminals.FOLDER, terminals.OPTIONS
+        linux.mount("devpts", folder, "devpts", flags, options)
+    size = f"size={disk_mb}m,nr_inodes={disk_mb * _MAX_FILES_PER_MB}"
+    own = f"{size},mode=0700,uid={uid},gid={uid}"
+    linux.mount("tmpfs", workdir, "tmpfs", _FLAGS, own)
+    for path in _SHARED:
+        linux.mount("tmpfs", path, "tmpfs", _FLAGS, f"{size},mode=1777")
+
+
+def unmount(workdir: str) -> None:
+    """Give them up with all that is in them.
+
+    Raises:
+        OSError: Something still uses one of them.
+    """
+    for path in (*_SHARED, workdir):
+        linux.umount(path, 0)
+    if os.path.ismount(terminals.FOLDER):
+        linux.umount(terminals.FOLDER, 0)
