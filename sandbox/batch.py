@@ -153,7 +153,7 @@ class Batch:
         programs: The source.
         run: Runs one program, as `SandboxManager.run`.
         start: Starts work in the background; returns what cancels it.
-        most: The largest number of programs that can run at once.
+        max_concurrency: The largest number of programs that can run at once.
         concurrency: How many are to run at once; None: one for each CPU.
         limits: Of each program; None: those of `run`.
         ordered: Whether results come in the order of the source.
@@ -169,13 +169,13 @@ class Batch:
         *,
         run: Run,
         start: Start,
-        most: int,
+        max_concurrency: int,
         concurrency: int | None,
         limits: Limits | None,
         ordered: bool,
         on_progress: OnProgress | None,
     ) -> None:
-        places = min(_checked(programs, concurrency), most)
+        places = min(_checked(programs, concurrency), max_concurrency)
         self._programs = programs
         self._start = start
         self._run = run

@@ -396,7 +396,7 @@ class SandboxManager(Detachable):
             programs,
             run=partial(self.run, agent_id=agent_id),
             start=self._start,
-            most=self.config.max_concurrency,
+            max_concurrency=self.config.max_concurrency,
             concurrency=concurrency,
             limits=limits,
             ordered=ordered,

@@ -30,7 +30,8 @@ from .distributions import (
     built_file,
     canonical,
 )
-from .layer_store import TARGET, LayerStore, remove_tree, wants_packages
+from .layer_files import remove_tree
+from .layer_store import TARGET, LayerStore, wants_packages
 from .source_builder import SourceBuilder
 from .target_interpreter import Interpreter
 from .uv import Uv

@@ -32,7 +32,7 @@ from .distributions import (
     SourceDistribution,
     canonical,
 )
-from .layer_store import remove_tree
+from .layer_files import remove_tree
 from .wheel_metadata import WheelError, read_metadata
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from toolcell.core import PackageError, SandboxUnavailableError
 from toolcell.core.text.install_hint import install_hint
 
 from .distributions import BuiltWheel, OnStep, SourceDistribution
-from .layer_store import too_large
+from .layer_files import too_large
 from .target_interpreter import Interpreter
 
 _LOOK_SECONDS = 0.1

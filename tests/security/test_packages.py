@@ -13,7 +13,7 @@ import pytest
 
 from toolcell.core import ConfigError, PackageError, SandboxUnavailableError
 from toolcell.sandbox import Mount, SandboxManager, list_packages
-from toolcell.sandbox.packages import layer_store
+from toolcell.sandbox.packages import layer_files, layer_store
 
 from ..conftest import SUBPROCESS, BackendRow
 from ..support.attack_programs import writes
@@ -151,8 +151,8 @@ async def test_a_wheel_that_changed_on_the_index_is_refused(
     config = SUBPROCESS.config(package_rules=changing.rules(folder, "*"))
     async with SandboxManager(config) as manager:
         place = await manager.install(["kind"])
-    layer_store.remove_tree(folder / "layers" / Path(place).name)
-    layer_store.remove_tree(folder / "wheels")
+    layer_files.remove_tree(folder / "layers" / Path(place).name)
+    layer_files.remove_tree(folder / "wheels")
     changing.wheel("kind", {"kind.py": "x = 'other'\n"})
 
     async with SandboxManager(config) as manager:

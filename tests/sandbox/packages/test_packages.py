@@ -27,7 +27,7 @@ from toolcell.sandbox import (
     list_packages,
     prune_packages,
 )
-from toolcell.sandbox.packages import layer_store, uv
+from toolcell.sandbox.packages import layer_files, layer_store, uv
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.package_index import Index, filled
@@ -389,7 +389,7 @@ async def test_a_damaged_layer_is_built_again(
         target.unlink()
         target.symlink_to("/etc/hostname")
     else:
-        layer_store.remove_tree(folder)
+        layer_files.remove_tree(folder)
 
     async with SandboxManager(config) as manager:
         result = await manager.run(ANSWER, packages=["kind"])
