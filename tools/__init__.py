@@ -1,4 +1,4 @@
-"""What agents can do: tools, their registry, and the executors that call them."""
+"""Tools, their registry, and the executors that call them."""
 
 from .code.executor import CodeExecutor, CodeResult
 from .code.program_calls import ProgramCall, is_nested_call

@@ -1,7 +1,7 @@
-"""What implementers of the protocols of `toolcell.core` have to show.
+"""Checks for implementations of the protocols of `toolcell.core`.
 
 Call these from a test, with an implementation of your own. Each raises AssertionError
-at the first broken promise, and says which.
+at the first broken promise, and names it.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class MCPServer:
         stack = client._connection.exit_stack
         stack.callback(self._clients.discard, client)
         if self.host.sessions is not None:
-            close = self.host.sessions.close
+            close = self.host.sessions.aclose
             stack.push_async_callback(close, caller.agent_id, caller.run_id)
 
     async def _list_tools(

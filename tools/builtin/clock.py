@@ -1,4 +1,4 @@
-"""What day it is."""
+"""The tool `get_today_date`."""
 
 from __future__ import annotations
 

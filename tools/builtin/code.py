@@ -46,22 +46,23 @@ def code_tools(
 ) -> list[Tool]:
     """Return `run_python` and `run_shell`.
 
-    A program that fails is no failed call: the model reads how it ended, and what it
-    printed. Limits are those of the sandbox. What a program leaves in `./artifacts`
-    goes to the artifact sink of the call, if it has one.
+    A program that fails is not a failed call: the model reads how it ended and what it
+    printed. The limits are those of the sandbox. Files that a program leaves in
+    `./artifacts` go to the artifact sink of the call, if it has one.
 
     Args:
-        place: A manager runs each program in a cell of its own; in a session
-            programs see the files of those before them.
+        place: A manager runs each program in a cell of its own. In a session programs
+            see the files of earlier ones.
         executor: Lets programs of `run_python` call tools, as the agent that runs
-            them; None: they call none.
-        sessions: Where a call names a session (`RunContext.session`), its programs run
-            there, and variables and files stay.
+            them. None: programs call no tools.
+        sessions: The sessions for calls that name one (`RunContext.session`): their
+            programs run there, and variables and files stay.
         approval_seconds: Seconds that the calls of one program of a session may wait
-            for a person, in all; its clock stands still meanwhile. When it is reached
-            a call that waits is denied, and the program goes on. 0 asks nobody.
-        asks_without_session: Whether calls of programs without a session wait as well;
-            else they are denied at once.
+            for a person, in all; default 30. The program's clock stands still
+            meanwhile. When it is reached a waiting call is denied, and the program goes
+            on. 0 asks nobody.
+        asks_without_session: Whether calls of programs without a session wait as well.
+            Otherwise they are denied at once.
     """
     whole = place if isinstance(place, Session) else place.config
     limits = whole.limits
@@ -70,9 +71,11 @@ def code_tools(
         "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
         "bytes": max_run_bytes(limits, whole.network),
     }
-    # The cell's deadline is the one that kills; waiting for a cell comes on top.
+    # The cell's deadline is the one that kills; the wait for a cell comes on top.
     seconds = limits.wall_seconds + _EXTRA_SECONDS
-    desk = _Desk(place, executor, sessions, approval_seconds, asks_without_session)
+    programs = _ProgramRunner(
+        place, executor, sessions, approval_seconds, asks_without_session
+    )
     about = "Run a Python program in a sandbox."
     about += _CALLS if executor else ""
     about += _STAYS if sessions else ""
@@ -85,7 +88,7 @@ def code_tools(
             code: The whole program. Print what you want to see; the value of its last
                 expression is returned too, and files in ./artifacts are handed on.
         """
-        return await desk.run(code, "python", context)
+        return await programs.run(code, "python", context)
 
     @tool(tags={"code"}, cost=max_cost, timeout=seconds)
     async def run_shell(command: str, context: ToolContext) -> dict[str, JsonValue]:
@@ -94,13 +97,13 @@ def code_tools(
         Args:
             command: The whole script.
         """
-        return await desk.run(command, "bash", context)
+        return await programs.run(command, "bash", context)
 
     return [run_python, run_shell]
 
 
-class _Desk:
-    """Runs programs where they belong, and tells a model what came of them."""
+class _ProgramRunner:
+    """Runs programs in the right cell, and describes their results to a model."""
 
     def __init__(
         self,
@@ -119,11 +122,11 @@ class _Desk:
     async def run(
         self, code: str, language: Literal["python", "bash"], context: ToolContext
     ) -> dict[str, JsonValue]:
-        async with self._session(context) as kept:
-            session = None if kept is None else kept.session
-            new = kept is not None and kept.programs == 0
-            if kept is not None and language == "python":
-                kept.programs += 1
+        async with self._session(context) as held:
+            session = None if held is None else held.session
+            new = held is not None and held.programs == 0
+            if held is not None and language == "python":
+                held.programs += 1
             if language == "python" and self._executor is not None:
                 result: ExecutionResult = await self._executor.execute(
                     code,
@@ -135,11 +138,11 @@ class _Desk:
                 )
             else:
                 result = await self._plain(code, language, session, context)
-            told = _told(result)
-            if kept is not None and language == "python":
-                told["variables"] = "new" if new else result.state or "kept"
-            _hand_out(result, context, kept, told)
-            return told
+            facts = _for_model(result)
+            if held is not None and language == "python":
+                facts["variables"] = "new" if new else result.state or "kept"
+            _save_artifacts(result, context, held, facts)
+            return facts
 
     def _run_of(self, context: ToolContext, session: Session | None) -> RunContext:
         """Return the agent's run for the calls of its program."""
@@ -164,8 +167,8 @@ class _Desk:
         if self._sessions is None or context.session is None or is_nested_call():
             yield None
             return
-        async with self._sessions.use(context.agent_id, context.session) as kept:
-            yield kept
+        async with self._sessions.use(context.agent_id, context.session) as held:
+            yield held
 
     async def _plain(
         self,
@@ -193,76 +196,76 @@ class _Desk:
 
 
 def _progress(context: ToolContext) -> Callable[[str, bytes], None]:
-    """Return what reports output as progress, in bytes, now and then."""
-    seen, told = 0, time.monotonic()
+    """Return a function that reports output as progress, in bytes, now and then."""
+    seen, reported = 0, time.monotonic()
 
     def report(stream: str, data: bytes) -> None:
-        nonlocal seen, told
+        nonlocal seen, reported
         seen += len(data)
         now = time.monotonic()
-        if data and now - told >= _PROGRESS_SECONDS:
-            told = now
+        if data and now - reported >= _PROGRESS_SECONDS:
+            reported = now
             context.report_progress(seen, message=f"{seen} bytes of output")
 
     return report
 
 
-def _told(result: ExecutionResult) -> dict[str, JsonValue]:
-    """Return what a model needs to know of a run."""
-    told: dict[str, JsonValue] = {
+def _for_model(result: ExecutionResult) -> dict[str, JsonValue]:
+    """Return the facts of a run that a model needs."""
+    facts: dict[str, JsonValue] = {
         "status": result.status,
         "stdout": result.stdout,
         "stderr": result.stderr,
         "exit_code": result.exit_code,
     }
     if isinstance(result.value, OpaqueValue):
-        told["value"] = result.value.repr
+        facts["value"] = result.value.repr
     elif result.value is not None:
-        told["value"] = result.value
+        facts["value"] = result.value
     if result.truncated:
-        told["truncated"] = result.truncated.model_dump()
+        facts["truncated"] = result.truncated.model_dump()
     if result.exception is not None:
-        told["traceback"] = result.exception.traceback
+        facts["traceback"] = result.exception.traceback
     if result.reasons:
-        told["reasons"] = list(result.reasons)
+        facts["reasons"] = list(result.reasons)
     if isinstance(result, CodeResult) and result.calls:
-        told["calls"] = [
+        facts["calls"] = [
             {"id": made.call.id, "name": made.call.name, "status": made.result.status}
             for made in result.calls
         ]
-    return told
+    return facts
 
 
-def _hand_out(
+def _save_artifacts(
     result: ExecutionResult,
     context: ToolContext,
-    kept: CodeSession | None,
-    told: dict[str, JsonValue],
+    held: CodeSession | None,
+    facts: dict[str, JsonValue],
 ) -> None:
-    """Give new artifacts to the sink of the call, and name them in the result."""
+    """Give new artifacts to the sink of the call, and name them in the facts."""
     before: frozenset[tuple[str, str]] = frozenset()
-    if kept is not None:
-        # Files stay in a session, and come again with each run.
-        before = kept.artifacts
-        kept.artifacts = frozenset(map(_key, result.artifacts))
+    if held is not None:
+        # Files stay in a session, and each run hands all of them out.
+        before = held.artifacts
+        held.artifacts = frozenset(map(_key, result.artifacts))
     new = [each for each in result.artifacts if _key(each) not in before]
     shown: list[JsonValue] = []
     for artifact in new:
-        facts: dict[str, JsonValue] = {
+        about: dict[str, JsonValue] = {
             "name": artifact.name,
             "mime": artifact.mime,
             "bytes": artifact.size,
         }
         if context.artifacts is not None:
             try:
-                facts["reference"] = context.save_artifact(
+                about["reference"] = context.save_artifact(
                     artifact.name, artifact.data, artifact.mime
                 )
             except ToolcellError as error:
-                facts["problem"] = error.message
-        shown.append(facts)
+                about["problem"] = error.message
+        shown.append(about)
     if shown:
-        told["artifacts"] = shown
+        facts["artifacts"] = shown
 
 
 def _key(artifact: Artifact) -> tuple[str, str]:

@@ -31,15 +31,16 @@ def query_sqlite_tool(
 ) -> Tool:
     """Return `query_sqlite`, which reads one database.
 
-    Each query has a process of its own, with the file opened read-only: SQL that
-    never ends, or sorts more than there is, dies with it.
+    Each query has a process of its own, with the file opened read-only. SQL that never
+    ends, or that needs too much memory, is killed with its process.
 
     Args:
         path: The file. It must be there.
-        max_rows: When it is reached the rest is left out, and `more` is true.
-        max_bytes: Of the rows as JSON. When it is reached likewise.
-        timeout_seconds: When it is reached the process is killed and the call ends
-            as `timeout`.
+        max_rows: Rows of one answer. When it is reached the rest is left out, and
+            `more` is true.
+        max_bytes: Bytes of the rows as JSON. When it is reached the same happens.
+        timeout_seconds: Seconds of one query. When it is reached the process is killed
+            and the call ends as `timeout`.
         memory_mb: MiB of address space of the process, and of its temporary files.
             When it is reached the query fails.
 

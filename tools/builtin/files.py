@@ -1,8 +1,8 @@
 """Files of a workspace: the work dir of a session's cell.
 
-The programs below run in the cell, so the cell is the wall: a path that leads out
-of the work dir is refused to keep a model from confusion, and would find nothing of
-the host's if it were not.
+The programs below run in the cell, so the cell is the wall. A path that leads out of
+the work dir is refused only to spare the model confusion: it would find nothing of the
+host's.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def workspace_tools(place: Session | CodeSessions) -> list[Tool]:
     """Return `read_file`, `write_file`, `edit_file`, `list_files`, `search_files`.
 
     Args:
-        place: The work dir of a session is the workspace; what programs of the session
-            write there is seen here, and the other way round. Of several sessions it
-            is that of the agent and session of the call (`RunContext.session`).
+        place: The session whose work dir is the workspace, which its programs and
+            these tools share. Of several sessions, the one of the agent and session of
+            the call (`RunContext.session`).
     """
     files = _Workspace(place)
     return [
@@ -54,7 +54,7 @@ def workspace_tools(place: Session | CodeSessions) -> list[Tool]:
 
 
 class _Workspace:
-    """The work dir of a session, and what can be done in it."""
+    """The tools on the work dir of a session."""
 
     def __init__(self, place: Session | CodeSessions) -> None:
         self._place = place
@@ -74,9 +74,9 @@ class _Workspace:
                 "a program opens the files of its session by itself",
                 hint="use open() in the program",
             )
-        async with self._place.use(context.agent_id, context.session) as kept:
-            assert kept.session is not None
-            yield kept.session
+        async with self._place.use(context.agent_id, context.session) as held:
+            assert held.session is not None
+            yield held.session
 
     async def _ask(self, context: ToolContext, action: str, **inputs: JsonValue) -> Any:
         asked: dict[str, JsonValue] = {"action": action, "inputs": inputs}
@@ -109,7 +109,7 @@ class _Workspace:
         Args:
             path: Relative to the workspace.
             first_line: The first line wanted; 1 is the file's first.
-            lines: How many at most.
+            lines: The maximum number of lines.
         """
         return dict(
             await self._ask(
@@ -137,8 +137,8 @@ class _Workspace:
 
         Args:
             path: Relative to the workspace.
-            old: What stands there now; it must occur exactly once.
-            new: What shall stand there.
+            old: The text to replace; it must occur exactly once.
+            new: The text that takes its place.
         """
         return dict(await self._ask(context, "edit_file", path=path, old=old, new=new))
 

@@ -14,7 +14,7 @@ _LONGEST_FILE = 10_000_000
 
 
 class _Refused(Exception):
-    """What the model is told."""
+    """A refusal, in words for the model."""
 
 
 def _inside(path: str) -> str:

@@ -38,28 +38,31 @@ class CodeResult(ExecutionResult):
     """The `parent_id` of the calls, in records too."""
 
     calls: tuple[ProgramCall, ...] = ()
-    """What was really called, in the order in which the calls came in. The host
-    writes it down; nothing that a program says changes it."""
+    """The calls that were really made, in the order in which they came in. The host
+    records them; nothing that a program says changes them."""
 
 
 class CodeExecutor:
     """Runs programs in cells, where `tools.<name>(...)` calls the tools of a registry.
 
-    Each such call goes the way of any call of that agent: look-up, validation, guard,
-    records. A refused or failed one is a `ToolError` in the program, with `code`.
+    A model that writes one program instead of ten calls saves nine round trips, and
+    gains nothing else by it: each call of the program is a call of its agent, looked
+    up, validated, guarded and recorded. A refused or failed call is a `ToolError` in
+    the program, with a `code`. Agent, ids and depth of a call come from the host; the
+    program supplies a name and arguments only.
 
     Args:
-        sandbox: Where programs run; open, and closed by its owner.
-        registry: The tools; a program is offered what its agent may see.
-        guard: Who may do what. None calls tools without one: write it only where
-            every caller may do everything.
-        executor: Makes the calls, in the place of `guard`; of the same registry.
-        max_calls: Calls of one run, those of programs inside it included. When it is
-            reached further ones fail with the code `too_many`.
-        max_concurrency: Calls of one run at once. When it is reached further ones
-            wait.
-        max_depth: Programs inside programs: 1 lets no tool run a program. When it is
-            reached the tool that tries fails.
+        sandbox: The cells for programs; open, and closed by its owner.
+        registry: The tools. A program is offered those that its agent may see.
+        guard: Decides which agent may do what. None calls tools without one: write it
+            only where every caller may do everything.
+        executor: Makes the calls, in place of `guard`; of the same registry.
+        max_calls: Calls of one run, those of programs inside it included; default 100.
+            When it is reached further calls fail with the code `too_many`.
+        max_concurrency: Calls of one run at once; default 8. When it is reached further
+            calls wait.
+        max_depth: Programs inside programs; default 2, and 1 lets no tool run a
+            program. When it is reached the tool that tries fails.
 
     Raises:
         ConfigError: A number is below 1, or guard and executor contradict.
@@ -124,20 +127,20 @@ class CodeExecutor:
         run: RunContext | None = None,
         on_output: Callable[[str, bytes], None] | None = None,
     ) -> CodeResult:
-        """Run a Python program; what it leaves unfinished is cancelled with it.
+        """Run a Python program; calls that are unfinished at its end are cancelled.
 
         Args:
             code: The program's text.
-            agent_id: Whose program it is: the agent of every call in it.
+            agent_id: The agent of the program and of every call in it.
             extra_namespace: JSON values that become variables of the program.
             limits: Narrower limits for this run; None takes the sandbox's.
-            session: Runs it there, where the agent's last program left off; None
-                takes a cell of its own.
-            call_id: The call that asked for the program, as the parent of its calls;
-                None makes an id.
-            run: What tools and the guard may know of the agent's run. None: calls that
+            session: The session to run in, with the variables of earlier programs.
+                None takes a new cell.
+            call_id: The call that asked for the program, which becomes the parent of
+                its calls. None makes an id.
+            run: The agent's run, as tools and the guard may know it. None: calls that
                 need a person's approval wait for it in a session, and are denied at
-                once elsewhere. While one waits the program's wall clock stands
+                once elsewhere. While a call waits, the program's wall clock stands
                 still, for `approval_seconds` of a run in all.
             on_output: Called with the stream's name and bytes as output arrives.
 
@@ -146,7 +149,7 @@ class CodeExecutor:
                 another agent's.
             ToolExecutionError: It would be one program too many inside another.
             ConfigError: Two tools have the same name in Python.
-            SandboxError: It could not be run; records tell the calls it made.
+            SandboxError: It could not be run; the records have the calls it made.
         """
         if session is not None and session.agent_id != agent_id:
             raise InvalidInputError(
@@ -183,8 +186,8 @@ class CodeExecutor:
     def describe_tools(self, agent_id: str | None = None) -> str:
         """Return Python stubs of the tools that an agent's program may call.
 
-        For the prompt: each is a typed signature with a docstring. Tools of which the
-        guard allows the agent no call are left out.
+        They are for the prompt: each is a typed signature with a docstring. Tools that
+        the guard always denies to the agent are left out.
 
         Raises:
             ConfigError: Two tools have the same name in Python.
@@ -196,7 +199,7 @@ class CodeExecutor:
         )
 
     def _offered(self, agent_id: str | None) -> dict[str, Tool]:
-        """Return what a program may call, by the names that Python can write."""
+        """Return the tools that a program may call, by names that Python can write."""
         offered: dict[str, Tool] = {}
         for tool in self._registry.snapshot().for_agent(agent_id):
             other = offered.setdefault(_python_name(tool.name), tool)

@@ -29,7 +29,7 @@ class ProgramCall(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     call: ToolCall
-    """Its `parent_id` is the id of the run, its arguments are named."""
+    """The call: its `parent_id` is the id of the run, its arguments are named."""
 
     result: ToolResult
     duration_ms: float
@@ -45,7 +45,7 @@ class CallBudget:
 
 @dataclass(frozen=True, slots=True)
 class ProgramNesting:
-    """How deep inside other programs a program runs, and what is left to it."""
+    """The depth of a program inside others, and the calls left to all of them."""
 
     depth: int
     budget: CallBudget
@@ -63,28 +63,28 @@ class ProgramNesting:
 current_program: ContextVar[ProgramNesting | None] = ContextVar(
     "current_program", default=None
 )
-"""The program whose call we are in."""
+"""The program whose call runs the present code."""
 
 
 def is_nested_call() -> bool:
-    """Tell whether we are in a call that a running program made."""
+    """Tell whether a running program made the present call."""
     return current_program.get() is not None
 
 
 class ProgramCallHandler:
     """Answers the calls of one program.
 
-    Agent, parent and ids are the host's; of what a program sends only the arguments
-    are taken, and a name that is in the table.
+    Agent, parent and ids are the host's. A program supplies the arguments, and a name
+    that is in the table.
 
     Args:
         executor: Makes the calls.
         names: The tools' own names, by those that the program uses.
-        outer: The run, as the call that the others are inside of.
-        prefix: Begins the ids of the calls; of this run alone, so no call is
-            another one's replay.
-        run: What is known of the agent's run.
-        nesting: Where the program runs.
+        outer: The run of the program, as the parent of its calls.
+        prefix: The beginning of the ids of calls; unique to this run, so that no call
+            replays another one's result.
+        run: The agent's run.
+        nesting: The depth of the program, and the calls left to it.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class ProgramCallHandler:
         error = made.result.error
         if error is None:
             return {"value": made.result.content}
-        said = f"{error.message} ({error.hint})" if error.hint else error.message
-        return _error(error.kind, said)
+        text = f"{error.message} ({error.hint})" if error.hint else error.message
+        return _error(error.kind, text)
 
     def made(self) -> list[ProgramCall]:
         """Return the calls in the order in which they came in."""
-        return [each.told() for each in self._made]
+        return [each.to_program_call() for each in self._made]
 
     def _call(self, name: str) -> ToolCall:
         return ToolCall(
@@ -144,7 +144,7 @@ class ProgramCallHandler:
         call = made.call
         view = self._executor.registry.snapshot().for_agent(call.agent_id)
         try:
-            # A tool that is gone meanwhile is the executor's to refuse.
+            # If the tool is gone meanwhile, the executor refuses the call.
             tool = view.get(call.name)
             named = options if tool is None else _named(tool, arguments, options)
             made.call = ToolCall(**{**dict(call), "arguments": named})
@@ -155,14 +155,14 @@ class ProgramCallHandler:
 
 @dataclass(slots=True)
 class _PendingCall:
-    """A call on its way."""
+    """A call that may not have ended yet."""
 
     call: ToolCall
     result: ToolResult | None = None
     began: float = field(default_factory=time.perf_counter)
     duration_ms: float = 0.0
 
-    def told(self) -> ProgramCall:
+    def to_program_call(self) -> ProgramCall:
         result = self.result
         if result is None:
             stopped = ToolExecutionError(

@@ -1,4 +1,4 @@
-"""Sessions of code, kept open between the calls of one client."""
+"""Sessions of code, held open between the calls of one client."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class CodeSession:
     error: ToolcellError | None = None
     users: int = 0
     used: float = field(default_factory=anyio.current_time)
-    leaving: bool = False
-    """Whether it ends when nobody is at work in it any more."""
+    closing: bool = False
+    """True if the session ends as soon as it has no users."""
 
-    turn: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """In which it waits for a place."""
+    waiting: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """The scope in which it waits for a place."""
 
     ready: anyio.Event = field(default_factory=anyio.Event)
     over: anyio.Event = field(default_factory=anyio.Event)
     closed: anyio.Event = field(default_factory=anyio.Event)
     programs: int = 0
-    """Python programs that were begun in it."""
+    """The number of Python programs that were begun in it."""
 
     artifacts: frozenset[tuple[str, str]] = frozenset()
-    """Name and hash of each artifact of the last run."""
+    """The name and hash of each artifact of the last run."""
 
 
 class CodeSessions:
@@ -49,12 +49,12 @@ class CodeSessions:
     all of them.
 
     Args:
-        sandbox: Where the cells are; open, and closed by its owner after this.
-        max_sessions: Sessions open at once. When it is reached the agent that has
-            most of them loses the one that has been idle longest; if all of those are
-            at work, it loses one as soon as nobody is at work in it, to an agent that
-            has none or two fewer. Who waits so waits for the sandbox's `wall_seconds`
-            at most, and is refused then. Others are refused at once.
+        sandbox: The sandbox with the cells; open, and closed by its owner after this.
+        max_sessions: Sessions open at once; default 8. When it is reached the agent
+            with most sessions loses the one that has been idle longest. If all of those
+            are in use, it loses one as soon as that has no users, to an agent that has
+            none or two fewer; such a wait ends with a refusal after the sandbox's
+            `wall_seconds`. Other agents are refused at once.
 
     Raises:
         ConfigError: The sandbox would have no cell left for anything else.
@@ -89,16 +89,15 @@ class CodeSessions:
     async def use(self, agent_id: str | None, key: str) -> AsyncIterator[CodeSession]:
         """Hold the session of an agent and a key; it is opened if there is none.
 
-        Runs of one session follow each other, whoever holds it.
+        Several callers may hold one session; its runs follow each other.
 
         Args:
-            agent_id: Whose it is; nobody else gets it.
+            agent_id: The owner; no other agent gets the session.
             key: The client's session.
 
         Raises:
-            SandboxUnavailableError: There is no cell to be had, or all sessions that
-                there may be are at work, and none of them is to be had in time
-                (`details["reason"]` is "sessions_full").
+            SandboxUnavailableError: There is no cell, or all sessions are in use and
+                none becomes free in time (`details["reason"]` is "sessions_full").
         """
         found = self._open.get((agent_id, key))
         if found is None or _is_gone(found):
@@ -112,11 +111,11 @@ class CodeSessions:
         finally:
             found.users -= 1
             found.used = anyio.current_time()
-            if found.leaving and not found.users:
+            if found.closing and not found.users:
                 found.over.set()
 
-    async def close(self, agent_id: str | None, key: str) -> None:
-        """Close a session, if it is open; its variables and files are gone."""
+    async def aclose(self, agent_id: str | None, key: str) -> None:
+        """Close a session, if it is open; its variables and files are lost."""
         found = self._open.get((agent_id, key))
         if found is not None:
             self._forget(found)
@@ -131,18 +130,18 @@ class CodeSessions:
         if before is not None:
             self._forget(before)
         while len(self._open) >= self._max_sessions:
-            self._ask_back(self._least_needed(agent_id))
+            self._reclaim(self._least_needed(agent_id))
         made = CodeSession(agent_id=agent_id, key=key)
         self._open[agent_id, key] = made
-        self._tasks.start_soon(self._keep, made)
+        self._tasks.start_soon(self._hold_open, made)
         return made
 
     def _least_needed(self, agent_id: str | None) -> CodeSession:
-        """Return the session that gives way to a new one of an agent."""
+        """Return the session to close in favour of a new one of an agent."""
         owned = Counter(owner for owner, _ in self._open)
         mine, highest = owned[agent_id], max(owned.values())
         if highest >= (mine + 2 if mine else 1):
-            # Of the greediest: an idle one, or one at work when it has become idle.
+            # Of the agents with most: an idle session, or one in use once it is idle.
             able = [
                 each for each in self._open.values() if owned[each.agent_id] == highest
             ]
@@ -156,67 +155,67 @@ class CodeSessions:
 
     def _full(self) -> SandboxUnavailableError:
         return SandboxUnavailableError(
-            f"{self._max_sessions} sessions of code are at work already",
+            f"{self._max_sessions} sessions of code are in use already",
             hint="try again later, or raise max_sessions",
             details={"reason": "sessions_full", "retry_after": 1.0},
         )
 
-    def _ask_back(self, kept: CodeSession) -> None:
-        """Let a session end when nobody is at work in it, and nobody new be."""
-        del self._open[kept.agent_id, kept.key]
-        kept.leaving = True
-        if not kept.users:
-            kept.over.set()
+    def _reclaim(self, held: CodeSession) -> None:
+        """Let a session end as soon as it has no users, and take no new ones."""
+        del self._open[held.agent_id, held.key]
+        held.closing = True
+        if not held.users:
+            held.over.set()
         # If it still waits for its own place, it waits no longer.
-        kept.turn.cancel()
+        held.waiting.cancel()
 
     @asynccontextmanager
-    async def _place(self, kept: CodeSession) -> AsyncIterator[None]:
-        """Hold one of the places for open sessions, when it is this one's turn."""
-        with kept.turn:
-            kept.turn.deadline = anyio.current_time() + self._wait_seconds
-            await self._places.acquire_on_behalf_of(kept)
-        if kept.turn.cancelled_caught:
+    async def _place(self, held: CodeSession) -> AsyncIterator[None]:
+        """Hold one of the places for open sessions, once this session gets it."""
+        with held.waiting:
+            held.waiting.deadline = anyio.current_time() + self._wait_seconds
+            await self._places.acquire_on_behalf_of(held)
+        if held.waiting.cancelled_caught:
             raise self._full()
         try:
             yield
         finally:
-            self._places.release_on_behalf_of(kept)
+            self._places.release_on_behalf_of(held)
 
     def _forget(self, gone: CodeSession) -> None:
         gone.over.set()
         if self._open.get((gone.agent_id, gone.key)) is gone:
             del self._open[gone.agent_id, gone.key]
 
-    async def _keep(self, kept: CodeSession) -> None:
+    async def _hold_open(self, held: CodeSession) -> None:
         """Own the cell of a session from its first use to its end."""
         try:
             async with (
-                self._place(kept),
-                self._sandbox.session(agent_id=kept.agent_id) as session,
+                self._place(held),
+                self._sandbox.session(agent_id=held.agent_id) as session,
             ):
-                kept.session = session
-                kept.ready.set()
-                await self._until_idle(kept)
-                # Who comes now gets a new one, not one that is being closed.
-                self._forget(kept)
+                held.session = session
+                held.ready.set()
+                await self._until_idle(held)
+                # A caller that comes now gets a new session.
+                self._forget(held)
         except ToolcellError as error:
-            kept.error = error
+            held.error = error
         finally:
-            self._forget(kept)
-            kept.ready.set()
-            kept.closed.set()
+            self._forget(held)
+            held.ready.set()
+            held.closed.set()
 
-    async def _until_idle(self, kept: CodeSession) -> None:
-        until = kept.used + self._idle_seconds
-        while kept.users or anyio.current_time() < until:
+    async def _until_idle(self, held: CodeSession) -> None:
+        until = held.used + self._idle_seconds
+        while held.users or anyio.current_time() < until:
             with anyio.move_on_after(max(until - anyio.current_time(), 0.1)):
-                await kept.over.wait()
+                await held.over.wait()
                 return
-            until = kept.used + self._idle_seconds
+            until = held.used + self._idle_seconds
 
 
-def _is_gone(kept: CodeSession) -> bool:
-    """Tell whether the cell of a session that nobody uses has ended."""
-    session = kept.session
-    return not kept.users and session is not None and not session.alive
+def _is_gone(held: CodeSession) -> bool:
+    """Tell whether the cell of a session without users has ended."""
+    session = held.session
+    return not held.users and session is not None and not session.alive

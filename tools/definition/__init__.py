@@ -1,1 +1,1 @@
-"""What a tool is: options, schema, validation."""
+"""The definition of a tool: options, schema, validation."""

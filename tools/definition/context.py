@@ -1,4 +1,4 @@
-"""What a running tool may know and do besides its arguments."""
+"""The context of a running tool: facts of its call, and ways to report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a call has come."""
+    """A report on how far a call has come."""
 
     call_id: str
     progress: float
@@ -42,12 +42,12 @@ class Progress:
 
 
 class ArtifactSink(Protocol):
-    """Keeps what a tool makes besides its result."""
+    """A store for data that a tool makes besides its result."""
 
     def save(self, name: str, data: bytes, media_type: str) -> str:
-        """Keep the data, and return how to refer to it.
+        """Store the data, and return a reference to it.
 
-        The name may be an untrusted program's: never a path to write to as it is.
+        The name may come from an untrusted program: never use it as a path.
         """
         ...
 
@@ -67,7 +67,7 @@ class ToolContext:
     call_id: str
     tool_name: str
     agent_id: str | None = None
-    """The agent that asked; None where nobody said."""
+    """The agent that made the call; None if it has no name."""
 
     parent_id: str | None = None
     """The call inside which this one was made."""
@@ -82,14 +82,14 @@ class ToolContext:
     """The client's session, as `RunContext` says."""
 
     approval_seconds: float | None = None
-    """How long a call may wait for a person, as `RunContext` says."""
+    """Seconds for which a call may wait for a person, as in `RunContext`."""
 
     idempotency_key: str = ""
     """The same for every attempt of one call: hand it to services that take one."""
 
     attempt: int = 1
     deadline: float | None = None
-    """When the call is stopped, in seconds of `time.monotonic()`; None: never."""
+    """The time of `time.monotonic()` at which the call is stopped; None: never."""
 
     messages: tuple[Message, ...] = ()
     """The conversation so far; empty where the host does not share it."""
@@ -98,10 +98,10 @@ class ToolContext:
     """The agent's confidence in its plan, from 0 to 1, where the host knows it."""
 
     metadata: Mapping[str, Any] = field(default_factory=_nothing)
-    """What the host says about this invocation."""
+    """The host's facts about this call."""
 
     config: Mapping[str, Any] = field(default_factory=_nothing)
-    """What the registry holds for this tool."""
+    """The registry's configuration of this tool."""
 
     clock: Callable[[], datetime] = _local_time
     on_progress: Callable[[Progress], None] | None = None
@@ -111,7 +111,7 @@ class ToolContext:
     _progress: float = field(default=float("-inf"), init=False)
 
     def get_metadata(self, key: str, default: Any = None) -> Any:
-        """Return what the host says under a key."""
+        """Return one of the host's facts about this call."""
         return self.metadata.get(key, default)
 
     def get_config(self, key: str, default: Any = None) -> Any:
@@ -122,12 +122,12 @@ class ToolContext:
         """Return the time, with its zone.
 
         Raises:
-            ConfigError: The clock that the host gave tells no zone.
+            ConfigError: The clock that the host gave has no time zone.
         """
         now = self.clock()
         if now.tzinfo is None:
             raise ConfigError(
-                "the clock of the context tells a time without a zone",
+                "the clock of the context returns a time without a zone",
                 hint="use datetime.now(UTC)",
             )
         return now
@@ -140,18 +140,18 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was given up. Functions in threads should look at it."""
+        """True once the call was cancelled. Functions in threads should look at it."""
         return self._cancelled
 
     def cancel(self) -> None:
-        """Tell the tool that its call was given up."""
+        """Mark the call as cancelled, for the tool to see."""
         self._cancelled = True
 
     def check_cancelled(self) -> None:
-        """Stop here if nobody waits for the result any more.
+        """Stop here if no caller waits for the result any more.
 
         Raises:
-            ToolExecutionError: The call was given up.
+            ToolExecutionError: The call was cancelled.
             ToolTimeoutError: The deadline is over.
         """
         if self._cancelled:
@@ -168,12 +168,12 @@ class ToolContext:
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Tell the caller how far the call has come.
+        """Report to the caller how far the call has come.
 
         Args:
             progress: More than was reported before; any unit.
             total: The progress at the end, if that is known.
-            message: A word for people.
+            message: A short text for people.
 
         Raises:
             InvalidInputError: The progress does not grow.
@@ -193,14 +193,14 @@ class ToolContext:
     def report_cost(
         self, *, usd: str | Decimal | None = None, tokens: int | None = None
     ) -> None:
-        """Say what the call has really cost; further reports add up.
+        """Report the real cost of the call; further reports add up.
 
-        The guard charges it in the place of the declared maximum, also where it is
-        more. A unit that no report names costs what was declared.
+        The guard charges it in place of the declared maximum, even if it is higher. A
+        unit that no report names costs the declared maximum.
 
         Args:
             usd: US dollars, exactly: `"0.0012"`.
-            tokens: Tokens of a model that the tool has used.
+            tokens: Tokens of a model that the tool used.
 
         Raises:
             InvalidInputError: An amount is negative, not finite, or not exact.
@@ -220,13 +220,13 @@ class ToolContext:
     def save_artifact(
         self, name: str, data: bytes, media_type: str = "application/octet-stream"
     ) -> str:
-        """Keep data that is too large for a result, or not text.
+        """Store data that is too large for a result, or not text.
 
         Returns:
-            How to refer to it.
+            A reference to it.
 
         Raises:
-            ConfigError: The host keeps no artifacts.
+            ConfigError: The host has no store for artifacts.
         """
         if self.artifacts is None:
             raise ConfigError(

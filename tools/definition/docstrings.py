@@ -1,4 +1,4 @@
-"""Reads what a docstring says of a function: Google, NumPy and Sphinx styles."""
+"""Reads the docstring of a function, in Google, NumPy or Sphinx style."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUIET: Any = {style: {"warnings": False} for style in ("google", "numpy", "sphi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documentation:
-    """What a docstring says to a model."""
+    """The parts of a docstring that a model reads."""
 
     summary: str = ""
     """The first paragraph, on one line."""
@@ -61,11 +61,11 @@ def read_docstring(text: str | None) -> Documentation:
 def read_call(
     expression: str, function: str, parameters: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Return the arguments of a call that is written with literals, by name.
+    """Return the arguments of a call that is written with literals, by name; else None.
 
     Args:
         expression: Such as `add(1, b=2)` or `await shop.sell(3)`.
-        function: Whose call it has to be.
+        function: The name of the function that has to be called.
         parameters: Its parameters, in order.
     """
     try:
@@ -82,7 +82,7 @@ def read_call(
 
 
 def description_of(name: str, docstring: str | None) -> str:
-    """Return what a model reads of a function: the summary, or a general word."""
+    """Return the description for a model: the summary, or a general sentence."""
     return read_docstring(docstring).summary or f"The tool {name}."
 
 

@@ -117,7 +117,7 @@ def _closed(schema: JsonSchemaValue) -> JsonSchemaValue:
 def _refuse_objects_in(
     schema: core_schema.SetSchema | core_schema.FrozenSetSchema,
 ) -> None:
-    # They have no order that survives a restart, so no canonical form.
+    # Their order differs after a restart, so they have no canonical form.
     if schema.get("items_schema", {}).get("type") in _OBJECTS:
         raise ConfigError("a set of objects has no JSON form", hint="take a list")
 
@@ -130,19 +130,19 @@ def _refuse_excluded(schema: Mapping[str, Any]) -> None:
 
 def _refuse_two_names(schema: Mapping[str, Any]) -> None:
     # A rule is written with the name in the schema, and looks at the one in the JSON.
-    read, told = schema.get("validation_alias"), schema.get("serialization_alias")
+    read, written = schema.get("validation_alias"), schema.get("serialization_alias")
     if isinstance(read, list):
         choices = read if isinstance(read[0], list) else [read]
         first = choices[0]
         read = first[0] if len(first) == 1 else first
-    if read != told:
+    if read != written:
         raise ConfigError(
             "a field is read and written under two names", hint="give it one `alias`"
         )
 
 
 class FunctionSchema:
-    """How a function is called with JSON.
+    """Calls a function with JSON: its schema, and the values that the schema allows.
 
     Args:
         function: Anything callable.
@@ -204,7 +204,7 @@ class FunctionSchema:
         )
         try:
             self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(closed)
-            # A name that a nested model lacks is told here, and only here.
+            # A name that a nested model lacks is reported here, and only here.
             self._adapter.rebuild(raise_errors=True)
             self._validator = self._adapter.validator
             self.parameters = self._json_schema()
@@ -350,7 +350,8 @@ def _ordered(value: Any) -> Any:
 class _Unlike:
     """Metadata without a hash, so that `typing` makes the annotation anew.
 
-    What it has seen before it hands out again: `int | str` for `str | int`, its equal.
+    Otherwise `typing` returns an equal annotation that it made before: `int | str` for
+    `str | int`.
     """
 
     __hash__ = None  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """JSON Schemas that others wrote: checked once, then arguments checked by them.
 
 Nothing is fetched: a reference that leads out of the schema is refused. Patterns run
-on an engine of linear time, since the text they search is a model's.
+on an engine of linear time, because a model writes the text that they search.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ from .validation import (
 )
 
 MAX_ERRORS = 50
-"""Errors that are collected from one call; when it is reached, the rest is not
-looked for."""
+"""Errors that are collected from one call. When it is reached the search ends."""
 
 _LARGEST_EXACT = 2**53
 # Without groups and with one repetition at most, no engine takes exponential time.
@@ -59,14 +58,14 @@ class WrittenSchema:
     Args:
         tool: The tool's name, for messages.
         schema: The schema of an object; draft 2020-12 unless `$schema` says which.
-        function: What is called with the arguments by name, if it is a function with
-            a signature: the two are checked against each other.
+        function: The function that gets the arguments by name, if there is one: its
+            signature is checked against the schema.
 
     Attributes:
         parameters: The schema.
         hints: The type of each parameter of the function.
         contexts: Those that take a `ToolContext`.
-        positional: None; they would have to be given by name.
+        positional: Empty: all arguments are given by name.
 
     Raises:
         ConfigError: The schema is not valid, refers to what is not in it, or does not
@@ -104,7 +103,7 @@ class WrittenSchema:
         if problems:
             raise refusal(tool, problems)
         if self._defaults.keys() - values.keys():
-            # What the tool will take for an absent argument, a guard has to see.
+            # A guard has to see the value that the tool takes for an absent argument.
             filled = {**_parse(json_bytes(self._defaults)), **values}
             if not problems_of(self._validator, filled):
                 values = filled
@@ -116,7 +115,7 @@ def _parse(text: str | bytes) -> Any:
 
 
 def _number(text: str) -> int | float:
-    """Return 2 for 2.0, as JSON Schema counts: both are the same call."""
+    """Return 2 for 2.0: in JSON Schema both are the same number, so the same call."""
     number = float(text)
     exact = number.is_integer() and abs(number) < _LARGEST_EXACT
     return int(number) if exact else number
@@ -175,7 +174,7 @@ def _fit(
 def _defaults_of(
     schema: Mapping[str, Any], function: Callable[..., Any] | None
 ) -> dict[str, JsonValue]:
-    """Return the values that arguments have where they are left out."""
+    """Return the values of arguments that are left out."""
     properties = schema["properties"]
     found = {
         name: each["default"]
@@ -192,7 +191,7 @@ def _defaults_of(
 
 
 def build_validator(tool: str, schema: Any) -> Validator:
-    """Return a validator of a schema, to be kept.
+    """Return a validator of a schema; use it for all values.
 
     Raises:
         ConfigError: The schema is not valid or of an unknown draft, refers to what is
@@ -211,7 +210,7 @@ def _draft_of(tool: str, schema: Any) -> Any:
             hint="use draft 2020-12, or leave out `$schema`",
         )
     try:
-        # Patterns are looked at later, by the engine that will run them.
+        # Patterns are checked later, by the engine that will run them.
         known.check_schema(schema, format_checker=FormatChecker(()))
     except SchemaError as error:
         where = path_of(list(error.absolute_path)) or "the schema"
@@ -361,7 +360,7 @@ def _linear(known: Any) -> Any:
 
 
 def problems_of(validator: Validator, values: Any) -> list[Problem]:
-    """Return what does not fit, without what was sent."""
+    """Return the problems of a value, without repeating the value."""
     try:
         if validator.is_valid(values):
             return []

@@ -28,9 +28,9 @@ from .validation import Arguments
 class JSONSchemaTool(Tool):
     """A handler that takes all arguments as one dict, and the schema of that dict.
 
-    The schema alone decides what is valid: what it does not forbid may come. The
-    defaults of its properties are filled in, unless the arguments would then not be
-    valid. Its validator is built once. Nothing is fetched.
+    The schema alone decides which arguments are valid. The defaults of its properties
+    are filled in, unless that would make the arguments invalid. The validator is built
+    once. Nothing is fetched.
 
     Args:
         handler: Called with the arguments, async or not. Another parameter of type

@@ -1,4 +1,4 @@
-"""What can be said of a tool besides its parameters, and the rules for it."""
+"""The options of a tool besides its parameters, and the rules for them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `tool` and `FunctionTool` take besides the function."""
+    """The options of `tool` and `FunctionTool`."""
 
     name: str
     """ASCII letters, digits, `_`, `-` and `.`, at most 64; default: the function's."""
 
     description: str
-    """What a model reads; default: the first paragraph of the docstring."""
+    """The text for models; default: the first paragraph of the docstring."""
 
     parameters: Mapping[str, Any]
     """A JSON Schema written by hand; default: made of the signature."""
@@ -55,7 +55,7 @@ class ToolOptions(TypedDict, total=False):
     """`MAJOR.MINOR.PATCH`, default 1.0.0."""
 
     idempotent: bool
-    """Whether equal arguments may share one result, and a failure be retried."""
+    """True if equal arguments may share one result, and a failure may be retried."""
 
     timeout: float | None
     """Seconds; when it is reached the call ends as `timeout`. Default: the
@@ -65,20 +65,20 @@ class ToolOptions(TypedDict, total=False):
     """The most that one call uses, by unit: whole numbers, decimal text for usd."""
 
     tags: Collection[str]
-    """Words that policies can speak of."""
+    """Labels that the rules of policies can name."""
 
     sandboxed: bool
-    """Whether the function runs in a cell."""
+    """True if the function runs in a cell."""
 
     requires_approval: bool
-    """Whether a person has to agree to each call."""
+    """True if a person has to approve each call."""
 
     examples: Sequence[Mapping[str, JsonValue]]
-    """Arguments that are worth showing; they have to be valid."""
+    """Arguments to show to a model; they have to be valid."""
 
     strict: bool
-    """Whether values must be of the declared type and keys known; default true.
-    Otherwise "2" passes for 2 and unknown keys are dropped."""
+    """True, the default: values must have the declared type, and unknown keys are
+    refused. False: "2" passes for 2 and unknown keys are dropped."""
 
 
 class CheckedOptions(BaseModel):
@@ -111,7 +111,7 @@ def check_options(owner: str, given: Mapping[str, Any]) -> CheckedOptions:
     """Return options with their defaults.
 
     Args:
-        owner: What they are of, for the message.
+        owner: The owner of the options, for messages.
         given: Options by name.
 
     Raises:
@@ -140,5 +140,5 @@ def check_options(owner: str, given: Mapping[str, Any]) -> CheckedOptions:
 
 
 def provider_name(name: str) -> str:
-    """Return a name in the spelling that every provider takes: dots become `_`."""
+    """Return a name in the spelling that every provider accepts: dots become `_`."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)

@@ -1,4 +1,4 @@
-"""What a function returns, as a JSON Schema."""
+"""The JSON Schema of a function's result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AWAITED = (Awaitable, Coroutine)
 def result_schema(
     function: Callable[..., Any], namespace: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the JSON Schema of what a function returns; None: it does not say.
+    """Return the JSON Schema of a function's result; None if it is not annotated.
 
     Args:
         function: Anything callable.

@@ -1,4 +1,4 @@
-"""What a callable asks for: its parameters, and the types that they have."""
+"""The signature of a callable: its parameters and their types."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def docstring_of(function: Callable[..., Any]) -> str | None:
-    """Return what is written of a function, or of the class of a callable object."""
+    """Return the docstring of a function, or of the class of a callable object."""
     plain = plain_function(function)
     while isinstance(function, functools.partial):
         function = function.func
@@ -61,7 +61,8 @@ def docstring_of(function: Callable[..., Any]) -> str | None:
 def open_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters that a caller fills.
 
-    What a partial gives by name is settled: the model neither sees nor changes it.
+    Arguments that a partial gives by name are settled: the model neither sees nor
+    changes them.
 
     Raises:
         ConfigError: The function takes any number of arguments, or is a method
@@ -142,9 +143,9 @@ def _closure_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def local_names(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what annotations name in the function around; ask when it is defined.
+    """Return the local names that annotations use, from the enclosing function.
 
-    Only these names are kept, not all that is local there.
+    Call it while the function is defined. Only names in annotations are returned.
     """
     plain = plain_function(function)
     annotations = getattr(plain, "__annotations__", {}).values()

@@ -41,7 +41,7 @@ _NO_COST: Mapping[str, int | str] = MappingProxyType({})
 
 
 class _Schema(Protocol):
-    """How a tool is called: a schema made of a signature, or one written by hand."""
+    """The parameters of a tool: made of a signature, or written by hand."""
 
     parameters: dict[str, Any]
     hints: dict[str, Any]
@@ -52,11 +52,14 @@ class _Schema(Protocol):
 
 
 class Tool(ABC):
-    """What a model may ask for by name. Subclass it, or write `@tool`.
+    """An action that a model may ask for by name. Subclass it, or write `@tool`.
 
-    A subclass sets what differs from these defaults and defines `execute`, async or
-    not; the signature of `execute` makes the schema unless `parameters` holds a JSON
-    Schema. It is checked when the class is defined.
+    A subclass defines `execute`, async or not, and sets the attributes that differ from
+    these defaults. The signature of `execute` makes the schema, unless `parameters` is
+    set to a JSON Schema. The definition is checked when the class is defined, and as a
+    whole by `check_definition` when the tool is registered; after that it does not
+    change. `validate` and `call` are for executors: a tool called directly runs
+    unguarded and unrecorded.
     """
 
     name: str = ""
@@ -67,7 +70,7 @@ class Tool(ABC):
     """Seconds; when it is reached the call ends as `timeout`. None: the executor's."""
 
     cost: Mapping[str, int | str] = _NO_COST
-    """The most that one call uses, by unit."""
+    """The maximum that one call uses, by unit."""
 
     tags: Set[str] = frozenset()
     sandboxed: bool = False
@@ -104,7 +107,7 @@ class Tool(ABC):
 
     @abstractmethod
     def execute(self, *args: Any, **kwargs: Any) -> Any:
-        """Do the work. What it returns has to be a JSON value, or have a JSON form.
+        """Do the work, and return a JSON value or a value with a JSON form.
 
         Raises:
             ToolError: For a failure that the model may read about.
@@ -146,39 +149,39 @@ class Tool(ABC):
 
     @cached_property
     def returns(self) -> dict[str, Any] | None:
-        """The JSON Schema of the result, draft 2020-12; None: it is not told."""
+        """The JSON Schema of the result, draft 2020-12; None if it is not annotated."""
         return result_schema(self._body, self._names)
 
     @cached_property
     def definition_hash(self) -> str:
-        """The SHA-256 of what the model is told: another one is another tool."""
-        told: dict[str, Any] = {
+        """The SHA-256 of the definition as models see it; it changes with any of it."""
+        shown: dict[str, Any] = {
             "name": self.name,
             "version": self.version,
             "description": self.description,
             "schema": self.parameters,
         }
-        return canonical_digest(told)
+        return canonical_digest(shown)
 
     @property
     def source(self) -> str:
-        """Where the tool is defined, as `module.name`."""
+        """The place of the definition, as `module.name`."""
         return f"{type(self).__module__}.{type(self).__qualname__}"
 
     @cached_property
     def blocking(self) -> bool:
-        """Whether `execute` is a plain function, to be run off the event loop."""
+        """True if `execute` is a plain function, to be run off the event loop."""
         body = self._body
         is_async = inspect.iscoroutinefunction
         return not (is_async(body) or is_async(getattr(type(body), _CALL, None)))
 
     @cached_property
     def takes_context(self) -> bool:
-        """Whether the tool wants a `ToolContext`."""
+        """True if the tool takes a `ToolContext`."""
         return bool(self._schema.contexts)
 
     def check_definition(self) -> None:
-        """Check the whole definition; a registry does so with each tool.
+        """Check the whole definition, as a registry does with each tool.
 
         Raises:
             ConfigError: The name, an option, the schema or an example cannot be used.
@@ -195,16 +198,16 @@ class Tool(ABC):
                     f"an example of {self.name} is not valid: {error.message}",
                     hint="write the arguments as a call would give them",
                 ) from None
-        # What a registry, a guard and a person have seen is what runs.
+        # From now on the definition stays as registry, guard and people have seen it.
         if "_is_checked" not in self.__dict__:
             self.__dict__.pop("definition_hash", None)
             self.__dict__["_is_checked"] = True
 
     def example_calls(self) -> tuple[Mapping[str, Any], ...]:
-        """Return arguments worth showing: `examples`, or else from the docstring.
+        """Return arguments to show to a model: `examples`, or else the docstring's.
 
-        There a call behind `>>>` counts, if it is of this function, with literals, and
-        valid.
+        In a docstring a call behind `>>>` counts, if it calls this function with
+        literals, and is valid.
         """
         return self.examples or self._written_examples
 
@@ -224,7 +227,7 @@ class Tool(ABC):
         return True
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what a model would miss in the definition, for people to mend."""
+        """Return the gaps in the definition that people should fill."""
         found = []
         if self.description == description_of(self.name, None):
             found.append("there is no description")
@@ -271,7 +274,7 @@ class Tool(ABC):
         *,
         limiter: CapacityLimiter | None = None,
     ) -> Any:
-        """Run the tool and return what it returns; what it raises comes out as it is.
+        """Run the tool and return its value; its exceptions are raised as they are.
 
         Args:
             arguments: From `validate`.
@@ -387,7 +390,7 @@ def tool(function: Any = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Make a tool of a function: `@tool`, `@tool()` or `@tool(name="...", ...)`.
 
     Args:
-        function: What the tool calls.
+        function: The function that the tool calls.
         **options: See `ToolOptions`; an unknown one is refused.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Whether a function can run in a cell: what goes in is its source and JSON."""
+"""Builds the program that calls a tool's function in a cell, of source and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolcell.guard import Redactor
 from toolcell.sandbox import CallProgram, call_program
 
 _PIECE = 4_000
-"""Characters of a text that are looked at in one go."""
+"""Characters of a text that are searched for secrets in one step."""
 
 _redact = Redactor()
 _PLAIN = (Any, str, int, float, bool, None, type(None), list, dict)
@@ -25,12 +25,12 @@ def check_transferable(
 
     Args:
         name: The tool's name.
-        function: What would run there.
+        function: The function that would run there.
         hints: The types of its parameters.
 
     Raises:
-        ConfigError: The function holds on to what stays here, or takes what is not
-            plain JSON.
+        ConfigError: The function refers to something that stays on the host, or takes
+            a parameter that is not plain JSON.
     """
     for parameter, hint in hints.items():
         if not _is_plain(hint):
@@ -47,8 +47,8 @@ def build_cell_call(
     """Return the program that calls a tool's function in a cell.
 
     Raises:
-        ConfigError: The function holds on to what stays here; what it refers to may
-            have changed since it was registered.
+        ConfigError: The function refers to something that stays on the host. Its
+            references may have changed since it was registered.
     """
     try:
         program = call_program(function, (), dict(arguments))

@@ -1,7 +1,7 @@
-"""Arguments that passed, and how to tell a model which did not.
+"""Validated arguments, and the errors about those that were refused.
 
-What a model sent is never repeated to it: a refusal names the field, a reason of
-four words, and what was expected there.
+A refusal never repeats what a model sent: it names the field, one of four reasons, and
+what was expected there.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from toolcell.core import ToolValidationError
 from toolcell.core.text.canonical_json import canonical_json
 
 MAX_PROBLEMS = 10
-"""Problems that one refusal tells of; when it is reached, the rest is left out."""
+"""Problems that one refusal names. When it is reached the rest is left out."""
 
 MAX_EXPECTED_CHARACTERS = 200
-"""Length of what was expected; when it is reached, the text is cut."""
+"""Characters of an expectation. When it is reached the text is cut."""
 
 _KNOWN_ERRORS = frozenset(get_args(ErrorType))
 _SAFE_KEY = re.compile(r"[A-Za-z0-9_.$-]{1,64}")
 ProblemReason = Literal["missing", "unknown", "type", "value"]
-"""Why a field was refused: it is not there, no such field exists, it holds another
-type of value, or a value of this type that is not allowed."""
+"""The reason why a field was refused: it is missing, no such field exists, its value
+has another type, or its value is not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Problem:
     """One field that does not fit."""
 
     field: str
-    """Where, as `items.0.name`; empty for the arguments as a whole."""
+    """The path, as `items.0.name`; empty for the arguments as a whole."""
 
     reason: ProblemReason
     expected: str
@@ -67,7 +67,7 @@ class Arguments:
 
     @property
     def json(self) -> dict[str, JsonValue]:
-        """The canonical JSON values: what a guard judges and a record keeps."""
+        """The JSON values, as the guard judges them."""
         if self._json is None:
             self._json = self._dump(self.values)
         return self._json
@@ -112,16 +112,16 @@ def argument_bytes(tool: str, arguments: Mapping[str, Any]) -> bytes:
 
 
 def refusal(tool: str, problems: Iterable[Problem]) -> ToolValidationError:
-    """Return the error that tells a model what to change."""
-    told = list(problems)
-    shown = told[:MAX_PROBLEMS]
+    """Return the error that says to a model which fields to change."""
+    found = list(problems)
+    shown = found[:MAX_PROBLEMS]
     lines = [
         f"{problem.field or 'arguments'}: {_SENTENCES[problem.reason]}"
         f"{problem.expected}"
         for problem in shown
     ]
-    if len(told) > len(shown):
-        lines.append(f"and {len(told) - len(shown)} more")
+    if len(found) > len(shown):
+        lines.append(f"and {len(found) - len(shown)} more")
     return ToolValidationError(
         f"the arguments of {tool} do not fit: {'; '.join(lines)}",
         hint="correct these fields and call again",
@@ -145,7 +145,7 @@ def path_of(parts: Sequence[str | int]) -> str:
 
 
 def names_text(names: Iterable[str]) -> str:
-    """Return what is expected in place of an unknown field."""
+    """Return the expectation in place of an unknown field."""
     text = ", ".join(names)
     return cut(f"one of {text}" if text else "no fields")
 
@@ -160,10 +160,10 @@ def cut(text: str) -> str:
 def pydantic_problems(
     error: ValidationError, arguments: Any, names: Iterable[str]
 ) -> list[Problem]:
-    """Return what pydantic found, without what the model sent.
+    """Return the problems that pydantic found, without the values that were sent.
 
     Args:
-        error: What pydantic raised.
+        error: The error that pydantic raised.
         arguments: The arguments, to tell keys from the labels of union members.
         names: The fields that exist at the top.
     """
@@ -175,12 +175,12 @@ def pydantic_problems(
             expected = names_text(names) if len(parts) == 1 else "no such field"
         else:
             expected = _expected(item["type"], item["msg"], item.get("ctx", {}))
-        said = found.setdefault((path_of(parts), reason), [])
-        if expected not in said:
-            said.append(expected)
+        expectations = found.setdefault((path_of(parts), reason), [])
+        if expected not in expectations:
+            expectations.append(expected)
     return [
-        Problem(field, reason, cut(" or ".join(said)))
-        for (field, reason), said in found.items()
+        Problem(field, reason, cut(" or ".join(expectations)))
+        for (field, reason), expectations in found.items()
     ]
 
 
@@ -217,7 +217,9 @@ def _expected(kind: str, message: str, context: Mapping[str, Any]) -> str:
         return f"a tag of {context.get('expected_tags')}"
     # The texts of these were made from the value that was sent.
     if kind in _KNOWN_ERRORS and ("error" in context or kind == "timezone_offset"):
-        word = kind.partition("_")[0]
-        known = word not in ("value", "assertion", "json")
-        return f"a valid {word}" if known else "a value that the tool's check accepts"
+        kind_name = kind.partition("_")[0]
+        known = kind_name not in ("value", "assertion", "json")
+        return (
+            f"a valid {kind_name}" if known else "a value that the tool's check accepts"
+        )
     return message.removeprefix("Input should be ")

@@ -28,7 +28,7 @@ class Attempt:
     """The arguments of the person who approved the call, if they differ."""
 
     retry = False
-    """Whether another attempt follows."""
+    """True if another attempt follows."""
 
     def __init__(self, started_at: datetime, number: int = 1) -> None:
         self.started_at = started_at

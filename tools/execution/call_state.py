@@ -90,7 +90,7 @@ class CallState:
 
     @property
     def still_running(self) -> bool:
-        """Whether a function runs on that could not be stopped."""
+        """True if a function could not be stopped, and runs on."""
         return self.job is not None and self.job.left_behind
 
 

@@ -1,4 +1,4 @@
-"""Stops calling a tool that keeps failing, and looks now and then whether it heals."""
+"""Stops calling a tool that keeps failing, and tries now and then if it works again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Circuit = Literal["closed", "open", "half_open"]
 """Closed: calls pass. Open: they are refused. Half-open: one call tries it out."""
 
 CircuitOutcome = Literal["ok", "failed", "none"]
-"""How a call ended; "none" says nothing about the tool."""
+"""The end of a call; "none" says nothing about the tool."""
 
 
 @dataclass(slots=True)
@@ -25,14 +25,14 @@ class _ToolCircuit:
 
 
 class CircuitBreaker:
-    """Counts failures in a row, for each tool on its own.
+    """Counts consecutive failures of each tool, and refuses calls to a failing one.
 
     Args:
-        failure_threshold: When so many calls in a row have failed or timed out, the
-            circuit opens and calls are refused at once.
-        recovery_seconds: When the circuit has been open for so long, one call may
-            try: if it succeeds the circuit closes, if not it stays open as long
-            again.
+        failure_threshold: Consecutive calls that fail or time out; default 5. When it
+            is reached the circuit opens and calls are refused at once.
+        recovery_seconds: Seconds for which the circuit is open; default 30. When it is
+            reached one call may try: if it succeeds the circuit closes, if not it stays
+            open as long again.
         clock: Returns seconds that do not go backwards.
     """
 
@@ -56,7 +56,7 @@ class CircuitBreaker:
         return "half_open" if self._wait_left(tool) <= 0 else "open"
 
     def enter(self, tool_name: str) -> CircuitPass:
-        """Let a call pass; it says by its pass how it ended.
+        """Let a call pass; its pass is ended with the outcome of the call.
 
         Raises:
             ToolExecutionError: The circuit is open, or another call tries it out.
@@ -81,7 +81,7 @@ class CircuitBreaker:
 
 
 class CircuitPass:
-    """One call that was let through."""
+    """The permission of one call."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class CircuitPass:
         self._openings = tool.openings
 
     def end(self, outcome: CircuitOutcome) -> None:
-        """Say how the call ended."""
+        """Record the outcome of the call."""
         tool = self._tool
         if self._probe:
             tool.probing = False
         if self._openings != tool.openings:
-            # It began before the circuit opened, and says nothing of the tool since.
+            # The call began before the circuit opened: it says nothing of the tool now.
             return
         if outcome == "ok":
             tool.failures, tool.opened_at = 0, None

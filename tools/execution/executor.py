@@ -143,7 +143,7 @@ class ToolExecutor(ABC):
 
     @property
     def still_running(self) -> int:
-        """How many functions run on in threads although their calls have ended."""
+        """The number of functions that run on in threads after their calls ended."""
         return self._workers.still_running
 
     def approval_seconds(self, run: RunContext) -> float:

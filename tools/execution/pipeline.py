@@ -130,7 +130,7 @@ class Pipeline:
                 self._attempt.state.held = slot.held
                 return await self._look_up_and_validate()
             finally:
-                slot.leave()
+                slot.release()
         except ToolcellError as error:
             return self._close_failed(error)
         except Exception as error:  # noqa: BLE001 - one call's fault, not the batch's

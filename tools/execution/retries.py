@@ -1,4 +1,4 @@
-"""When to try a failed call again, and after how long."""
+"""The policy for trying failed calls again."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class RetryPolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
-    """Attempts in all. When it is reached the last failure is the result."""
+    """Attempts in all; default 3. When it is reached the last failure is the result."""
 
     first_seconds: _Seconds = 0.5
-    """Longest pause before the second attempt; it doubles with each one."""
+    """The longest pause before the second attempt, in seconds; it doubles each time."""
 
     longest_seconds: _Seconds = 30.0
-    """When it is reached the pause grows no more."""
+    """The longest pause, in seconds. When it is reached the pause grows no more."""
 
     def pause(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
         """Return seconds to wait after an attempt that failed.
 
         Args:
-            attempt: Which one failed; 1 is the first.
+            attempt: The number of the attempt that failed; 1 is the first.
             chance: Returns numbers from 0 to 1. Callers that failed together
                 should not come back together.
         """

@@ -21,7 +21,7 @@ from ..definition.validation import Arguments
 _OUT_OF_TIME = ("timeout", "cpu_limit")
 
 TRY_OTHERS = "try other arguments or another tool; the host's record has the cause"
-"""What is to be done about a tool that failed by a fault of its own."""
+"""The hint for a tool that failed by a fault of its own."""
 
 
 async def run_in_cell(
@@ -32,7 +32,7 @@ async def run_in_cell(
     A program and JSON go in, JSON comes out: the host loads nothing that a cell sends.
 
     Raises:
-        ConfigError: The function cannot travel.
+        ConfigError: The function cannot be sent into a cell.
         SandboxError: It could not be run.
     """
     if not isinstance(tool, FunctionTool):
@@ -51,22 +51,22 @@ def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
     """Return the value of a run that ended well.
 
     Raises:
-        ToolTimeoutError: It was killed at its deadline.
-        ToolExecutionError: It ended in another way, or its value is not JSON.
+        ToolTimeoutError: The run was killed at its deadline.
+        ToolExecutionError: The run ended in another way, or its value is not JSON.
     """
     if result.status in _OUT_OF_TIME:
         raise ToolTimeoutError(
             f"{name} was stopped after {seconds:g} s ({result.status})",
             hint="ask for less in one call, or give the tool more seconds",
             details={"run_status": result.status},
-        ) from _story(name, result)
+        ) from _program_error(name, result)
     if result.status != "ok":
         what = result.exception.type if result.exception else result.status
         raise ToolExecutionError(
             f"{name} failed ({what})",
             hint=TRY_OTHERS,
             details={"run_status": result.status},
-        ) from _story(name, result)
+        ) from _program_error(name, result)
     if isinstance(result.value, OpaqueValue):
         raise ToolExecutionError(
             f"{name} returned what is not JSON",
@@ -76,9 +76,9 @@ def content_of(name: str, result: ExecutionResult, seconds: float) -> JsonValue:
     return value  # type: ignore[no-any-return]
 
 
-def _story(name: str, result: ExecutionResult) -> CallFailedError:
-    """Return the program's own words, for the record and not for the model."""
-    words = result.exception.traceback if result.exception else result.stderr
+def _program_error(name: str, result: ExecutionResult) -> CallFailedError:
+    """Return the program's own text, for the record and not for the model."""
+    text = result.exception.traceback if result.exception else result.stderr
     return CallFailedError(
-        f"{name} in its cell:\n{words}", result=result, hint=TRY_OTHERS
+        f"{name} in its cell:\n{text}", result=result, hint=TRY_OTHERS
     )

@@ -1,4 +1,4 @@
-"""Turns of calls: so many at once, and of one group only one."""
+"""Slots for calls: a number of calls at once, and one at a time of each group."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class _Waiter:
 class Slots:
     """Lets calls pass in order of arrival; none waits for a group it is not in.
 
-    A call gets its slot and its group at the same moment, so no two calls wait for
-    what the other one has. A call made inside a call takes part in the turn of the
-    outer one: it waits for nothing, or both would wait for ever.
+    A call gets its slot and its group at the same moment, so no two calls wait for each
+    other. A call made inside a call shares the slot of the outer one: if it waited for
+    a slot of its own, both could wait for ever.
 
     Args:
         limit: Calls at once. When it is reached others wait.
@@ -34,21 +34,21 @@ class Slots:
         self.own: HeldSlots = frozenset({id(self)})
 
     def take(self, group: str | None) -> bool:
-        """Take a slot and the group if both are free; `leave` gives them back."""
+        """Take a slot and the group if both are free; `release` gives them back."""
         free = self._free > 0 and group not in self._busy
         if free:
             self._take(group)
         return free
 
     async def wait(self, group: str | None) -> None:
-        """Wait for a slot and the group; `leave` gives both back."""
+        """Wait for a slot and the group; `release` gives both back."""
         waiter = _Waiter(group)
         self._waiting.append(waiter)
         try:
             await waiter.granted.wait()
         except BaseException:
             if waiter.granted.is_set():
-                self.leave(group)
+                self.release(group)
             else:
                 self._waiting.remove(waiter)
             raise
@@ -58,7 +58,7 @@ class Slots:
         if group is not None:
             self._busy.add(group)
 
-    def leave(self, group: str | None) -> None:
+    def release(self, group: str | None) -> None:
         """Give back a slot and the group, and let the next ones pass."""
         self._free += 1
         if group is not None:
@@ -73,7 +73,7 @@ class Slots:
 
 
 class Slot:
-    """What one call waits for and holds while it runs."""
+    """The slot that one call waits for and holds while it runs."""
 
     __slots__ = ("_entered", "_group", "_slots", "held")
 
@@ -82,7 +82,7 @@ class Slot:
         self._group = group
         self._entered = False
         self.held: HeldSlots = NO_SLOTS
-        """All slots that this call and those around it hold."""
+        """The slots that this call and the calls around it hold."""
 
     def enter(self) -> bool:
         """Take the slot if it is free, or not needed; if not, `wait` for it."""
@@ -102,7 +102,7 @@ class Slot:
         await self._slots.wait(self._group)
         self._entered = True
 
-    def leave(self) -> None:
-        """Give back what was taken."""
+    def release(self) -> None:
+        """Give the slot back, if it was taken."""
         if self._entered:
-            self._slots.leave(self._group)
+            self._slots.release(self._group)

@@ -30,7 +30,7 @@ def start_span(call: ToolCall) -> Span:
 
 
 def close_span(span: Span, result: ToolResult) -> None:
-    """Say on a span how its call ended."""
+    """Write the outcome of a call on its span."""
     span.set_attribute("toolcell.status", result.status)
     if result.error is not None:
         span.set_attribute("error.type", result.error.kind)

@@ -1,4 +1,4 @@
-"""Threads for functions that block, and an honest count of those that run on."""
+"""Threads for blocking functions, and a count of those that run on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolcell.core import ToolExecutionError
 
 
 class Workers:
-    """Runs blocking functions in threads of their own, contextvars carried.
+    """Runs blocking functions in threads of their own, with the caller's context.
 
     A thread cannot be killed. When its call is cancelled it is left behind, and
     `still_running` counts it until the function returns.
@@ -31,7 +31,7 @@ class Workers:
 
     @property
     def still_running(self) -> int:
-        """How many functions run on although their calls have ended."""
+        """The number of functions that run on after their calls ended."""
         return self._left_behind
 
     def job(self, function: Callable[[], Any]) -> ThreadJob:
@@ -49,7 +49,7 @@ class ThreadJob:
 
     @property
     def left_behind(self) -> bool:
-        """Whether the function ran on when its call ended."""
+        """True if the function ran on when its call ended."""
         return self._state == "left_behind"
 
     async def run(self) -> Any:

@@ -50,8 +50,8 @@ def strict_schema(where: str, schema: Any) -> dict[str, Any]:
     if schema.get("type") == "array" and "items" not in schema:
         raise _inexpressible(where, "a list of any items")
     if "default" in schema:
-        told = f"Default: {json.dumps(schema['default'], ensure_ascii=False)}."
-        made["description"] = f"{schema.get('description', '')} {told}".strip()
+        default = f"Default: {json.dumps(schema['default'], ensure_ascii=False)}."
+        made["description"] = f"{schema.get('description', '')} {default}".strip()
     return made
 
 

@@ -18,9 +18,9 @@ def to_openai(tool: Tool, *, strict: bool = False) -> dict[str, Any]:
     """Return an entry of `tools` of Chat Completions.
 
     Args:
-        tool: What to show.
+        tool: The tool to show.
         strict: Whether the API itself holds the model to the schema. Every property
-            becomes required then; a default is told in its description.
+            becomes required then; its description names its default.
 
     Raises:
         ConfigError: Strict mode cannot express the schema: an open object, a value

@@ -1,1 +1,1 @@
-"""What may be wrapped around a run."""
+"""Hooks around the run of a tool."""

@@ -1,4 +1,4 @@
-"""Answers from memory what was asked before; the guard still admits each call."""
+"""Caches results of tools; the guard still admits each call."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .hook import Hook, Invocation, Proceed
 
 
 class CacheHook(Hook):
-    """Keeps the content of the named tools, for each agent on its own.
+    """Caches the content of the named tools, for each agent on its own.
 
-    Unlike idempotency it forgets, and a call that it answers is a call like others:
-    admitted, counted and recorded. Failures are not kept.
+    Unlike idempotency a cache forgets, and a call that it answers is a call like
+    others: admitted, counted and recorded. Failures are not cached.
 
     Args:
         tools: Names of tools whose answers may be some seconds old.
-        ttl_seconds: How old an answer may be. When it is reached the tool runs.
-        max_entries: Answers kept. When it is reached the one that was not used for
-            the longest time goes.
+        ttl_seconds: The age of an answer, default 60. When it is reached the tool runs.
+        max_entries: Cached answers; default 1,000. When it is reached the one that was
+            not used for the longest time is dropped.
         clock: Returns seconds that do not go backwards.
     """
 
@@ -38,8 +38,8 @@ class CacheHook(Hook):
         self._ttl = ttl_seconds
         self._max_entries = max_entries
         self._clock = clock
-        self._kept: OrderedDict[tuple[str | None, ...], tuple[float, JsonValue]]
-        self._kept = OrderedDict()
+        self._cached: OrderedDict[tuple[str | None, ...], tuple[float, JsonValue]]
+        self._cached = OrderedDict()
 
     async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
         tool, call = invocation.tool, invocation.call
@@ -51,13 +51,13 @@ class CacheHook(Hook):
             tool.definition_hash,
             invocation.arguments.text,
         )
-        kept_until, content = self._kept.get(key, (float("-inf"), None))
-        if self._clock() < kept_until:
-            self._kept.move_to_end(key)
+        fresh_until, content = self._cached.get(key, (float("-inf"), None))
+        if self._clock() < fresh_until:
+            self._cached.move_to_end(key)
             return copy.deepcopy(content)
         content = await proceed()
-        self._kept[key] = (self._clock() + self._ttl, copy.deepcopy(content))
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._max_entries:
-            self._kept.popitem(last=False)
+        self._cached[key] = (self._clock() + self._ttl, copy.deepcopy(content))
+        self._cached.move_to_end(key)
+        if len(self._cached) > self._max_entries:
+            self._cached.popitem(last=False)
         return content

@@ -1,4 +1,4 @@
-"""What may be wrapped around the run of a tool: one behaviour, one hook."""
+"""Hooks around the run of a tool: one behaviour each."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Proceed = Callable[[], Awaitable[JsonValue]]
 
 
 class Hook(ABC):
-    """Stands around the run of a tool, inside the guard's admission.
+    """Wraps the run of a tool, inside the guard's admission.
 
-    A hook may look, change the content, answer in the tool's place, or raise. What
-    it raises ends its own call and no other. Arguments are past the guard and
+    A hook may observe, change the content, answer in the tool's place, or raise. Its
+    error ends this call and no other. The guard has judged the arguments, so they
     cannot be changed.
     """
 
     @abstractmethod
     async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
-        """Return the content of the call; `await proceed()` is what it would be."""
+        """Return the content of the call; `await proceed()` returns the tool's own."""

@@ -15,10 +15,10 @@ from .hook import Hook, Invocation, Proceed
 
 
 class LoggingHook(Hook):
-    """Logs runs as JSON, redacted; what a model wrote cannot break the line.
+    """Logs runs as JSON, redacted; text of a model cannot break the line.
 
     Args:
-        logger: Where to; default: `toolcell.tools`.
+        logger: The logger; default: `toolcell.tools`.
         level: Of both lines; failures are logged one level higher.
         redactor: Hides secrets in arguments.
     """
@@ -36,28 +36,28 @@ class LoggingHook(Hook):
 
     async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
         call = invocation.call
-        words: dict[str, JsonValue] = {
+        fields: dict[str, JsonValue] = {
             "call_id": call.id,
             "tool": invocation.tool.name,
             "agent_id": call.agent_id,
             "attempt": invocation.attempt,
         }
         arguments = self._redactor(invocation.arguments.json)
-        self._log(self._level, "started", {**words, "arguments": arguments})
+        self._log(self._level, "started", {**fields, "arguments": arguments})
         began = time.perf_counter()
         try:
             content = await proceed()
         except BaseException as error:
             kind = error.kind if isinstance(error, ToolcellError) else _name(error)
-            words |= {"error": kind, "duration_ms": _since(began)}
-            self._log(self._level + 10, "failed", words)
+            fields |= {"error": kind, "duration_ms": _since(began)}
+            self._log(self._level + 10, "failed", fields)
             raise
-        self._log(self._level, "ended", {**words, "duration_ms": _since(began)})
+        self._log(self._level, "ended", {**fields, "duration_ms": _since(began)})
         return content
 
-    def _log(self, level: int, event: str, words: dict[str, JsonValue]) -> None:
+    def _log(self, level: int, event: str, fields: dict[str, JsonValue]) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "tool %s %s", event, json.dumps(words))
+            self._logger.log(level, "tool %s %s", event, json.dumps(fields))
 
 
 def _name(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Keeps large results out of the conversation, and within reach."""
+"""Replaces large results by a preview and a reference to the whole."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .hook import Hook, Invocation, Proceed
 
 
 class ResultStore(Protocol):
-    """Keeps texts by what they say."""
+    """A store of texts, addressed by their content."""
 
     async def put(self, text: str) -> str:
-        """Keep a text and return its name; the same text has the same name."""
+        """Store a text and return its name; the same text has the same name."""
         ...
 
 
 class FolderResultStore:
-    """Keeps texts as files named by their SHA-256.
+    """Stores texts as files named by their SHA-256.
 
     Args:
-        folder: Where; it is made if it is missing.
+        folder: The folder; it is made if it is missing.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -62,11 +62,11 @@ class ResultSizeHook(Hook):
     """Replaces large content by its beginning and a reference to the whole.
 
     Args:
-        max_characters: Length of content as the model would read it. When it is
-            reached the content becomes an object with `preview`, `characters` and,
-            with a store, `reference`.
-        preview_characters: How much of the beginning is shown.
-        store: Where the whole goes; None: it is lost.
+        max_characters: Characters of content as the model would read it; default
+            32,000. When it is reached the content becomes an object with `preview`,
+            `characters` and, with a store, `reference`.
+        preview_characters: Characters of the beginning that are shown; default 8,000.
+        store: The store of the whole; None: it is lost.
 
     Raises:
         ConfigError: The preview is longer than what is allowed.

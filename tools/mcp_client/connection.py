@@ -40,15 +40,15 @@ class ServerConnection:
     client: Client
     budget: MessageBudget
     is_stale: bool = False
-    """Whether its tools have to be listed again before the next call."""
+    """True if its tools have to be listed again before the next call."""
 
     ended: anyio.Event = field(default_factory=anyio.Event)
 
     async def listing(self) -> Listing:
-        """Return the tools as the server tells them now.
+        """Return the tools as the server lists them now.
 
         Raises:
-            Exception: It does not tell them.
+            Exception: The server does not list them.
         """
         listing, cursor = Listing(), None
         for _ in range(MAX_PAGES):
@@ -120,7 +120,7 @@ def _listed_fields(tool: Tool) -> dict[str, Any]:
 def _refused(tool: str, error: Any) -> ToolExecutionError:
     from mcp import types as mcp
 
-    # Of these no server says whether the tool ran.
+    # With these codes it is not known whether the tool ran.
     in_doubt = (
         mcp.CONNECTION_CLOSED,
         mcp.INTERNAL_ERROR,
@@ -144,7 +144,7 @@ async def connect(
     """Open a connection; leaving it ends it, and a program with all it started.
 
     Args:
-        server: To whom.
+        server: The server.
         max_bytes: Bytes of one message.
 
     Raises:
@@ -195,7 +195,7 @@ def _transport(
 
 
 async def _listen(connection: ServerConnection) -> None:
-    """Ask to be told of changes, where that has to be asked for."""
+    """Subscribe to changes of the tools, if the server has subscriptions."""
     from mcp import MCPError
     from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 

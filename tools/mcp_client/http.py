@@ -68,7 +68,7 @@ async def open_endpoint(
     """Open a client of the server; its messages come and go over the streams.
 
     Args:
-        server: Where it is.
+        server: The address and headers.
         max_bytes: Bytes of one message. When it is reached its call fails.
         last_error: Told of error statuses.
     """

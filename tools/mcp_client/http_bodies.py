@@ -1,4 +1,4 @@
-"""What an HTTP server answers, bounded before the MCP library reads it."""
+"""Answers of an HTTP server, bounded before the MCP library reads them."""
 
 from __future__ import annotations
 

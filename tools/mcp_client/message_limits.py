@@ -1,4 +1,4 @@
-"""What comes from an MCP server, bounded before the library or we act on it."""
+"""Messages of an MCP server, bounded before the MCP library acts on them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     Incoming = SessionMessage | Exception
 
 MESSAGES_PER_SECOND = 100
-"""Messages that a server may send unasked, besides one for each call. When it is
-reached they count against the next limit."""
+"""Unrequested messages of a server, besides one for each call. When it is reached
+further ones count against `MESSAGES_AT_ONCE`."""
 
 MESSAGES_AT_ONCE = 1_000
-"""Messages that a server may send unasked at once. When it is reached the connection
-ends."""
+"""Unrequested messages of a server at once. When it is reached the connection ends."""
 
 UNREADABLE_MESSAGES = 100
 """Messages of a connection that are not JSON-RPC. When it is reached it ends."""
@@ -33,7 +32,7 @@ MESSAGE_VALUES = 200_000
 them, and all that is done with them, would keep the event loop from everybody."""
 
 
-# What is of use here; other notifications go no further.
+# Other notifications are dropped.
 _HEARD = frozenset(
     f"notifications/{name}"
     for name in (
@@ -49,7 +48,7 @@ class ConnectionLost(Exception):
     """A connection is over.
 
     Args:
-        reason: Why, as what the server did: `sent ...`.
+        reason: The reason, as an act of the server: `sent ...`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -58,7 +57,7 @@ class ConnectionLost(Exception):
 
 
 class MessageBudget:
-    """How much a server may still send."""
+    """The number of messages that a server may still send."""
 
     def __init__(self) -> None:
         self._left = float(MESSAGES_AT_ONCE)
@@ -101,7 +100,7 @@ def parse(line: bytes) -> Incoming:
 async def limit_messages(
     transport: AbstractAsyncContextManager[TransportStreams], budget: MessageBudget
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Open a transport whose end, floods and nonsense end what happens inside.
+    """Open a transport; its end, a flood or unreadable messages end the body.
 
     Raises:
         ConnectionLost: In a group, when that is the reason of the end.

@@ -1,7 +1,7 @@
 """Definitions of MCP tools that a person approved, kept in a file.
 
-A tool is what it was when somebody looked at it: a server that says something else
-later offers another tool, and that one waits for approval.
+An approval is for one definition. A server that changes a definition later offers
+another tool, and that one waits for approval.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class MCPChange:
-    """How a tool differs from what was approved; None: there was, or is, none."""
+    """A tool before and after a change; None: there was, or is, no such tool."""
 
     name: str
     before: MCPDefinition | None
@@ -48,7 +48,7 @@ class MCPChange:
 
 
 class MCPPins:
-    """Approved definitions of tools, by the name of their server. It does not change.
+    """Approved definitions of tools, by the name of their server; immutable.
 
     Args:
         servers: Definitions by server.
@@ -67,14 +67,14 @@ class MCPPins:
         return dict(self._servers.get(server, {}))
 
     def approve(self, server: str, definitions: Iterable[MCPDefinition]) -> MCPPins:
-        """Return pins where these definitions, and no others, are of the server."""
+        """Return pins in which the server has these definitions and no others."""
         others = {name: each.values() for name, each in self._servers.items()}
         return MCPPins({**others, server: list(definitions)})
 
     def changes(
         self, server: str, definitions: Iterable[MCPDefinition]
     ) -> list[MCPChange]:
-        """Return what differs from the approved definitions of a server."""
+        """Return the differences from the approved definitions of a server."""
         before = self.of(server)
         after = {each.name: each for each in definitions}
         return [

@@ -1,4 +1,4 @@
-"""What an MCP server answers, as the content of a result."""
+"""Answers of an MCP server, as the content of results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_ERROR_CHARACTERS = 4_096
 """Length of an error's text. When it is reached the text is cut."""
 
 MAX_PROGRESS_CHARACTERS = 256
-"""Length of a word on progress. When it is reached the text is cut."""
+"""Characters of a progress message. When it is reached the text is cut."""
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
 _UNNAMED = "application/octet-stream"
@@ -45,14 +45,14 @@ def unknown_outcome(text: str) -> ToolExecutionError:
 def content_of(
     tool: str, result: CallToolResult, output: Validator | None, context: ToolContext
 ) -> JsonValue:
-    """Return what a call answered.
+    """Return the content of an answer.
 
-    One text is itself. A structured answer stands for the texts beside it, which say
-    the same. Everything else is a list of blocks, each with its `type`; images, sounds
-    and other data become artifacts where the host keeps them, else base64.
+    A single text is returned as it is. A structured answer replaces the texts beside
+    it, which repeat it. Everything else is a list of blocks, each with its `type`;
+    images, sounds and other data become artifacts if the host stores them, else base64.
 
     Raises:
-        ToolExecutionError: The tool failed, or its answer is not as it has to be.
+        ToolExecutionError: The tool failed, or its answer does not fit its definition.
     """
     if result.is_error:
         texts = [each.text for each in result.content if each.type == "text"]
@@ -135,7 +135,7 @@ class MCPProgressRelay:
 
     @property
     def callback(self) -> ProgressFnT | None:
-        """What the session calls; None: nobody listens, so the server is not asked."""
+        """The function for reports; None: nobody listens, so the server sends none."""
         return None if self._context.on_progress is None else self._report
 
     def end(self) -> None:

@@ -1,6 +1,6 @@
 """Speaks to an MCP server that is a program of its own, over its pipes.
 
-The program gets the environment that is named and no more. It runs below
+The program gets the named environment and no more. It runs below
 `process_reaper`, which kills it and all that it started, however the connection ends.
 """
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
     from mcp.shared.message import SessionMessage
 
-LEFT_SECONDS = 2.0
+EXIT_SECONDS = 2.0
 """Seconds that a program has to end after its input ended. When it is reached the
 program and all that it started are killed."""
 
 STDERR_CHARACTERS = 4_096
-"""Characters of a program's standard error that are kept. When it is reached the
+"""Characters of a program's standard error that are logged. When it is reached the
 oldest are dropped."""
 
 _WAITING_MESSAGES = 64
@@ -58,10 +58,10 @@ class MCPCommand:
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    """All of its environment, besides LANG and a PATH of the system's folders."""
+    """Its whole environment, besides LANG and a PATH of the system's folders."""
 
     folder: Path | None = None
-    """Where it runs. None: where this process does."""
+    """The folder it runs in; None: that of this process."""
 
     def __post_init__(self) -> None:
         texts = (self.command, *self.args, *self.env, *self.env.values())
@@ -74,7 +74,7 @@ class MCPCommand:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the program gets."""
+        """The environment of the program."""
         return _BASE_ENVIRONMENT | dict(self.env)
 
 
@@ -85,7 +85,7 @@ async def open_command(
     """Start the program; its messages come and go over the streams.
 
     Args:
-        server: What to start.
+        server: The program to start.
         max_bytes: Bytes of one message. When it is reached the connection ends.
     """
     process = await anyio.open_process(
@@ -94,7 +94,7 @@ async def open_command(
         cwd=server.folder,
         start_new_session=True,
     )
-    # Nothing is awaited before the tasks are there, or a cancellation would lose it.
+    # Before the tasks exist nothing is awaited: a cancellation would lose the process.
     to_session, incoming = anyio.create_memory_object_stream[
         "SessionMessage | Exception"
     ]()
@@ -105,7 +105,7 @@ async def open_command(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, process, to_session, max_bytes)
         tasks.start_soon(_write, process, from_session, written)
-        tasks.start_soon(_keep_errors, process, server.command)
+        tasks.start_soon(_log_errors, process, server.command)
         try:
             yield incoming, outgoing
         finally:
@@ -167,23 +167,23 @@ async def _write(
     written.set()
 
 
-async def _keep_errors(process: Process, command: str) -> None:
-    """Read what the program complains of, so that it never waits for us to."""
-    kept = b""
+async def _log_errors(process: Process, command: str) -> None:
+    """Read standard error, so that the program never waits for a reader."""
+    tail = b""
     try:
         async for chunk in _pipe(process.stderr):
-            kept = (kept + chunk)[-STDERR_CHARACTERS:]
+            tail = (tail + chunk)[-STDERR_CHARACTERS:]
     finally:
         await _drain(_pipe(process.stderr))
-    if kept.strip():
-        text = escaped(kept.decode("utf-8", "replace").strip(), STDERR_CHARACTERS)
+    if tail.strip():
+        text = escaped(tail.decode("utf-8", "replace").strip(), STDERR_CHARACTERS)
         _log.info("standard error of the MCP server %s: %s", command, text)
 
 
 async def _drain(stream: ByteReceiveStream) -> None:
     """Read to the end: a program that cannot write cannot end, nor be waited for."""
     with (
-        anyio.move_on_after(3 * LEFT_SECONDS, shield=True),
+        anyio.move_on_after(3 * EXIT_SECONDS, shield=True),
         suppress(anyio.EndOfStream, anyio.BrokenResourceError),
     ):
         while True:
@@ -201,7 +201,7 @@ async def _end(process: Process) -> None:
     with suppress(anyio.BrokenResourceError, OSError):
         await process.stdin.aclose()
     for kill in (process.terminate, partial(_kill_group, process)):
-        with anyio.move_on_after(LEFT_SECONDS):
+        with anyio.move_on_after(EXIT_SECONDS):
             await process.wait()
             return
         with suppress(ProcessLookupError):

@@ -1,9 +1,9 @@
 """Tools of MCP servers, as tools like any other.
 
-A server is started or reached when the first call needs it, and again when it died.
-What a model reads, and what a call is checked by, is the definition that was approved
-(`MCPPins`), never what the server says now: the two are compared each time that the
-server tells its tools, and a tool that changed does not run.
+A server is started or reached when the first call needs it, and again after it died.
+Models read the definition that was approved (`MCPPins`), and calls are checked against
+it. The server's present definition is compared with it each time that the server lists
+its tools, and a tool that changed does not run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .results import MCPProgressRelay, content_of
 from .stdio import MCPCommand
 
 CLOSE_SECONDS = 5.0
-"""Seconds that a server has to take its leave. When it is reached it is cut off."""
+"""Seconds that a server has to close. When it is reached its connection is cut."""
 
 _PREFIX = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
 _log = logging.getLogger(__name__)
@@ -80,27 +80,28 @@ class MCPToolset:
     async with MCPToolset("files", MCPCommand(command=...), pins=pins) as files:
         registry.register_many(files.tools)
     ```
-    Every call goes the way of all calls: validated, guarded, recorded. The server gets
-    the arguments, and nothing of the agent. It is offered no sampling, no elicitation
-    and no roots, its text never reaches a terminal or a model unmarked, and no URL
-    that it names is opened.
+    The server is untrusted. Its tools are called like all others: validated, guarded
+    and recorded. It gets the arguments of a call, and no facts about the agent. It is
+    offered no sampling, no elicitation and no roots. Its text reaches models and
+    terminals only marked as its own, and no URL that it names is opened. A tool whose
+    definition was not approved, or changed since, cannot be called.
 
     Args:
         name: The server's name, here and in the pins.
-        server: How to reach it.
-        pins: Approved definitions; a tool that is not among them is not there. None
-            approves what the server tells when the toolset is opened, until it is
-            closed: only for servers whose every word is trusted.
-        prefix: Before each name, as `prefix__name`; default: the name.
+        server: The command that starts it, or its address.
+        pins: Approved definitions; tools that are not among them are left out. None
+            approves the definitions that the server lists when the toolset is opened,
+            until it is closed: only for servers that are fully trusted.
+        prefix: The beginning of each name, as `prefix__name`; default: the name.
         idempotent: Tools, by the server's names, that may be called again when it is
-            not known whether a call was made. What the server says of it is a hint
-            that nothing goes by.
-        timeout_seconds: Of one call, the start of the server included. When it is
-            reached the server is told to stop, and the call ends as `timeout`.
-        startup_seconds: For a server to start and tell its tools. When it is reached
-            the calls that wait for it fail.
-        max_message_bytes: Size of one message of the server. When it is reached the
-            call fails; a program is ended with its connection.
+            not known whether a call was made. The server's own hints do not count.
+        timeout_seconds: Seconds of one call, the start of the server included; default
+            60. When it is reached the server is asked to stop, and the call ends as
+            `timeout`.
+        startup_seconds: Seconds for a server to start and list its tools; default 30.
+            When it is reached the calls that wait for it fail.
+        max_message_bytes: Bytes of one message of the server; default 4 MiB. When it is
+            reached the call fails; a program is ended with its connection.
 
     Raises:
         ConfigError: A name or number cannot be used.
@@ -152,14 +153,14 @@ class MCPToolset:
 
     @property
     def definitions(self) -> list[MCPDefinition]:
-        """What the server says of them, as it was approved."""
+        """The approved definitions of the tools."""
         return [each.definition for each in self._tools.values()]
 
     @property
     def unusable(self) -> dict[str, str]:
-        """Tools that cannot be called, by the server's names, each with the reason.
+        """The reason for each tool that cannot be called, by the server's names.
 
-        What the server told last decides.
+        It follows from the server's latest list.
         """
         return self._unfit | self._changed
 
@@ -174,14 +175,14 @@ class MCPToolset:
             try:
                 await self._connected()
             except BaseException:
-                await self._close()
+                await self._aclose()
                 raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        await self._aclose()
 
-    async def _close(self) -> None:
+    async def _aclose(self) -> None:
         group, self._group = self._group, None
         if self._connection is not None:
             self._connection.ended.set()
@@ -189,7 +190,7 @@ class MCPToolset:
             # The caller's error is not the group's: it goes on as it is.
             await group.__aexit__(None, None, None)
 
-    # Tools, and what became of them.
+    # Tools and their changes.
 
     def _adopt(self, definitions: dict[str, MCPDefinition]) -> None:
         spelled: dict[str, list[str]] = {}
@@ -207,7 +208,7 @@ class MCPToolset:
                 self._unfit[name] = error.message
 
     def _compare(self, listing: Listing) -> None:
-        """Look whether the tools are still what they were."""
+        """Compare the server's list with the approved tools."""
         if self._is_adopting:
             self._is_adopting = False
             self._adopt(listing.definitions)
@@ -246,7 +247,7 @@ class MCPToolset:
         return content_of(tool.name, result, tool.output, context)
 
     async def _connected(self) -> ServerConnection:
-        """Return a connection that lives, whose tools were compared."""
+        """Return an open connection whose tools were compared."""
         async with self._lock:
             now = self._connection
             if now is not None and now.is_stale and not now.ended.is_set():
@@ -265,7 +266,7 @@ class MCPToolset:
         try:
             with anyio.fail_after(self._startup_seconds):
                 self._compare(await connection.listing())
-        except Exception as error:  # noqa: BLE001 - whatever it is, begin anew
+        except Exception as error:  # noqa: BLE001 - a new connection follows
             connection.ended.set()
             _log.info("%s did not list its tools (%s)", self.name, type(error).__name__)
         except BaseException:
@@ -273,7 +274,7 @@ class MCPToolset:
             raise
 
     async def _hold(self, *, task_status: TaskStatus[ServerConnection]) -> None:
-        """Keep a connection open until it ends, one way or the other."""
+        """Hold a connection open until it ends."""
         is_open = False
         with anyio.CancelScope() as scope:
             scope.deadline = anyio.current_time() + self._startup_seconds

@@ -1,1 +1,1 @@
-"""Which tools there are, who sees them."""
+"""The tools of a host, by name and version, and their visibility."""

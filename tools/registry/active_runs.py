@@ -1,4 +1,4 @@
-"""Which calls of a tool run now, so that a tool can be taken away."""
+"""The calls of tools that run now, so that a tool can be withdrawn."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ActiveRuns:
     def __init__(self) -> None:
         self.running: set[ToolRun] = set()
         self.retired: WeakValueDictionary[int, Tool] = WeakValueDictionary()
-        """By id; a tool that is gone leaves its id to others."""
+        """Withdrawn tools by their id, which is free again when the tool is gone."""
 
         self.any_retired = False
-        """Whether it is worth looking into `retired`."""
+        """True once a tool was withdrawn: until then `retired` is not searched."""
 
     async def retire(self, tools: Iterable[Tool], *, cancel: bool) -> None:
-        """Let no new run of these tools begin, and wait for the last to end."""
+        """Prevent new runs of these tools, and wait until the last one has ended."""
         gone = {id(tool): tool for tool in tools}
         self.retired.update(gone)
         self.any_retired = True
@@ -55,10 +55,10 @@ class ToolRun:
         self.tool = tool
         self.ended: anyio.Event | None = None
         self.retired = False
-        """Whether it was cancelled because its tool was taken away."""
+        """True if it was cancelled because its tool was withdrawn."""
 
     def cancel(self) -> None:
-        """End the run: its tool is taken away."""
+        """End the run because its tool is withdrawn."""
         self.retired = True
         self._cancel()
 

@@ -1,8 +1,4 @@
-"""The tools of one host, by name and version. Nothing is global.
-
-Readers work on a snapshot that never changes; writers prepare the next one and put it
-in place in one step. A batch that took a snapshot sees nothing of what comes later.
-"""
+"""The tools of one host, by name and version. Nothing is global."""
 
 from __future__ import annotations
 
@@ -25,21 +21,28 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """What a reload changed, as names in order."""
+    """The changes of a reload, as names in order."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     changed: tuple[str, ...]
-    """Tools whose definition is another one now, by its hash."""
+    """Tools whose definition has another hash now."""
 
 
 class ToolRegistry:
     """The tools that a host offers, by name and version.
 
+    Tools are registered, replaced, withdrawn and reloaded while calls run. Readers work
+    on a `Snapshot` that never changes; a writer prepares the next one and puts it in
+    place in one step, or changes nothing if a tool is not well defined. So a batch that
+    took a snapshot is not affected by later changes, except by `retire`, which waits
+    until no call of a tool runs. Methods may be called from any thread; `retire`
+    belongs to the event loop of the executors.
+
     Args:
         tools: Tools, or functions to make tools of.
-        visible: Which agent may know of which tool; None: every agent of all. A
-            host takes it from its guard.
+        visible: Tells whether an agent may know of a tool; None: every agent may know
+            of all. A host takes it from its guard.
         config: Configuration by tool name, for `ToolContext.get_config`.
 
     Raises:
@@ -66,21 +69,21 @@ class ToolRegistry:
 
     @contextmanager
     def _changing(self) -> Iterator[RegistryState]:
-        """Hand out the next state; it takes its place if nothing fails."""
+        """Yield a copy of the state; it becomes the present one if nothing fails."""
         with self._lock:
             state = self._snapshot.state.copy()
             yield state
             self._put(state, self._snapshot.revision + 1)
             watchers = list(self._watchers.values())
-        for tell in watchers:
-            tell()
+        for notify in watchers:
+            notify()
 
     def snapshot(self) -> Snapshot:
         """Return all tools as they are now. Take one for a whole batch."""
         return self._snapshot
 
     def watch(self, changed: Callable[[], object]) -> Callable[[], None]:
-        """Call a function after each change, and return what ends that.
+        """Call a function after each change; return a function that ends this.
 
         Args:
             changed: Called in the thread that made the change. It must not raise.
@@ -104,9 +107,9 @@ class ToolRegistry:
         """Add a tool, or a function as a tool.
 
         Args:
-            tool: What to add.
-            replace: Whether it takes the place of the same name and version.
-            versions: Whether it may stand beside other versions of its name.
+            tool: The tool, or a function to make it of.
+            replace: Whether it replaces the tool of the same name and version.
+            versions: Whether other versions of its name may exist beside it.
             **options: For a function, see `ToolOptions`.
 
         Raises:
@@ -154,8 +157,8 @@ class ToolRegistry:
     def unregister(self, name: str, version: str | None = None) -> Tool | None:
         """Remove a tool, in one version or in all, and return it; None without it.
 
-        Calls that run go on, and batches that have a snapshot still find it there;
-        see `retire`.
+        Calls that run go on, and batches that have a snapshot still find the tool in
+        it; see `retire`.
         """
         chosen = self._snapshot.get(name, version)
         if chosen is not None:
@@ -164,9 +167,9 @@ class ToolRegistry:
         return chosen
 
     def reload(self, tools: Iterable[Tool | Callable[..., Any]]) -> Reload:
-        """Put these tools in place of all others, in one step.
+        """Replace all tools by these, in one step.
 
-        Pins and deprecations stay with what stays. Running calls go on.
+        Tools that stay keep their pins and deprecations. Running calls go on.
 
         Raises:
             ConfigError: A tool is not well defined; nothing changed.
@@ -188,7 +191,7 @@ class ToolRegistry:
         return _difference(before.tools, state.tools)
 
     def pin(self, name: str, version: str | None) -> None:
-        """Let `get` return this version of a tool; None: the newest again.
+        """Make `get` return this version of a tool; None: the newest again.
 
         Raises:
             ToolNotFoundError: There is no such version.
@@ -200,7 +203,7 @@ class ToolRegistry:
                 state.pins[found.name] = version
 
     def deprecate(self, name: str, version: str, reason: str) -> None:
-        """Let `get` prefer other versions of a tool.
+        """Make `get` prefer other versions of a tool.
 
         Raises:
             ToolNotFoundError: There is no such version.
@@ -213,7 +216,7 @@ class ToolRegistry:
         """Return a context manager around one run of a tool, for `retire`.
 
         Args:
-            tool: What runs.
+            tool: The tool that runs.
             cancel: Ends the run.
 
         Raises:
@@ -230,7 +233,7 @@ class ToolRegistry:
 
         Args:
             name: The tool.
-            version: Which one; None: all.
+            version: The version; None: all.
             cancel: Whether running calls are cancelled instead of waited for.
         """
         known = self._snapshot.state.find(name) or {}

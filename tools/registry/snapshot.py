@@ -19,18 +19,18 @@ Visible = Callable[[str | None, Tool], bool]
 """Tells whether an agent may know of a tool; None stands for one without a name."""
 
 MAX_SUGGESTIONS = 3
-"""Names that a failed look-up suggests; when it is reached, no more are looked for."""
+"""Names that a failed look-up suggests. When it is reached the search ends."""
 
 MAX_COMPARED = 50
-"""Names that a failed look-up is compared with; when it is reached, suggestions come
-from these."""
+"""Names that a failed look-up is compared with. When it is reached suggestions come
+from these alone."""
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """What a snapshot shows; never changed once a snapshot has it."""
+    """The content of a snapshot; it never changes once a snapshot has it."""
 
     visible: Visible | None
     config: Mapping[str, Mapping[str, Any]]
@@ -100,7 +100,14 @@ def _duplicate(tool: Tool, taken: Tool, hint: str) -> DuplicateToolError:
 
 
 class Snapshot:
-    """The tools of a registry at one moment, as the host or as one agent sees them."""
+    """The tools of a registry at one moment, as the host or as one agent sees them.
+
+    A snapshot never changes, so a batch that works on one is not affected by later
+    registrations. `for_agent` narrows it to the tools that an agent may know of: the
+    others are neither listed nor found nor suggested. A name is found in its own
+    spelling, and in the one that providers accept. Of several versions `get` returns
+    the pinned one, else the newest that is not deprecated, else the newest.
+    """
 
     def __init__(
         self, state: RegistryState, revision: int, may_see: Callable[[Tool], bool]
@@ -108,16 +115,16 @@ class Snapshot:
         self.state = state
         self._may_see = may_see
         self._found: dict[str, Tool] = {}
-        """Tools that were looked up, by name as asked; the host's view only."""
+        """Tools that were looked up, by the requested name; in the host's view only."""
 
         self.revision = revision
         """Grows with each change of the registry."""
 
     def for_agent(self, agent_id: str | None) -> Snapshot:
-        """Return what an agent may know of; None stands for one that has no name.
+        """Return the tools that an agent may know of; None: an agent without a name.
 
-        A registry that was made without `visible` knows of no policy: there it is
-        `ToolExecutor.tools` that hides what the guard always denies.
+        A registry that was made without `visible` knows no policy; then
+        `ToolExecutor.tools` hides the tools that the guard always denies.
         """
         visible = self.state.visible
         if visible is None:
@@ -129,8 +136,7 @@ class Snapshot:
 
         Args:
             name: The tool's name, in its own spelling or that of the providers.
-            version: Which one; None: the pinned one, else the newest that is not
-                deprecated, else the newest.
+            version: The version; None: the one that the class describes.
         """
         known = self._found.get(name)
         if known is not None and version is None:
@@ -149,8 +155,8 @@ class Snapshot:
         """Return a tool.
 
         Raises:
-            ToolNotFoundError: There is none of that name and version to see. It
-                suggests only what is.
+            ToolNotFoundError: There is none of that name and version to see. The
+                error suggests only names that the agent may see.
         """
         found = self.get(name, version)
         if found is not None:
@@ -174,7 +180,7 @@ class Snapshot:
         )
 
     def deprecation(self, tool: Tool) -> str | None:
-        """Return why a tool should not be used any more; None: it may be."""
+        """Return the reason why a tool is deprecated; None: it is not."""
         return self.state.deprecated.get((tool.name, tool.version))
 
     def config_of(self, name: str) -> Mapping[str, Any]:
@@ -210,7 +216,7 @@ class Snapshot:
         )
 
     def _similar(self, name: str) -> list[str]:
-        # Comparing is slow, so only with names that begin or end alike.
+        # A comparison is slow, so only names that begin or end alike are compared.
         alike = (
             each
             for each in self.state.tools

@@ -1,11 +1,4 @@
-"""The same call twice is one run: keys, and what came of the run that had them.
-
-A key is claimed before a tool runs and ended after it: *finished* with a result
-that later calls get, *forgotten* when the tool failed, or left *in doubt* when the
-tool was stopped half-way and nobody knows what it did. Who asks for a key that
-another call holds waits for its end. Where results take too much room the oldest go,
-and their keys stay: a call that ran is not run again because its result was large.
-"""
+"""Idempotency: the same call twice is one run."""
 
 from __future__ import annotations
 
@@ -24,14 +17,14 @@ from toolcell.core import InvalidInputError, ToolExecutionError, ToolResult
 from toolcell.core.text.canonical_json import canonical_json
 
 _FIRST_PAUSE_SECONDS = 0.01
-_LONGEST_PAUSE_SECONDS = 0.5
+_MAX_PAUSE_SECONDS = 0.5
 
 KeyState = Literal["running", "done", "unknown", "gone"]
-"""What became of a run; `gone`: it is done, and its result is no longer kept."""
+"""The state of a run; `gone`: it is done, and its result is no longer stored."""
 
 
 class CallBody(NamedTuple):
-    """What is asked for under a key; its text is made only when it is needed."""
+    """The request under a key; its text is made only when it is needed."""
 
     tool: str
     """Name and version."""
@@ -40,7 +33,7 @@ class CallBody(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The same for the same request, whatever the order of its keys."""
+        """The canonical text: equal for equal requests."""
         return f"{self.tool}/{canonical_json(self.arguments).decode()}"
 
     @property
@@ -51,20 +44,27 @@ class CallBody(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyEntry:
-    """What stands under a key."""
+    """The entry of a key."""
 
     same: bool
-    """Whether it is the body that is asked for now."""
+    """True if the request is the one that is made now."""
 
     state: KeyState
     result: ToolResult | None = None
 
 
 class Idempotency(ABC):
-    """Keys of calls and what came of them.
+    """A store of idempotency keys, and of the results of the runs that had them.
 
-    An instance belongs to one event loop; `SQLiteIdempotency` on one file joins
-    several loops and processes.
+    A key is claimed before a tool runs, and ended after it: *finished* with a result
+    that later calls get, *forgotten* if the tool failed, or left *in doubt* if the tool
+    was stopped half-way and its effect is unknown. A call whose key is held by another
+    call waits for its end. Results that take too much room are dropped, the oldest
+    first, but their keys stay: a call that ran is not run again because its result was
+    large.
+
+    An instance belongs to one event loop. `SQLiteIdempotency` on one file joins several
+    loops and processes.
     """
 
     def __init__(self) -> None:
@@ -72,20 +72,23 @@ class Idempotency(ABC):
         """Keys that runs of this event loop hold."""
 
         self._ends: dict[str, anyio.Event] = {}
-        """Set when a run that others wait for gives its key up."""
+        """Events that are set when a run that others wait for ends its key."""
 
     def take(self, key: str, body: CallBody, *, repeatable: bool) -> bool:
-        """Claim a key if it is free right now; if not, `claim` knows more.
+        """Claim a key if it is free right now; if it is not, use `claim`.
 
         Args:
-            key: What must happen once.
-            body: What is asked for.
+            key: The key.
+            body: The request.
             repeatable: As for `claim`.
 
         Raises:
             StoreUnavailableError: The keys cannot be read or written.
         """
-        if key in self._flights or self._take(key, body, repeatable) is not None:
+        if (
+            key in self._flights
+            or self._claim_if_free(key, body, repeatable) is not None
+        ):
             return False
         self._flights[key] = body
         return True
@@ -95,20 +98,19 @@ class Idempotency(ABC):
     ) -> ToolResult | None:
         """Return the result of an earlier run, or None: the key is the caller's.
 
-        What the run used is not in it: who asks again uses nothing.
-
-        The caller then ends the key with `finish`, `forget` or `doubt`.
+        The result has no usage: a repeated call is free. A caller that got the key
+        ends it with `finish`, `forget` or `doubt`.
 
         Args:
-            key: What must happen once.
-            body: What is asked for.
-            repeatable: Whether running it twice does no harm. If so, a key whose
-                outcome is unknown, or whose result is gone, is the caller's again.
+            key: The key.
+            body: The request.
+            repeatable: Whether a second run does no harm. If so, a key whose outcome is
+                unknown, or whose result is gone, is the caller's again.
 
         Raises:
-            InvalidInputError: Something else was asked for under this key.
+            InvalidInputError: Another request was made under this key.
             ToolExecutionError: An earlier run was stopped half-way, and its outcome
-                is not known; or it is done, and its result is no longer kept.
+                is not known; or it is done, and its result is no longer stored.
             StoreUnavailableError: The keys cannot be read or written.
         """
         pause = _FIRST_PAUSE_SECONDS
@@ -118,7 +120,7 @@ class Idempotency(ABC):
                 _check(same=held.text == body.text)
                 await self._ends.setdefault(key, anyio.Event()).wait()
                 continue
-            entry = self._take(key, body, repeatable)
+            entry = self._claim_if_free(key, body, repeatable)
             if entry is None:
                 self._flights[key] = body
                 return None
@@ -131,29 +133,29 @@ class Idempotency(ABC):
                 return entry.result
             # Another process runs it; SQLite cannot call us when it ends.
             await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def finish(self, key: str, result: ToolResult) -> None:
         """End a claimed key with the result that later calls get."""
         body = self._flights.pop(key)
         try:
-            self._keep(key, body, result)
+            self._store_result(key, body, result)
         finally:
             self._wake(key)
 
     def forget(self, key: str) -> None:
-        """End a claimed key as if it had never been asked for."""
+        """End a claimed key as if it had never been claimed."""
         body = self._flights.pop(key)
         try:
-            self._drop(key, body)
+            self._delete(key, body)
         finally:
             self._wake(key)
 
     def doubt(self, key: str) -> None:
-        """End a claimed key of which nobody knows what its run did."""
+        """End a claimed key whose run has an unknown outcome."""
         body = self._flights.pop(key)
         try:
-            self._suspect(key, body)
+            self._mark_unknown(key, body)
         finally:
             self._wake(key)
 
@@ -163,17 +165,19 @@ class Idempotency(ABC):
             ended.set()
 
     @abstractmethod
-    def _take(self, key: str, body: CallBody, repeatable: bool) -> KeyEntry | None:
-        """Return what stands under the key, or None: it is now running, by us."""
+    def _claim_if_free(
+        self, key: str, body: CallBody, repeatable: bool
+    ) -> KeyEntry | None:
+        """Return the entry of the key, or None: the key is now ours, and running."""
 
     @abstractmethod
-    def _keep(self, key: str, body: CallBody, result: ToolResult) -> None: ...
+    def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None: ...
 
     @abstractmethod
-    def _drop(self, key: str, body: CallBody) -> None: ...
+    def _delete(self, key: str, body: CallBody) -> None: ...
 
     @abstractmethod
-    def _suspect(self, key: str, body: CallBody) -> None: ...
+    def _mark_unknown(self, key: str, body: CallBody) -> None: ...
 
 
 def _check(*, same: bool) -> None:
@@ -194,22 +198,22 @@ def _unknown_outcome() -> ToolExecutionError:
 
 def _result_gone() -> ToolExecutionError:
     return ToolExecutionError(
-        "this call ran already; its result was large and is no longer kept",
+        "this call ran already; its result was large and is no longer stored",
         hint="use a new call id to run it again",
         details={"outcome": "done"},
     )
 
 
-class _Kept(NamedTuple):
-    """What stands under a key.
+class _StoredEntry(NamedTuple):
+    """The entry of a key.
 
-    Kept as JSON: nobody can change it, and it is small, and nothing that Python would
-    look through for garbage, each time that it does.
+    It is stored as JSON, which is small and cannot be changed, and which the garbage
+    collector does not look through.
     """
 
     tool: str
     arguments: dict[str, JsonValue] | str
-    """Where there is no room for them a hash of the body."""
+    """A hash of the body where there is no room for the arguments."""
 
     state: KeyState
     expires_at: float
@@ -218,36 +222,36 @@ class _Kept(NamedTuple):
     content: JsonValue = None
 
     def result(self) -> ToolResult | None:
-        """Return what later calls get, who have used nothing."""
+        """Return the result for later calls; it has no usage."""
         if self.state != "done":
             return None
         return ToolResult(call_id=self.call_id, name=self.name, content=self.content)
 
     def is_of(self, body: CallBody) -> bool:
-        """Return whether it is of the same request."""
+        """Tell whether it belongs to the same request."""
         if isinstance(self.arguments, str):
             return self.arguments == body.hashed
         return CallBody(self.tool, self.arguments).text == body.text
 
-    def small(self) -> _Kept:
-        """Return what is left of it where there is no room for all of it."""
+    def small(self) -> _StoredEntry:
+        """Return the part that is stored when there is no room for all of it."""
         assert not isinstance(self.arguments, str)
         hashed = CallBody(self.tool, self.arguments).hashed
         state: KeyState = "gone" if self.state == "done" else self.state
-        return _Kept("", hashed, state, self.expires_at)
+        return _StoredEntry("", hashed, state, self.expires_at)
 
 
 class MemoryIdempotency(Idempotency):
-    """Keys that end with the process.
+    """Idempotency keys in memory: they end with the process.
 
     Args:
-        ttl_seconds: How long a result is handed out. When it is reached the key is
-            free again.
-        max_entries: How many ended keys are kept. When it is reached the oldest
-            one goes.
-        max_bytes: Bytes of arguments and results that are kept, as JSON; default 64
-            MiB. When it is reached the oldest go. Their keys stay: who asks again for
-            a call is told that it ran, and a tool that may be repeated runs again.
+        ttl_seconds: Seconds for which a result is stored; default an hour. When it is
+            reached the key is free again.
+        max_entries: Ended keys that are stored; default 10,000. When it is reached the
+            oldest one is dropped.
+        max_bytes: Bytes of arguments and results, as JSON; default 64 MiB. When it is
+            reached the oldest are dropped. Their keys stay: a repeated call fails and
+            says that it ran, and a tool that may be repeated runs again.
         clock: Returns seconds that do not go backwards.
     """
 
@@ -278,33 +282,35 @@ class MemoryIdempotency(Idempotency):
             self._flights[key] = body
         return free
 
-    def _take(self, key: str, body: CallBody, repeatable: bool) -> KeyEntry | None:
+    def _claim_if_free(
+        self, key: str, body: CallBody, repeatable: bool
+    ) -> KeyEntry | None:
         self._remove_expired()
-        kept = self._standing(key)
-        if kept is not None and not (repeatable and kept.state != "done"):
-            result = kept.result()
-            return KeyEntry(same=kept.is_of(body), state=kept.state, result=result)
+        stored = self._stored(key)
+        if stored is not None and not (repeatable and stored.state != "done"):
+            result = stored.result()
+            return KeyEntry(same=stored.is_of(body), state=stored.state, result=result)
         return None
 
-    def _keep(self, key: str, body: CallBody, result: ToolResult) -> None:
+    def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None:
         ends, content = self._clock() + self._ttl, result.content
         self._put(key, (*body, "done", ends, result.call_id, result.name, content))
 
-    def _drop(self, key: str, body: CallBody) -> None:
-        # A key that runs stands in no table of ours.
+    def _delete(self, key: str, body: CallBody) -> None:
+        # A running key is in no table.
         return
 
-    def _suspect(self, key: str, body: CallBody) -> None:
+    def _mark_unknown(self, key: str, body: CallBody) -> None:
         self._put(key, (*body, "unknown", self._clock() + self._ttl))
 
-    def _standing(self, key: str) -> _Kept | None:
-        kept = self._ended.get(key)
-        return None if kept is None else _Kept(*from_json(kept))
+    def _stored(self, key: str) -> _StoredEntry | None:
+        stored = self._ended.get(key)
+        return None if stored is None else _StoredEntry(*from_json(stored))
 
-    def _put(self, key: str, kept: tuple[JsonValue, ...]) -> None:
-        # At the end of the line, also where it stood before.
+    def _put(self, key: str, stored: tuple[JsonValue, ...]) -> None:
+        # The newest is last, even if the key was stored before.
         self._remove(key)
-        self._ended[key] = entry = to_json(kept)
+        self._ended[key] = entry = to_json(stored)
         self._whole[key] = None
         self._bytes += len(entry)
         if len(self._ended) > self._max_entries:
@@ -319,14 +325,14 @@ class MemoryIdempotency(Idempotency):
     def _shrink(self, key: str) -> None:
         del self._whole[key]
         whole = self._ended[key]
-        self._ended[key] = small = to_json(_Kept(*from_json(whole)).small())
+        self._ended[key] = small = to_json(_StoredEntry(*from_json(whole)).small())
         self._bytes += len(small) - len(whole)
 
     def _remove_expired(self) -> None:
         now = self._clock()
         while self._ended:
             oldest = next(iter(self._ended))
-            kept = self._standing(oldest)
-            if kept is not None and kept.expires_at > now:
+            stored = self._stored(oldest)
+            if stored is not None and stored.expires_at > now:
                 return
             self._remove(oldest)

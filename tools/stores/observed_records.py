@@ -1,4 +1,4 @@
-"""Counts and logs what becomes a record: calls, refusals, times."""
+"""Counts and logs records: calls, refusals, times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ObservedRecords(Records):
     its arguments or its result: extra fields are in `record.toolcell`.
 
     Args:
-        records: Where they are kept.
+        records: The store of the records.
     """
 
     def __init__(self, records: Records) -> None:
@@ -44,8 +44,8 @@ class ObservedRecords(Records):
         _count(record)
         level = logging.INFO if record.error_kind is None else logging.WARNING
         if _log.isEnabledFor(level):
-            said = ("call of %s: %s", record.tool_name, record.status)
-            _log.log(level, *said, extra={"toolcell": _fields(record)})
+            line = ("call of %s: %s", record.tool_name, record.status)
+            _log.log(level, *line, extra={"toolcell": _fields(record)})
 
     def _newest(
         self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
@@ -54,7 +54,7 @@ class ObservedRecords(Records):
 
 
 def _count(record: ToolExecutionRecord) -> None:
-    # Names that nobody registered are the model's: they would be series without end.
+    # Unregistered names come from the model: they would make series without end.
     known = record.tool_version is not None
     labels = {
         "gen_ai.tool.name": record.tool_name if known else _NOT_FOUND,

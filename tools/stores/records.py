@@ -1,4 +1,4 @@
-"""What really happened: one record for each attempt, refusal and inner call."""
+"""Records: one for each attempt at a call, each refusal and each inner call."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pydantic import JsonValue
 from toolcell.core import InvalidInputError, ToolStatus
 
 RecordedVerdict = Literal["allowed", "denied", "unguarded", "not_asked"]
-"""What the guard said: it admitted the call, it refused it, there is none, or the
-call ended before it was asked."""
+"""The guard's verdict: it admitted the call, it refused it, there is no guard, or the
+call ended before the guard was asked."""
 
 
 class ToolExecutionRecord(NamedTuple):
@@ -32,8 +32,8 @@ class ToolExecutionRecord(NamedTuple):
     """None where no tool was found."""
 
     arguments: Mapping[str, JsonValue]
-    """As the model sent them, or as the person changed them who approved the call;
-    what was left out is not in them."""
+    """The arguments as the model sent them, or as the person who approved the call
+    changed them; without defaults."""
 
     verdict: RecordedVerdict
     status: ToolStatus
@@ -46,45 +46,46 @@ class ToolExecutionRecord(NamedTuple):
     """`ToolcellError.kind` of what ended it; None if the status is `ok`."""
 
     reason: str | None = None
-    """Why the guard refused, as `Decision.reason`; None if it did not."""
+    """The reason of the guard's refusal, as `Decision.reason`; None if it admitted."""
 
     error_detail: str | None = None
-    """The whole story of the error, for people; a model never sees it."""
+    """The error with its traceback, for people; a model never sees it."""
 
     usage: Mapping[str, int | str] = MappingProxyType({})
-    """What was charged, by unit; `usd` is decimal text."""
+    """The amounts that were charged, by unit; `usd` is decimal text."""
 
     backend: str | None = None
-    """Where it ran: `loop`, `thread`, `subprocess` or `docker`; None: nowhere."""
+    """The place of the run: `loop`, `thread`, `subprocess` or `docker`; None: it did
+    not run."""
 
     attempt: int = 1
     """1 for the first try."""
 
     final: bool = True
-    """Whether the call ended with it; False where a retry follows."""
+    """True if the call ended with it, False if a retry follows."""
 
     replayed: bool = False
-    """Whether the result of an earlier call was handed out and nothing ran."""
+    """True if the result of an earlier call was returned and nothing ran."""
 
     still_running: bool = False
-    """Whether the function could not be stopped and ran on after the call ended."""
+    """True if the function could not be stopped and ran on after the call."""
 
     @property
     def cost_usd(self) -> str | None:
-        """What the attempt cost in US dollars, as decimal text, if that is known."""
+        """The cost of the attempt in US dollars, as decimal text, if it is known."""
         cost = self.usage.get("usd")
         return None if cost is None else str(cost)
 
 
 class Records(ABC):
-    """Where records go, and how to find them."""
+    """A store of records, and the queries on it."""
 
     @abstractmethod
     def add(self, record: ToolExecutionRecord) -> None:
-        """Keep a record.
+        """Store a record.
 
         Raises:
-            StoreUnavailableError: It cannot be kept.
+            StoreUnavailableError: It cannot be stored.
         """
 
     def query(
@@ -107,7 +108,7 @@ class Records(ABC):
             tool_name: Only of this tool.
             status: Only with this status.
             since: Only those that started then or later; an aware datetime.
-            limit: At most so many records; 0 or more.
+            limit: The maximum number of records; 0 or more, default 100.
 
         Raises:
             InvalidInputError: `limit` is negative or `since` has no time zone.
@@ -148,18 +149,18 @@ class Records(ABC):
 
         Args:
             call_id: The call's id.
-            agent_id: Whose call; None takes the latest of any agent.
+            agent_id: The agent of the call; None takes the latest of any agent.
         """
         found = self.query(call_id=call_id, agent_id=agent_id, limit=1)
         return found[0] if found else None
 
 
 class MemoryRecords(Records):
-    """Records that end with the process.
+    """Records in memory: they end with the process.
 
     Args:
-        max_records: How many are kept. When it is reached the oldest one goes and
-            `dropped` counts it.
+        max_records: Records that are stored; default 10,000. When it is reached the
+            oldest one is dropped and `dropped` counts it.
     """
 
     def __init__(self, *, max_records: int = 10_000) -> None:
@@ -168,7 +169,7 @@ class MemoryRecords(Records):
 
     @property
     def dropped(self) -> int:
-        """How many records were given up for want of room."""
+        """The number of records that were dropped for want of room."""
         return self._added - len(self._records)
 
     def add(self, record: ToolExecutionRecord) -> None:

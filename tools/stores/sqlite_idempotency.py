@@ -29,23 +29,23 @@ _DROPPED_AT_ONCE = 100
 
 
 class SQLiteIdempotency(Idempotency):
-    """Keys in a file, shared by the processes that open it.
+    """Idempotency keys in a file, shared by the processes that open it.
 
-    A key whose process died while it ran is *in doubt*. Whether a process lives
-    is asked of the kernel: each one holds a lock on a small file beside `path`.
-    Results are kept as they are, secrets included: give the file the rights of
-    what the tools return.
+    Keys survive a kill of the process. A key whose process died while it ran is *in
+    doubt*. The kernel knows which processes live: each one holds a lock on a small file
+    beside `path`. Results are stored as they are, secrets included: protect the file
+    like the results of the tools.
 
     Args:
         path: The file, on a local disk; it is made if it is missing.
-        ttl_seconds: How long a result is handed out. When it is reached the key is
-            free again.
-        max_bytes: Size of the file's used pages; default 1 GiB. When it is reached the
-            oldest results go, a hundred for each new one. Their keys stay: who asks
-            again for a call is told that it ran, and a tool that may be repeated runs
-            again.
-        busy_seconds: How long to wait while another process writes. When it is
-            reached StoreUnavailableError is raised.
+        ttl_seconds: Seconds for which a result is stored; default a day. When it is
+            reached the key is free again.
+        max_bytes: Bytes of the file's used pages; default 1 GiB. When it is reached the
+            oldest results are dropped, a hundred for each new one. Their keys stay: a
+            repeated call fails and says that it ran, and a tool that may be repeated
+            runs again.
+        busy_seconds: Seconds to wait while another process writes; default 1. When it
+            is reached StoreUnavailableError is raised.
         clock: Returns Unix time in seconds.
 
     Raises:
@@ -76,7 +76,9 @@ class SQLiteIdempotency(Idempotency):
         self._file.close()
         self._owner.close()
 
-    def _take(self, key: str, body: CallBody, repeatable: bool) -> KeyEntry | None:
+    def _claim_if_free(
+        self, key: str, body: CallBody, repeatable: bool
+    ) -> KeyEntry | None:
         now, hashed = self._clock(), body.hashed
         with self._file.transaction() as database:
             database.execute(
@@ -91,7 +93,7 @@ class SQLiteIdempotency(Idempotency):
                 repeatable and entry.state in ("unknown", "gone")
             ):
                 if entry.state == "unknown":
-                    # From when its run was found dead, it is kept as long as others.
+                    # The time to live begins when its run was found dead.
                     database.execute(
                         "UPDATE idempotency_keys SET state = 'unknown', expires_at = ?"
                         " WHERE key = ? AND expires_at IS NULL",
@@ -113,15 +115,15 @@ class SQLiteIdempotency(Idempotency):
             return KeyEntry(same=same, state="done", result=done)
         if state == "gone":
             return KeyEntry(same=same, state="gone")
-        # A running key of our own that is asked for has no run any more.
+        # A running key of this process that is claimed again has no run any more.
         others = owner != self._owner.name
         if state == "running" and others and self._owner.state_of(owner) == "alive":
             return KeyEntry(same=same, state="running")
         return KeyEntry(same=same, state="unknown")
 
-    def _keep(self, key: str, body: CallBody, result: ToolResult) -> None:
-        told = result.model_dump_json(exclude={"usage", "remaining"})
-        self._set(key, "done", told)
+    def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None:
+        text = result.model_dump_json(exclude={"usage", "remaining"})
+        self._set(key, "done", text)
 
     def _make_room(self, database: sqlite3.Connection) -> None:
         """Drop results, the oldest first, if the file is too large."""
@@ -137,7 +139,7 @@ class SQLiteIdempotency(Idempotency):
                 [_DROPPED_AT_ONCE],
             )
 
-    def _suspect(self, key: str, body: CallBody) -> None:
+    def _mark_unknown(self, key: str, body: CallBody) -> None:
         self._set(key, "unknown", None)
 
     def _set(self, key: str, state: str, result: str | None) -> None:
@@ -156,7 +158,7 @@ class SQLiteIdempotency(Idempotency):
             if result is not None:
                 self._make_room(database)
 
-    def _drop(self, key: str, body: CallBody) -> None:
+    def _delete(self, key: str, body: CallBody) -> None:
         with self._file.transaction() as database:
             database.execute(
                 "DELETE FROM idempotency_keys WHERE key = ? AND owner = ?",
@@ -165,5 +167,5 @@ class SQLiteIdempotency(Idempotency):
 
 
 def _hash(text: str) -> str:
-    """Return what stands in the file for a text that holds arguments."""
+    """Return the form in the file of a text that holds arguments."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -38,10 +38,10 @@ class SQLiteRecords(Records):
 
     Args:
         path: The file; it is made if it is missing.
-        keep_days: How long a record is kept; default 30. When it is reached the record
-            goes with one of the next that are added, a thousand at most at a time.
-        busy_seconds: How long to wait while another process writes. When it is
-            reached StoreUnavailableError is raised.
+        keep_days: Days for which a record is stored; default 30. When it is reached the
+            record is deleted as further ones are added, at most a thousand at once.
+        busy_seconds: Seconds to wait while another process writes; default 1. When it
+            is reached StoreUnavailableError is raised.
         clock: Returns Unix time in seconds.
 
     Raises:

@@ -298,7 +298,7 @@ async def test_a_session_that_is_at_work_is_never_taken_away() -> None:
             refused = await desk("run_python", session="3", code="1")
         assert await desk.value("1", session="3") == 1
 
-    assert refused.startswith("error: 2 sessions of code are at work")
+    assert refused.startswith("error: 2 sessions of code are in use")
     assert caught.value.details["reason"] == "sessions_full"
     assert caught.value.retryable
 
@@ -332,7 +332,7 @@ async def test_an_agent_at_work_in_all_sessions_leaves_one_to_another() -> None:
             await until(lambda: len(told) == 2)
             ends["2"].set()
 
-    assert again.startswith("error: 2 sessions of code are at work")
+    assert again.startswith("error: 2 sessions of code are in use")
     assert told == [1, 1]
 
 
@@ -372,8 +372,8 @@ async def test_a_session_is_closed_at_will_and_with_its_host() -> None:
         sessions, sandbox = desk.host.sessions, desk.host.sandbox
         assert sessions is not None
         assert sandbox is not None
-        await sessions.close("a", "s")
-        await sessions.close("a", "never opened")
+        await sessions.aclose("a", "s")
+        await sessions.aclose("a", "never opened")
         assert (len(sessions), sandbox.active_cells) == (0, 0)
         await desk("run_python", code="x = 1")
 
