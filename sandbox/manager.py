@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from pydantic import SecretStr
 
-from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.core import InvalidInputError
 from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
 from .batch import Batch, BatchResults, OnProgress, Programs, Work
 from .client.argument_checks import check_freshness
 from .client.backend import Backend
-from .client.cell import Cell
 from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
 from .client.types import Freshness, Language, OnOutput, Program
@@ -30,8 +29,8 @@ from .results.events import Event, Finished
 from .results.result import ExecutionResult
 from .scheduling.active_cells import ActiveCells
 from .scheduling.background_work import BackgroundWork
-from .scheduling.fair_queue import FairQueue
-from .scheduling.pool import Pool, PoolStats
+from .scheduling.cell_supply import CellSupply
+from .scheduling.pool import PoolStats
 from .session import Session
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ class SandboxManager(Detachable):
             None asks this machine's.
     """
 
-    _queue: FairQueue
     _work: BackgroundWork
 
     def __init__(
@@ -67,9 +65,9 @@ class SandboxManager(Detachable):
         self._resolver = resolver
         self._stack = AsyncExitStack()
         self._backend: Backend | None = None
-        self._pool: Pool | None = None
-        self._factory: ProgramFactory | None = None
+        self._supply: CellSupply | None = None
         self._active = ActiveCells()
+        self._factory: ProgramFactory | None = None
         self._entered = False
         self.notices: tuple[str, ...] = ()
         """Remarks on the choice of the backend, one line each."""
@@ -108,9 +106,7 @@ class SandboxManager(Detachable):
             raise
         self._backend = backend
         self._work = BackgroundWork(tasks)
-        self._queue = FairQueue(self.config.max_concurrency, self.config.max_queue)
-        self._pool = Pool(backend, self.config, tasks)
-        self._pool.start()
+        self._supply = CellSupply(backend, self.config, tasks, self._active)
         self._factory = ProgramFactory(
             self.config,
             backend,
@@ -126,15 +122,12 @@ class SandboxManager(Detachable):
                 raise
 
     async def __aexit__(self, *_: object) -> None:
-        backend, pool, factory = self._backend, self._pool, self._factory
-        self._backend = self._pool = self._factory = None
+        backend, supply, factory = self._backend, self._supply, self._factory
+        self._backend = self._supply = self._factory = None
         with anyio.CancelScope(shield=True):
-            if backend is not None:
+            if supply is not None:
                 self._work.cancel()
-                self._queue.close()
-            await self._active.stop()
-            if pool is not None:
-                await pool.aclose()
+                await supply.aclose()
             if factory is not None:
                 factory.close()
         # The task group waits for every cell that is still being destroyed.
@@ -224,7 +217,7 @@ class SandboxManager(Detachable):
             return refusal
         program = await programs.with_packages(program, packages)
         again = self._may_use_again(program, secrets, minimum_freshness)
-        async with self._cell(program.limits, agent_id, again=again) as cell:
+        async with self._cells.cell(program.limits, agent_id, again=again) as cell:
             await WorkDir(cell).write_all(files)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
@@ -294,7 +287,7 @@ class SandboxManager(Detachable):
             return
         program = await programs.with_packages(program, packages)
         again = self._may_use_again(program, secrets, minimum_freshness)
-        async with self._cell(program.limits, agent_id, again=again) as cell:
+        async with self._cells.cell(program.limits, agent_id, again=again) as cell:
             await WorkDir(cell).write_all(files)
             async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
@@ -356,7 +349,7 @@ class SandboxManager(Detachable):
         programs = self._programs
         rules = programs.narrowed_network(network)
         await programs.install(packages)
-        async with self._cell(self.config.limits, agent_id) as cell:
+        async with self._cells.cell(self.config.limits, agent_id) as cell:
             session = Session(
                 programs, cell, agent_id, packages=tuple(packages), network=rules
             )
@@ -415,9 +408,7 @@ class SandboxManager(Detachable):
         Raises:
             SandboxUnavailableError: The manager is not open.
         """
-        _ = self._open_backend
-        assert self._pool is not None
-        return self._pool.stats(self._queue.waiting)
+        return self._cells.stats
 
     async def check(self) -> None:
         """Ask whether cells can be made, without making one.
@@ -440,53 +431,16 @@ class SandboxManager(Detachable):
         return self._backend
 
     @property
+    def _cells(self) -> CellSupply:
+        if self._supply is None:
+            raise not_open()
+        return self._supply
+
+    @property
     def _programs(self) -> ProgramFactory:
         if self._factory is None:
             raise not_open()
         return self._factory
-
-    @asynccontextmanager
-    async def _cell(
-        self, limits: Limits, agent_id: str | None, *, again: bool = False
-    ) -> AsyncIterator[Cell]:
-        """Take a cell in turn, and destroy it afterwards in the background.
-
-        Args:
-            limits: Its limits.
-            agent_id: The agent that waits for it.
-            again: Whether it may have run programs of the agent, and be kept for more.
-        """
-        _ = self._open_backend
-        queue = self._queue
-        entered = await queue.enter(agent_id)
-        try:
-            pool = self._pool
-            if pool is None:
-                raise SandboxUnavailableError(
-                    "the manager was closed", hint="open a new SandboxManager"
-                )
-            if again:
-                cell = await pool.take_again(limits, agent_id)
-            else:
-                cell = await pool.take(limits)
-            self._active.add(cell)
-            try:
-                # The manager may have been closed meanwhile, without this cell.
-                _ = self._open_backend
-                yield cell
-            except BaseException:
-                # Cancelled or lost: nothing of the cell may outlive this call.
-                await pool.destroy(cell)
-                raise
-            else:
-                if again:
-                    await pool.give_back(cell, limits, agent_id)
-                else:
-                    await pool.discard(cell)
-            finally:
-                self._active.discard(cell)
-        finally:
-            queue.leave(entered)
 
 
 @asynccontextmanager

@@ -13,17 +13,16 @@ from toolcell.core import CellLostError, SandboxUnavailableError
 
 from ..cell.wire.frames import (
     PROTOCOL_VERSION,
-    RUN_DEFAULTS,
     Frame,
     FrameError,
     encode,
     encode_header,
     frame_prefix,
-    omit_defaults,
 )
 from ..results.result import ExecutionResult
 from .channel import Channel
 from .host_calls import CallServer
+from .request_encoder import RequestEncoder
 from .run_report import RunReport, build_result, is_clean
 from .types import CellProcess, CellTraits, OnOutput, Program
 
@@ -87,9 +86,7 @@ class Cell:
         self._ready = False
         self._layers: tuple[str, ...] = ()
         self._oom_kills = 0
-        # The last request and its encoding: the next one is often the same.
-        self._asked: dict[str, Any] = {}
-        self._asked_text = b""
+        self._requests = RequestEncoder(traits)
         self._killing: anyio.Lock | None = None
         self._busy = False
         # True while a run or a question has no whole answer yet.
@@ -101,7 +98,7 @@ class Cell:
         """The number of the program that it runs, or will run next."""
 
         self.clean = False
-        """Whether its last program ended cleanly, so that it can be made new."""
+        """True if its last program ended cleanly, so that it can be made new."""
 
         self.gone = False
         """True once nothing of the cell is left."""
@@ -245,7 +242,7 @@ class Cell:
         if program.egress is not None:
             program.egress.begin(self.send_frame)
         # One send: the supervisor then reads its first request at once.
-        await self._channel.send(self._hello() + self._request(program))
+        await self._channel.send(self._hello() + self._requests.encode(program))
         if not self._ready:
             await self.wait_ready()
         keep = not program.streamed
@@ -345,38 +342,6 @@ class Cell:
         await self._channel.send(
             frame_prefix(encode_header(header), len(payload)), payload
         )
-
-    def _request(self, program: Program) -> bytes:
-        limits, calls = program.limits, program.calls
-        held = self.traits.enforced_by.get("memory_mb") == "cgroup"
-        watch = not held and not program.unwatched
-        header: dict[str, Any] = {
-            "type": "run",
-            "code_bytes": len(program.code) if program.inputs else None,
-            "wall_seconds": limits.wall_seconds,
-            "memory_mb": limits.memory_mb,
-            "output_bytes": limits.output_bytes,
-            "language": program.language,
-            "cpu_seconds": limits.cpu_seconds,
-            "stop_at_output_limit": limits.stop_at_output_limit,
-            "watch_memory_bytes": limits.memory_mb << 20 if watch else 0,
-            "restricted": program.restricted_imports,
-            "final": program.final,
-            "branch": program.branch,
-            "streamed": program.streamed,
-            "tools": list(calls.names) if calls else [],
-            "calls_at_once": (
-                calls.max_concurrency if calls else RUN_DEFAULTS["calls_at_once"]
-            ),
-            "max_calls": calls.max_calls if calls else RUN_DEFAULTS["max_calls"],
-            "packages": program.packages,
-            "network": program.egress.request if program.egress else None,
-        }
-        if header != self._asked:
-            self._asked = header
-            self._asked_text = encode_header(omit_defaults(header, RUN_DEFAULTS))
-        payload = program.code + program.inputs
-        return frame_prefix(self._asked_text, len(payload)) + payload
 
     async def step(
         self,

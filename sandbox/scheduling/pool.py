@@ -200,7 +200,7 @@ class Pool:
 
     def replace_dead(self) -> None:
         """Replace ready cells that have ended, or sent something unasked."""
-        self._used.check()
+        self._used.destroy_unfit()
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:
             self._ready.remove(cell)
@@ -244,7 +244,7 @@ class Pool:
         """Stop filling and destroy what is ready."""
         self._closed = True
         self._scope.cancel()
-        await self._used.close()
+        await self._used.aclose()
         async with anyio.create_task_group() as ends:
             while self._ready:
                 ends.start_soon(self._ready.popleft().kill)

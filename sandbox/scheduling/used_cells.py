@@ -1,8 +1,8 @@
 """Cells that ended a program cleanly, made new for the same agent's next program.
 
-Theory of operation. A cell that comes back is made new in the background. Who asks for
-one meanwhile waits for it: that takes less than a new cell does. Each renewal that is
-on has at most one who waits for it, and ends in bounded time.
+A cell that comes back is made new in the background. A run that asks for one meanwhile
+waits for it, which takes less time than making a cell. Each renewal has at most one run
+that waits for it, and ends in bounded time.
 """
 
 from __future__ import annotations
@@ -21,49 +21,50 @@ from ..client.cell import Cell
 from ..config.settings import Limits
 
 IDLE_SECONDS = 60.0
-"""How long a used cell may wait for a program. When it is reached it is destroyed."""
+"""Seconds that a used cell waits for a program. When it is reached it is destroyed."""
 
 Key = tuple[object, ...]
 
 
 def key_of(agent_id: str | None, limits: Limits) -> Key:
-    """Return what two programs must have in common to use one cell."""
+    """Return the facts that must be equal for two programs to use one cell."""
     held = (limits.memory_mb, limits.pids, limits.cpus)
     return (agent_id, *held, limits.disk_mb, limits.open_files)
 
 
 @dataclass(eq=False, slots=True)
-class _Waiter:
+class _WaitingRun:
     done: anyio.Event = field(default_factory=anyio.Event)
     cell: Cell | None = None
 
 
 @dataclass(eq=False, slots=True)
 class _Line:
-    """The cells of one key, and who waits for them."""
+    """The cells of one key, and the runs that wait for them."""
 
     # The last one is still warm and goes first.
     ready: list[tuple[float, Cell]] = field(default_factory=list)
     renewing: int = 0
-    waiters: deque[_Waiter] = field(default_factory=deque)
+    waiters: deque[_WaitingRun] = field(default_factory=deque)
 
 
 class UsedCells:
     """Keeps cells between two programs, each for one agent.
 
     Args:
-        most: How many may wait for a program; beyond that the oldest is destroyed.
+        max_cells: The largest number of cells that wait for a program. When it is
+            reached the oldest is destroyed.
         tasks: Owns the background work; it outlives this object.
-        clock: Seconds that only grow.
+        clock: Returns seconds that never decrease.
     """
 
     def __init__(
         self,
-        most: int,
+        max_cells: int,
         tasks: anyio.abc.TaskGroup,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most = most
+        self._max_cells = max_cells
         self._tasks = tasks
         self._clock = clock
         self._lines: dict[Key, _Line] = {}
@@ -84,7 +85,7 @@ class UsedCells:
         return await self._wait(key, line)
 
     async def _wait(self, key: Key, line: _Line) -> Cell | None:
-        waiter = _Waiter()
+        waiter = _WaitingRun()
         line.waiters.append(waiter)
         try:
             await waiter.done.wait()
@@ -116,7 +117,7 @@ class UsedCells:
                 await cell.kill()
 
     def _add(self, key: Key, line: _Line, cell: Cell | None) -> None:
-        """Give a cell to who waits for it, or keep it; None is one that was lost."""
+        """Give a cell to a waiting run, or keep it; None is one that was lost."""
         if cell is not None and self._closed:
             self._tasks.start_soon(cell.kill)
             cell = None
@@ -132,13 +133,13 @@ class UsedCells:
             self._lines.pop(key, None)
 
     def _evict(self) -> None:
-        if sum(len(line.ready) for line in self._lines.values()) <= self._most:
+        if sum(len(line.ready) for line in self._lines.values()) <= self._max_cells:
             return
         oldest = min(line.ready[0][0] for line in self._lines.values() if line.ready)
         self._end_older_than(oldest)
 
-    def check(self) -> None:
-        """Destroy cells that have waited for long, or have ended."""
+    def destroy_unfit(self) -> None:
+        """Destroy cells that have waited for too long, or have ended."""
         self._end_older_than(self._clock() - IDLE_SECONDS)
 
     def _end_older_than(self, since: float) -> None:
@@ -152,8 +153,8 @@ class UsedCells:
             if not (line.ready or line.renewing or line.waiters):
                 del self._lines[key]
 
-    async def close(self) -> None:
-        """Destroy what waits; what is being made new ends as soon as it is."""
+    async def aclose(self) -> None:
+        """Destroy the cells; one that is being made new is destroyed after that."""
         self._closed = True
         lines, self._lines = self._lines, {}
         async with anyio.create_task_group() as ends:

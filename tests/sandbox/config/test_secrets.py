@@ -142,7 +142,7 @@ async def test_the_next_run_of_the_same_cell_has_nothing(
         request = RunRequest(code=code, secrets=given)
         return sandbox._programs.make(request, final=False, branch=branch)
 
-    async with sandbox._cell(limits, None) as cell:
+    async with sandbox._cells.cell(limits, None) as cell:
         values = []
         for each in (
             packed(ASK, {"KEY": SecretStr(canary)}),

@@ -371,8 +371,7 @@ def test_the_rate_counts_only_the_time_of_making() -> None:
 
 
 def ready_cells(manager: SandboxManager) -> list[Any]:
-    assert manager._pool is not None
-    return list(manager._pool._ready)
+    return list(manager._cells._pool._ready)
 
 
 async def end_from_outside(cell: Any) -> None:

@@ -288,7 +288,7 @@ async def with_used_cells(work: Work, clock: Callable[[], float] = lambda: 0.0) 
         await work(used, cells)
         for cell in cells:
             cell.renewed.set()
-        await used.close()
+        await used.aclose()
 
 
 async def test_who_asks_waits_for_a_cell_that_is_made_new() -> None:
@@ -346,7 +346,7 @@ async def test_too_many_or_too_old_cells_are_destroyed() -> None:
             now += 1
         assert [cell.killed for cell in cells] == [True, True, False, False]
         now = 100.0 + IDLE_SECONDS + 2.5
-        used.check()
+        used.destroy_unfit()
         await anyio.wait_all_tasks_blocked()
         assert [cell.killed for cell in cells] == [True, True, True, False]
 

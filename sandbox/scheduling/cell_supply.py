@@ -1,0 +1,104 @@
+"""Gives cells to the runs and sessions of a manager, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.abc
+
+from toolcell.core import SandboxUnavailableError
+
+from ..client.backend import Backend
+from ..client.cell import Cell
+from ..config.settings import Limits, SandboxConfig
+from .active_cells import ActiveCells
+from .fair_queue import FairQueue
+from .pool import Pool, PoolStats
+
+
+class CellSupply:
+    """Gives cells to the runs and sessions of one manager, in turn.
+
+    At most `config.max_concurrency` cells are in use at a time. Every cell is destroyed
+    in the end, or kept for the next program of the same agent.
+
+    Args:
+        backend: Makes the cells.
+        config: The configuration; its limits of concurrency and of the pool count.
+        tasks: Owns the background work; it outlives this.
+        active: Gets the cells that are in use.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: SandboxConfig,
+        tasks: anyio.abc.TaskGroup,
+        active: ActiveCells,
+    ) -> None:
+        self._queue = FairQueue(config.max_concurrency, config.max_queue)
+        self._active = active
+        self._pool = Pool(backend, config, tasks)
+        self._pool.start()
+        self._closed = False
+
+    @property
+    def stats(self) -> PoolStats:
+        """The state of the pool of prepared cells."""
+        return self._pool.stats(self._queue.waiting)
+
+    @asynccontextmanager
+    async def cell(
+        self, limits: Limits, agent_id: str | None, *, again: bool = False
+    ) -> AsyncIterator[Cell]:
+        """Wait for a turn and hold a cell.
+
+        Args:
+            limits: The limits of the cell.
+            agent_id: The agent that waits for it.
+            again: True if it may have run programs of the agent, and may be kept for
+                its next one.
+
+        Raises:
+            SandboxUnavailableError: Too many wait, no cell can be made, or the supply
+                was closed.
+        """
+        entered = await self._queue.enter(agent_id)
+        try:
+            self._require_open()
+            if again:
+                cell = await self._pool.take_again(limits, agent_id)
+            else:
+                cell = await self._pool.take(limits)
+            self._active.add(cell)
+            try:
+                # It may have been closed meanwhile, without this cell.
+                self._require_open()
+                yield cell
+            except BaseException:
+                # Cancelled or lost: nothing of the cell may outlive this call.
+                await self._pool.destroy(cell)
+                raise
+            else:
+                if again:
+                    await self._pool.give_back(cell, limits, agent_id)
+                else:
+                    await self._pool.discard(cell)
+            finally:
+                self._active.discard(cell)
+        finally:
+            self._queue.leave(entered)
+
+    async def aclose(self) -> None:
+        """Refuse those that wait, stop runs as `cancelled`, and destroy all cells."""
+        self._closed = True
+        self._queue.close()
+        await self._active.stop()
+        await self._pool.aclose()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise SandboxUnavailableError(
+                "the manager was closed", hint="open a new SandboxManager"
+            )
