@@ -145,7 +145,7 @@ async def test_a_cell_that_comes_after_the_close_runs_nothing(
     asked, closed = anyio.Event(), anyio.Event()
 
     async def run(manager: SandboxManager) -> None:
-        with pytest.raises(SandboxUnavailableError, match="not open"):
+        with pytest.raises(SandboxUnavailableError, match="was closed"):
             await manager.run("1")
 
     async with anyio.create_task_group() as tasks:
