@@ -5,9 +5,10 @@ from .code.program_calls import ProgramCall, is_nested_call
 from .code.sessions import CodeSession, CodeSessions
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress, ToolContext
+from .definition.function_tool import FunctionTool, tool
 from .definition.json_schema_tool import JSONSchemaTool
 from .definition.options import ToolOptions
-from .definition.tool import FunctionTool, Tool, tool
+from .definition.tool import Tool
 from .definition.validation import Arguments
 from .execution.circuit_breaker import CircuitBreaker
 from .execution.components import RunContext

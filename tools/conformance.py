@@ -122,8 +122,8 @@ async def check_checkpointer(checkpointer: Any) -> None:
     """
     is_one = isinstance(checkpointer, CheckpointerProtocol)
     _require(is_one, "it lacks a name of CheckpointerProtocol")
-    told = isinstance(checkpointer.capabilities, CheckpointerCapabilities)
-    _require(told, "its capabilities are no CheckpointerCapabilities")
+    known = isinstance(checkpointer.capabilities, CheckpointerCapabilities)
+    _require(known, "its capabilities are no CheckpointerCapabilities")
     names = ("state", "thread_id", "checkpoint_id", "metadata", "after")
     _takes(checkpointer.save, *names)
     _takes(checkpointer.load, "thread_id", "checkpoint_id")
@@ -142,15 +142,15 @@ async def _check_saving(checkpointer: CheckpointerProtocol) -> None:
     second = await checkpointer.save({"steps": [2]}, "a", "mine")
     _require(isinstance(first, str), "an id is no text")
     _require(second == "mine", "it uses another id than the one given")
-    kept = await checkpointer.load("a", first)
-    same = kept == {"steps": [1, None, "ä"], "done": False}
+    loaded = await checkpointer.load("a", first)
+    same = loaded == {"steps": [1, None, "ä"], "done": False}
     _require(same, "what was saved comes back as something else")
     latest = await checkpointer.load("a")
     _require(latest == {"steps": [2]}, "without an id it loads not the latest")
     _require(await checkpointer.load("b") is None, "threads share their checkpoints")
-    kept["steps"].clear()
+    loaded["steps"].clear()
     again = await checkpointer.load("a", first)
-    _require(again != kept, "who loads a state can change it")
+    _require(again != loaded, "a caller that loads a state can change it")
     try:
         await checkpointer.save({"open": object()}, "a")
     except CheckpointSerializationError:
@@ -169,7 +169,7 @@ async def _check_listing(checkpointer: CheckpointerProtocol) -> None:
     found = await checkpointer.list_checkpoints("many")
     _require(found == newest[:_PAGE], "the list is not the ten newest, newest first")
     few = await checkpointer.list_checkpoints("many", 3)
-    _require(few == newest[:3], "the limit is not kept")
+    _require(few == newest[:3], "the limit does not hold")
     rest = await checkpointer.list_checkpoints("many", 20, before=few[-1])
     _require(rest == newest[3:], "`before` does not go on where a page ended")
 

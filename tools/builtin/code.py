@@ -22,7 +22,8 @@ from ..code.executor import CodeExecutor, CodeResult
 from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSession, CodeSessions
 from ..definition.context import ToolContext
-from ..definition.tool import Tool, tool
+from ..definition.function_tool import tool
+from ..definition.tool import Tool
 from ..execution.call_state import record_usage
 from ..execution.components import RunContext
 from ..execution.runner import max_run_bytes
@@ -64,15 +65,7 @@ def code_tools(
         asks_without_session: Whether calls of programs without a session wait as well.
             Otherwise they are denied at once.
     """
-    whole = place if isinstance(place, Session) else place.config
-    limits = whole.limits
-    wall_ms = round(limits.wall_seconds * 1000)
-    max_cost = {
-        "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
-        "bytes": max_run_bytes(limits, whole.network),
-    }
-    # The cell's deadline is the one that kills; the wait for a cell comes on top.
-    seconds = limits.wall_seconds + _EXTRA_SECONDS
+    max_cost, seconds = _limits_of(place)
     programs = _ProgramRunner(
         place, executor, sessions, approval_seconds, asks_without_session
     )
@@ -100,6 +93,19 @@ def code_tools(
         return await programs.run(command, "bash", context)
 
     return [run_python, run_shell]
+
+
+def _limits_of(place: SandboxManager | Session) -> tuple[dict[str, int | str], float]:
+    """Return the maximal cost of a call, and its deadline in seconds."""
+    settings = place if isinstance(place, Session) else place.config
+    limits = settings.limits
+    wall_ms = round(limits.wall_seconds * 1000)
+    max_cost: dict[str, int | str] = {
+        "cpu_ms": round(wall_ms * max(1.0, limits.cpus)),
+        "bytes": max_run_bytes(limits, settings.network),
+    }
+    # The cell's deadline is the one that kills; the wait for a cell comes on top.
+    return max_cost, limits.wall_seconds + _EXTRA_SECONDS
 
 
 class _ProgramRunner:

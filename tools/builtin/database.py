@@ -14,7 +14,8 @@ from pydantic import Field, JsonValue
 
 from toolcell.core import ConfigError, ToolError, ToolTimeoutError
 
-from ..definition.tool import Tool, tool
+from ..definition.function_tool import tool
+from ..definition.tool import Tool
 
 _PROGRAM = Path(__file__).with_name("sqlite_worker.py")
 _Parameter = str | int | float | bool | None

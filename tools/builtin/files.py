@@ -20,7 +20,8 @@ from toolcell.sandbox import Session
 from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSessions
 from ..definition.context import ToolContext
-from ..definition.tool import Tool, tool
+from ..definition.function_tool import tool
+from ..definition.tool import Tool
 from ..execution.call_state import record_usage
 
 MAX_LINES = 2_000

@@ -24,7 +24,8 @@ from pydantic import JsonValue
 from toolcell.core import ConfigError, ToolError, is_public_address
 
 from ..definition.context import ToolContext
-from ..definition.tool import Tool, tool
+from ..definition.function_tool import tool
+from ..definition.tool import Tool
 
 MAX_REDIRECTS = 5
 """Redirects that are followed. When it is reached the call fails."""
@@ -73,13 +74,7 @@ def http_get_tool(
     Raises:
         ConfigError: A network or a number cannot be used.
     """
-    try:
-        inner = tuple(ipaddress.ip_network(each) for each in networks)
-    except ValueError as error:
-        raise ConfigError(
-            f"http_get: {error}",
-            hint="write networks like 10.1.0.0/16",
-        ) from None
+    inner = _parse_networks(networks)
     if max_bytes < 1:
         raise ConfigError(
             "max_bytes must be at least 1", hint="leave it out for the default"
@@ -110,6 +105,16 @@ def http_get_tool(
         )
 
     return http_get
+
+
+def _parse_networks(networks: Collection[str]) -> tuple[_Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(each) for each in networks)
+    except ValueError as error:
+        raise ConfigError(
+            f"http_get: {error}",
+            hint="write networks like 10.1.0.0/16",
+        ) from None
 
 
 def _read(url: str, hosts: frozenset[str], ports: frozenset[int]) -> _Target:

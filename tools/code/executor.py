@@ -158,19 +158,7 @@ class CodeExecutor:
             )
         if run is None:
             run = _ASKS_NOBODY if session is None else _ASKS
-        nesting = self._nesting()
-        made = uuid.uuid4().hex
-        outer = ToolCall(id=call_id or made, name="program", agent_id=agent_id)
-        tools = self._offered(agent_id)
-        names = {name: tool.name for name, tool in tools.items()}
-        caller = ProgramCallHandler(self.executor, names, outer, made, run, nesting)
-        calls = HostCalls(
-            names=tuple(names),
-            handler=caller.answer,
-            max_calls=min(self._max_calls, nesting.budget.left),
-            max_concurrency=self._max_concurrency,
-            max_pause_seconds=self.executor.approval_seconds(run),
-        )
+        handler, calls = self._handler(agent_id, call_id, run)
         place = self._sandbox if session is None else session
         inputs = _inputs(extra_namespace)
         result = await place.run(
@@ -179,8 +167,26 @@ class CodeExecutor:
         record_usage(result)
         return CodeResult.model_construct(
             **dict(result),
-            id=outer.id,
-            calls=tuple(caller.made()),
+            id=handler.program_id,
+            calls=tuple(handler.made()),
+        )
+
+    def _handler(
+        self, agent_id: str | None, call_id: str | None, run: RunContext
+    ) -> tuple[ProgramCallHandler, HostCalls]:
+        """Return the handler for the calls of a new program, and its limits."""
+        nesting = self._nesting()
+        prefix = uuid.uuid4().hex
+        outer = ToolCall(id=call_id or prefix, name="program", agent_id=agent_id)
+        tools = self._offered(agent_id)
+        names = {name: tool.name for name, tool in tools.items()}
+        handler = ProgramCallHandler(self.executor, names, outer, prefix, run, nesting)
+        return handler, HostCalls(
+            names=tuple(names),
+            handler=handler.answer,
+            max_calls=min(self._max_calls, nesting.budget.left),
+            max_concurrency=self._max_concurrency,
+            max_pause_seconds=self.executor.approval_seconds(run),
         )
 
     def describe_tools(self, agent_id: str | None = None) -> str:

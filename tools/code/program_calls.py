@@ -103,6 +103,8 @@ class ProgramCallHandler:
         self._run = run
         self._nesting = nesting
         self._made: list[_PendingCall] = []
+        self.program_id = outer.id
+        """The `parent_id` of the calls."""
 
     async def answer(
         self, name: str, arguments: list[Any], options: dict[str, Any]

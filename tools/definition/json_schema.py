@@ -7,22 +7,18 @@ on an engine of linear time, because a model writes the text that they search.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import extend, validator_for
+from jsonschema.validators import validator_for
 from jsonschema_specifications import REGISTRY as META_SCHEMAS  # type: ignore[import-untyped]
 from pydantic import JsonValue
-from pydantic_core import SchemaError as PatternError
-from pydantic_core import SchemaValidator, core_schema
 from referencing import Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
@@ -30,6 +26,12 @@ from referencing.jsonschema import specification_with
 from toolcell.core import ConfigError
 from toolcell.core.text.canonical_json import canonical_json
 
+from .linear_keywords import (
+    check_patterns,
+    linear_validator_class,
+    parse_json,
+    unnamed_keys,
+)
 from .signature import resolve_annotations, wants_context
 from .validation import (
     Arguments,
@@ -45,11 +47,6 @@ from .validation import (
 
 MAX_ERRORS = 50
 """Errors that are collected from one call. When it is reached the search ends."""
-
-_LARGEST_EXACT = 2**53
-# Without groups and with one repetition at most, no engine takes exponential time.
-_PLAIN_PATTERN = re.compile(r"[^(){}*+?\\]*[*+?]?[^(){}*+?\\]*")
-_Errors = Iterator[ValidationError]
 
 
 class WrittenSchema:
@@ -98,27 +95,16 @@ class WrittenSchema:
         Raises:
             ToolValidationError: They do not fit.
         """
-        values = _parse(argument_bytes(tool, arguments))
+        values = parse_json(argument_bytes(tool, arguments))
         problems = problems_of(self._validator, values)
         if problems:
             raise refusal(tool, problems)
         if self._defaults.keys() - values.keys():
             # A guard has to see the value that the tool takes for an absent argument.
-            filled = {**_parse(json_bytes(self._defaults)), **values}
+            filled = {**parse_json(json_bytes(self._defaults)), **values}
             if not problems_of(self._validator, filled):
                 values = filled
-        return Arguments(values, lambda given: _parse(canonical_json(given)))
-
-
-def _parse(text: str | bytes) -> Any:
-    return json.loads(text, parse_float=_number)
-
-
-def _number(text: str) -> int | float:
-    """Return 2 for 2.0: in JSON Schema both are the same number, so the same call."""
-    number = float(text)
-    exact = number.is_integer() and abs(number) < _LARGEST_EXACT
-    return int(number) if exact else number
+        return Arguments(values, lambda given: parse_json(canonical_json(given)))
 
 
 def _object_schema(tool: str, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +172,7 @@ def _defaults_of(
         if name in properties and each.default is not each.empty:
             found.pop(name, None)
             with contextlib.suppress(RecursionError, TypeError, ValueError):
-                found[name] = _parse(json_bytes(each.default))
+                found[name] = parse_json(json_bytes(each.default))
     return found
 
 
@@ -235,8 +221,8 @@ def _validator(tool: str, schema: Any, known: Any) -> Validator:
     with contextlib.suppress(AttributeError):
         registry = registry.crawl()
     parts = list(_parts(tool, resource, registry.resolver_with_root(resource)))
-    _check_patterns(tool, parts)
-    validator: Validator = _linear(known)(schema, registry=registry)
+    check_patterns(tool, parts)
+    validator: Validator = linear_validator_class(known)(schema, registry=registry)
     return validator
 
 
@@ -258,105 +244,6 @@ def _parts(tool: str, resource: Resource[Any], resolver: Any) -> Iterator[Any]:
     for inner in resource.subresources():
         if isinstance(inner.contents, dict):
             yield from _parts(tool, inner, resolver.in_subresource(inner))
-
-
-def _check_patterns(tool: str, parts: list[Any]) -> None:
-    """Refuse patterns that no engine of linear time can run."""
-    schemas = [each for each in parts if isinstance(each, dict)]
-    of_names = [
-        pattern for each in schemas for pattern in each.get("patternProperties", ())
-    ]
-    of_values = [each["pattern"] for each in schemas if "pattern" in each]
-    for pattern in (*of_names, *of_values):
-        try:
-            _linear_pattern(pattern)
-        except PatternError:
-            raise ConfigError(
-                f"the schema of {tool} has a pattern that cannot run in linear time",
-                hint="write it without look-around and back-references",
-                details={"pattern": pattern},
-            ) from None
-    # Here jsonschema searches with an engine that goes back and forth.
-    if any("unevaluatedProperties" in each for each in schemas):
-        for pattern in of_names:
-            if not _PLAIN_PATTERN.fullmatch(pattern):
-                raise ConfigError(
-                    f"the schema of {tool} has a pattern that may take too long",
-                    hint="write patternProperties beside unevaluatedProperties"
-                    " without groups, and with one repetition",
-                    details={"pattern": pattern},
-                )
-
-
-@functools.lru_cache(maxsize=1024)
-def _linear_pattern(pattern: str) -> SchemaValidator:
-    return SchemaValidator(core_schema.str_schema(pattern=pattern))
-
-
-def _matches(pattern: str, text: str) -> bool:
-    return _linear_pattern(pattern).isinstance_python(text)
-
-
-def _pattern(validator: Validator, pattern: str, instance: Any, schema: Any) -> _Errors:
-    if isinstance(instance, str) and not _matches(pattern, instance):
-        yield ValidationError("does not match")
-
-
-def _pattern_properties(
-    validator: Any, patterns: dict[str, Any], instance: Any, schema: Any
-) -> _Errors:
-    if isinstance(instance, dict):
-        for pattern, inner in patterns.items():
-            for name in [name for name in instance if _matches(pattern, name)]:
-                yield from validator.descend(
-                    instance[name], inner, path=name, schema_path=pattern
-                )
-
-
-def _additional_properties(
-    validator: Any, inner: Any, instance: Any, schema: dict[str, Any]
-) -> _Errors:
-    for name in _additional(instance, schema):
-        if isinstance(inner, dict):
-            yield from validator.descend(instance[name], inner, path=name)
-        elif inner is False:
-            yield ValidationError("unknown")
-            return
-
-
-def _additional(instance: Any, schema: dict[str, Any]) -> list[str]:
-    """Return the keys of an object that its schema does not name."""
-    if not isinstance(instance, dict):
-        return []
-    named = schema.get("properties", {})
-    patterns = schema.get("patternProperties", {})
-    return [
-        name
-        for name in instance
-        if name not in named and not any(_matches(each, name) for each in patterns)
-    ]
-
-
-def _unique_items(
-    validator: Validator, unique: bool, instance: Any, schema: Any
-) -> _Errors:
-    # jsonschema compares each item with each other one.
-    if unique and isinstance(instance, list):
-        items = _parse(canonical_json(instance))
-        if len({canonical_json(each) for each in items}) < len(items):
-            yield ValidationError("not unique")
-
-
-@functools.cache
-def _linear(known: Any) -> Any:
-    """Return a validator class that takes linear time where jsonschema does not."""
-    keywords = {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "uniqueItems": _unique_items,
-    }
-    return extend(known, validators=keywords)  # type: ignore[no-untyped-call]
 
 
 def problems_of(validator: Validator, values: Any) -> list[Problem]:
@@ -382,7 +269,7 @@ def _problems(error: ValidationError) -> Iterator[Problem]:
                 yield Problem(path_of([*where, name]), "missing", "a value")
     elif keyword == "additionalProperties":
         known = names_text(schema.get("properties", {}))
-        for name in _additional(error.instance, schema):
+        for name in unnamed_keys(error.instance, schema):
             yield Problem(path_of([*where, name]), "unknown", known)
     elif keyword == "unevaluatedProperties":
         yield Problem(path_of(where), "unknown", "no other fields")

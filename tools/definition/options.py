@@ -62,7 +62,7 @@ class ToolOptions(TypedDict, total=False):
     executor's."""
 
     cost: Mapping[str, int | str]
-    """The most that one call uses, by unit: whole numbers, decimal text for usd."""
+    """The maximum that one call uses, by unit: whole numbers, decimal text for usd."""
 
     tags: Collection[str]
     """Labels that the rules of policies can name."""

@@ -14,7 +14,8 @@ from toolcell.core import (
 )
 from toolcell.sandbox import ExecutionResult, Limits, OpaqueValue, SandboxManager
 
-from ..definition.tool import FunctionTool, Tool
+from ..definition.function_tool import FunctionTool
+from ..definition.tool import Tool
 from ..definition.transfer import build_cell_call
 from ..definition.validation import Arguments
 

@@ -1,4 +1,4 @@
-"""JSON Schema in the words that OpenAI's strict mode takes."""
+"""JSON Schema in the subset that OpenAI's strict mode accepts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from toolcell.core import ConfigError
 
-# What OpenAI's strict mode takes; the rest is dropped or refused.
+# Keywords of OpenAI's strict mode; the rest is dropped or refused.
 _STRICT_FORMATS = frozenset(
     "date-time time date duration email hostname ipv4 ipv6 uuid".split()
 )

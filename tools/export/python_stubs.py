@@ -14,8 +14,9 @@ from pydantic_core import PydanticOmit
 
 from toolcell.core import ConfigError
 
+from ..definition.function_tool import FunctionTool
 from ..definition.signature import resolve_annotations
-from ..definition.tool import FunctionTool, Tool
+from ..definition.tool import Tool
 
 _PLAIN = {
     "string": "str",
@@ -139,19 +140,25 @@ def _signature(schemas: Mapping[str, Any], required: Any, types: _Types) -> str:
 
 def _docstring(tool: Tool, schemas: Mapping[str, Any]) -> str:
     lines = [tool.description]
-    told = {
+    described = {
         name: schema["description"]
         for name, schema in schemas.items()
         if isinstance(schema, dict) and schema.get("description")
     }
-    told |= {name: "" for name in schemas if not _is_name(name) and name not in told}
-    if told:
-        lines += ["", "Args:", *(f"    {name}: {text}" for name, text in told.items())]
+    for name in schemas:
+        if not _is_name(name):
+            described.setdefault(name, "")
+    if described:
+        lines += [
+            "",
+            "Args:",
+            *(f"    {name}: {text}" for name, text in described.items()),
+        ]
     # Whatever a description says, it stays inside its quotes.
     text = "\n".join(lines).replace("\\", r"\\")
     if '"""' in text or text.endswith('"'):
         text = text.replace('"', r"\"")
-    return textwrap.indent(f'"""{text}\n"""' if told else f'"""{text}"""', "    ")
+    return textwrap.indent(f'"""{text}\n"""' if described else f'"""{text}"""', "    ")
 
 
 def _returned(tool: Tool) -> dict[str, Any]:

@@ -127,11 +127,11 @@ def _refused(tool: str, error: Any) -> ToolExecutionError:
         mcp.PARSE_ERROR,
         mcp.REQUEST_TIMEOUT,
     )
-    said = escaped(error.error.message, MAX_ERROR_CHARACTERS)
+    text = escaped(error.error.message, MAX_ERROR_CHARACTERS)
     if error.error.code in in_doubt:
-        return unknown_outcome(f"{tool} gave no answer ({said})")
+        return unknown_outcome(f"{tool} gave no answer ({text})")
     return ToolExecutionError(
-        f"the server of {tool} refused the call: {said}",
+        f"the server of {tool} refused the call: {text}",
         hint="change the arguments as it says, or use another tool",
         details={"code": error.error.code},
     )
@@ -214,7 +214,7 @@ async def _listen(connection: ServerConnection) -> None:
 
 
 def _reason(error: BaseException, status: int | None) -> str:
-    """Return why there is no connection, in words that repeat no secret."""
+    """Return the reason why there is no connection; it repeats no secret."""
     while isinstance(error, BaseExceptionGroup):
         lost = error.subgroup(ConnectionLost)
         error = (lost or error).exceptions[0]

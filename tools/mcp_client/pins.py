@@ -1,4 +1,4 @@
-"""Definitions of MCP tools that a person approved, kept in a file.
+"""Definitions of MCP tools that a person approved, in a file.
 
 An approval is for one definition. A server that changes a definition later offers
 another tool, and that one waits for approval.

@@ -56,9 +56,9 @@ def content_of(
     """
     if result.is_error:
         texts = [each.text for each in result.content if each.type == "text"]
-        said = escaped("\n".join(texts), MAX_ERROR_CHARACTERS) or "it does not say why"
+        text = escaped("\n".join(texts), MAX_ERROR_CHARACTERS) or "it does not say why"
         raise ToolExecutionError(
-            f"{tool} failed: {said}",
+            f"{tool} failed: {text}",
             hint="change the arguments as it says, or use another tool",
         )
     structured = result.structured_content
@@ -147,9 +147,9 @@ class MCPProgressRelay:
         if self._is_over or not math.isfinite(progress):
             return
         known = total if total is not None and math.isfinite(total) else None
-        said = None if message is None else escaped(message, MAX_PROGRESS_CHARACTERS)
+        text = None if message is None else escaped(message, MAX_PROGRESS_CHARACTERS)
         try:
-            self._context.report_progress(progress, known, said)
+            self._context.report_progress(progress, known, text)
         except InvalidInputError:
             # It did not grow, as it has to.
             return

@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from typing_extensions import Unpack
 
+from ..definition.function_tool import FunctionTool, as_tool, tool
 from ..definition.options import ToolOptions
-from ..definition.tool import FunctionTool, Tool, as_tool, tool
+from ..definition.tool import Tool
 from .active_runs import ActiveRuns, ToolRun
 from .snapshot import RegistryState, Snapshot, Visible, everything
 
