@@ -12,7 +12,7 @@ _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
 
 
 def is_public_address(address: IPv4Address | IPv6Address) -> bool:
-    """Tell whether an address belongs to the public internet, however written.
+    """Return True if an address, however written, belongs to the public internet.
 
     Not public are private, loopback, link-local, shared, reserved and multicast
     addresses, those at which clouds serve metadata, and IPv6 addresses that carry

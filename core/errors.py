@@ -236,8 +236,9 @@ class GraphError(FlowError):
 class NodeFailedError(FlowError):
     """A node, a route or a reducer raised, or ran out of time.
 
-    What it raised is the cause; its text is not in the message, which is kept with
-    the thread. `details` has the thread, step, task, node and the exception's type.
+    The raised exception is the cause. Its text is not in the message, which is stored
+    with the thread. `details` has the thread, step, task, node and the type of the
+    exception.
     """
 
     kind = "flow.node"

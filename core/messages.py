@@ -316,7 +316,7 @@ class Message(_Record):
 
     @classmethod
     def system(cls, content: str) -> Message:
-        """Return what the model is told to be."""
+        """Return a message with instructions for the model."""
         return cls(role=Role.SYSTEM, content=content)
 
     @classmethod

@@ -133,7 +133,7 @@ class CheckpointerProtocol(Protocol):
         """Keep a state, and return its checkpoint's id.
 
         Args:
-            state: A JSON value; what the caller changes later is not kept.
+            state: A JSON value; later changes by the caller are not stored.
             thread_id: The run.
             checkpoint_id: An id to use; None: a new one.
             metadata: Facts about it, JSON values.

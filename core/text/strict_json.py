@@ -1,4 +1,4 @@
-"""JSON that has one meaning, whoever reads it.
+"""Reads JSON that every parser understands in the same way.
 
 What RFC 8259 leaves to its readers is decided here, once. `sandbox/cell/wire/frames.py`
 has the same for cells, where there is nothing but the standard library.
@@ -88,7 +88,6 @@ _decoder = json.JSONDecoder(
     object_pairs_hook=_unique_keys,
     parse_constant=_no_constant,
     parse_float=_finite,
-    # Where Python itself has this limit, as it has unless it was told otherwise, it is
-    # not counted in Python code, number by number.
+    # Python has this limit by default, so numbers need not be counted here.
     parse_int=int if sys.get_int_max_str_digits() == MAX_DIGITS else _whole,
 )

@@ -242,7 +242,7 @@ class LoggingConfig(Model):
     """The lowest level that is logged. Calls that fail are warnings."""
 
     path: FilePath | None = None
-    """The file, opened anew when it was moved away. None: standard error."""
+    """The file, opened again when it was moved. None: standard error."""
 
 
 class TelemetryConfig(Model):

@@ -60,7 +60,7 @@ class MCPServerConfig(Model):
 
     timeout_seconds: Seconds = 60.0
     """Seconds of a call, the start of the server included. When it is reached the
-    server is told to stop, and the call ends as `timeout`."""
+    server is asked to stop, and the call ends as `timeout`."""
 
     startup_seconds: Seconds = 30.0
     """Seconds that the server has to start and to tell its tools. When it is reached

@@ -35,7 +35,7 @@ class ConfigSource:
     text: str
     document: dict[str, Any]
     variables: Mapping[tuple[str, ...], str]
-    """The environment variables that were used, by the keys they stand for."""
+    """The environment variables that were used, by the keys that they set."""
 
     def error(self, error: ValidationError, model: type[BaseModel]) -> ConfigError:
         """Return the error of a model's invalid values, with the place of each."""
@@ -96,7 +96,7 @@ def read_source(path: Path, environ: Mapping[str, str]) -> ConfigSource:
     """Return the configuration of a file and the environment.
 
     Raises:
-        ConfigError: The file cannot be read, or a variable stands for no key.
+        ConfigError: The file cannot be read, or a variable matches no key.
     """
     try:
         with path.open("rb") as file:
@@ -142,7 +142,7 @@ def _override(
             table = table.setdefault(key, {}) if isinstance(table, dict) else None
         if not isinstance(table, dict) or not all(keys):
             raise ConfigError(
-                f"the variable {name} stands for no key of the configuration",
+                f"the variable {name} matches no key of the configuration",
                 hint="a list is replaced as a whole",
             )
         table[keys[-1]] = _value(environ[name])

@@ -14,7 +14,7 @@ from mcp.server.session import ServerSession
 from toolcell.tools import Progress
 
 PERIOD_SECONDS = 1.0
-"""Seconds of silence after which a client hears that its call still runs."""
+"""Seconds of silence after which a client is sent a keep-alive report."""
 
 _KEEP_ALIVE_STEP = 1e-6
 

@@ -62,7 +62,7 @@ class MCPServer:
 
     `tools/list` shows each caller the tools of its agent, and `tools/call` makes the
     call through the host, so that every rule, limit and record of the host applies.
-    Clients that connected hear when the list changes. At most `server.max_requests`
+    Connected clients are notified when the list changes. At most `server.max_requests`
     calls run at once; `calls.drain` ends them before the server stops.
 
     A transport (`stdio`, `mcp_http.server`) connects `lowlevel` to its clients, and

@@ -151,9 +151,9 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
         pytest.param(
             *("TOOLCELL__SANDBOX__POOL", "9" * 5000, "sandbox.pool"), id="digits"
         ),
-        ("TOOLCELL__PROFILE__X", "1", "stands for no key"),
-        ("TOOLCELL__", "1", "stands for no key"),
-        ("TOOLCELL__POLICIES__0__AGENT_ID", "b", "stands for no key"),
+        ("TOOLCELL__PROFILE__X", "1", "matches no key"),
+        ("TOOLCELL__", "1", "matches no key"),
+        ("TOOLCELL__POLICIES__0__AGENT_ID", "b", "matches no key"),
         # What looks like two keys is one text, and no profile.
         ("TOOLCELL__PROFILE", "'production'\nother = 1", "profile"),
     ],
