@@ -48,9 +48,9 @@ def call(
     as_json: AsJson = False,
 ) -> None:
     """Call a tool as an agent, through the guard. Exit codes are those of `run`."""
-    asked = read_call(name, agent, arguments)
+    tool_call = read_call(name, agent, arguments)
     with redirect_prints_to_stderr():
-        result = run_async(_call, config, asked, run, wait, out, as_json)
+        result = run_async(_call, config, tool_call, run, wait, out, as_json)
     if as_json:
         print_json(result.model_dump(mode="json"))
     elif result.ok:
@@ -81,7 +81,7 @@ def read_call(name: str, agent: str, arguments: str) -> ToolCall:
 
 async def _call(
     path: Path,
-    asked: ToolCall,
+    tool_call: ToolCall,
     run_id: str | None,
     wait: float | None,
     out: Path | None,
@@ -95,14 +95,14 @@ async def _call(
     sink = None if out is None else FolderArtifacts(out)
     run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
     with new_folder(out):
-        result = await _outcome(path, asked, run, as_json)
+        result = await _outcome(path, tool_call, run, as_json)
     if out is not None and not result.ok:
         drop_if_empty(out)
     return result
 
 
 async def _outcome(
-    path: Path, asked: ToolCall, run: RunContext, as_json: bool
+    path: Path, tool_call: ToolCall, run: RunContext, as_json: bool
 ) -> ToolResult:
     import anyio
 
@@ -110,14 +110,14 @@ async def _outcome(
 
     async with Host.from_config(path) as host:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_announce_waiting, host.approvals, asked, as_json)
-            result = await host.executor.call(asked, run=run, raise_on_error=False)
+            tasks.start_soon(_announce_waiting, host.approvals, tool_call, as_json)
+            result = await host.executor.call(tool_call, run=run, raise_on_error=False)
             tasks.cancel_scope.cancel()
         return result
 
 
 async def _announce_waiting(
-    approvals: Approvals, asked: ToolCall, as_json: bool
+    approvals: Approvals, tool_call: ToolCall, as_json: bool
 ) -> None:
     """Print once that the call waits for a person, and how to answer."""
     import anyio
@@ -133,8 +133,8 @@ async def _announce_waiting(
         for request in waiting:
             # Calls that ask the same share one request, whose id may be another's.
             same = (request.call.agent_id, request.call.name)
-            inside = request.call.parent_id == asked.id
-            if inside or same == (asked.agent_id, asked.name):
+            inside = request.call.parent_id == tool_call.id
+            if inside or same == (tool_call.agent_id, tool_call.name):
                 answer = f"toolcell approvals approve {request.id}"
                 print_notice(f"waits for a person: {answer}", as_json=as_json)
                 return

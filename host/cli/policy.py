@@ -90,8 +90,8 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain what would be decided about a call now. Nothing is called or counted."""
-    asked = read_call(name, agent, arguments)
-    decision = run_async(_explain, config, asked, run)
+    tool_call = read_call(name, agent, arguments)
+    decision = run_async(_explain, config, tool_call, run)
     if as_json:
         print_json(decision.to_json())
     else:
@@ -105,7 +105,7 @@ def explain(
     raise typer.Exit(0 if decision.allowed else 3)
 
 
-async def _explain(path: Path, asked: ToolCall, run_id: str | None) -> Decision:
+async def _explain(path: Path, tool_call: ToolCall, run_id: str | None) -> Decision:
     from toolcell.guard import CallFacts
 
     from ..config.host_config import HostConfig
@@ -113,16 +113,19 @@ async def _explain(path: Path, asked: ToolCall, run_id: str | None) -> Decision:
     from ..runtime.policy_names import check_agent
 
     config = HostConfig.from_file(path)
-    check_agent(config.all_policies(), asked.agent_id or "")
+    check_agent(config.all_policies(), tool_call.agent_id or "")
     async with AsyncExitStack() as stack:
         guard = open_guard(config, os.environ, stack).guard
         registry = list_registry(config, guard)
-        tool = registry.snapshot().get(asked.name)
+        tool = registry.snapshot().get(tool_call.name)
         if tool is None:
-            return await guard.decide(asked, CallFacts(run_id=run_id))
-        exact = {"name": tool.name, "arguments": tool.validate(asked.arguments).json}
+            return await guard.decide(tool_call, CallFacts(run_id=run_id))
+        exact = {
+            "name": tool.name,
+            "arguments": tool.validate(tool_call.arguments).json,
+        }
         facts = _facts(tool, run_id, config.tools.timeout_seconds)
-        return await guard.decide(asked.model_copy(update=exact), facts)
+        return await guard.decide(tool_call.model_copy(update=exact), facts)
 
 
 def _facts(tool: Tool, run_id: str | None, seconds: float) -> CallFacts:
