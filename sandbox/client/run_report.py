@@ -101,10 +101,10 @@ class RunReport:
     """True while files that the program left are yet to come."""
 
     clean: bool = False
-    """Whether the program ended by itself and left no process."""
+    """True if the program ended by itself and left no process."""
 
     program_number: int = 1
-    """Which program of its cell it was."""
+    """The number of the program in its cell, from 1."""
 
     program_report: dict[str, Any] | None = None
     forged: bool = False

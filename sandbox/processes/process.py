@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from toolcell.core import CellLostError, InvalidInputError
 from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..client.types import CellTraits, Stream
 from ..config.settings import Limits
+from ..network.types import SendFrame
 from ..results.result import (
     ExecutionResult,
     Isolation,
@@ -24,8 +25,6 @@ from ..results.result import (
     Usage,
 )
 from .output import KeptOutput, OutputFeed
-
-Tell = Callable[[dict[str, Any], bytes], Awaitable[None]]
 
 MAX_TERMINAL_SIDE = 1000
 """Rows, and columns, of a terminal. When it is exceeded the call is refused."""
@@ -45,7 +44,7 @@ class Process:
     everything as it comes. With a terminal all output is `stdout`.
 
     Args:
-        tell: Sends a frame to the cell.
+        send_frame: Sends a frame to the cell.
         give_credit: Lets the command with a number say so many bytes more.
         number: Its number among the commands of its cell.
         argv: The program and its arguments.
@@ -57,7 +56,7 @@ class Process:
 
     def __init__(
         self,
-        tell: Tell,
+        send_frame: SendFrame,
         give_credit: Callable[[int, int], None],
         number: int,
         argv: tuple[str, ...],
@@ -73,7 +72,7 @@ class Process:
         self.pid = 0
         """Its process id inside the cell."""
 
-        self._send = tell
+        self._send_frame = send_frame
         self._number = number
         self._traits = traits
         self._has_terminal = has_terminal
@@ -92,7 +91,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True while it has not ended."""
         return not self._ended.is_set()
 
     async def wait(self) -> ExecutionResult:
@@ -151,14 +150,14 @@ class Process:
             await self._room_came.wait()
         if self.running:
             self._room -= len(piece)
-            await self._tell("exec_input", piece)
+            await self._send("exec_input", piece)
 
     async def close_stdin(self) -> None:
         """End its standard input; a terminal gets Ctrl-D. Raises CellLostError."""
         async with self._writing:
             if self._input_open and self.running:
                 self._input_open = self._has_terminal
-                await self._tell("exec_eof")
+                await self._send("exec_eof")
 
     async def resize(self, rows: int, cols: int) -> None:
         """Change the size of its terminal, in characters.
@@ -172,7 +171,7 @@ class Process:
                 "the command has no terminal", hint="start it with pty=(rows, cols)"
             )
         rows, cols = checked_size((rows, cols))
-        await self._tell("exec_resize", rows=rows, cols=cols)
+        await self._send("exec_resize", rows=rows, cols=cols)
 
     async def signal(self, number: int | signal.Signals) -> None:
         """Send it a signal, such as `signal.SIGTERM`.
@@ -187,7 +186,7 @@ class Process:
             raise InvalidInputError(
                 f"there is no signal {number}", hint="use one of signal.Signals"
             ) from None
-        await self._tell("exec_signal", signal=int(known))
+        await self._send("exec_signal", signal=int(known))
 
     async def kill(self) -> None:
         """Kill it, with all processes of its terminal session; it ends `cancelled`.
@@ -195,11 +194,13 @@ class Process:
         Raises:
             CellLostError: The cell is gone.
         """
-        await self._tell("exec_kill")
+        await self._send("exec_kill")
 
-    async def _tell(self, kind: str, payload: bytes = b"", **fields: Any) -> None:
+    async def _send(self, kind: str, payload: bytes = b"", **fields: Any) -> None:
         if self.running:
-            await self._send({"type": kind, "id": self._number, **fields}, payload)
+            await self._send_frame(
+                {"type": kind, "id": self._number, **fields}, payload
+            )
 
     def handle_frame(self, header: dict[str, Any], payload: bytes) -> None:
         """Take what the cell says of it.

@@ -29,7 +29,7 @@ _START_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What `Session.exec` was asked to start, checked.
+    """A checked request of `Session.exec`.
 
     Raises:
         InvalidInputError: It cannot be started anywhere.
@@ -122,7 +122,7 @@ class ProcessTable:
         self._made += 1
         number = self._made
         process = Process(
-            self.tell,
+            self._send_frame,
             self.give_credit,
             number,
             command.argv,
@@ -137,7 +137,7 @@ class ProcessTable:
         try:
             words = {"argv": command.argv, "env": dict(command.env)}
             header = _start_header(number, command, branch)
-            await self.tell(header, json.dumps(words).encode())
+            await self._send_frame(header, json.dumps(words).encode())
             with anyio.fail_after(_START_SECONDS):
                 await started.wait()
         except BaseException:
@@ -156,7 +156,7 @@ class ProcessTable:
 
     async def _give_up(self, number: int) -> None:
         try:
-            await self.tell({"type": "exec_kill", "id": number})
+            await self._send_frame({"type": "exec_kill", "id": number})
         except CellLostError:
             return
 
@@ -173,7 +173,7 @@ class ProcessTable:
         except CellLostError:
             return
 
-    async def tell(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    async def _send_frame(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame to the cell. Raises CellLostError."""
         prefix = frame_prefix(encode_header(header), len(payload))
         await self._channel.send(prefix, payload)
@@ -207,7 +207,7 @@ class ProcessTable:
         try:
             for number, size in credit.items():
                 header = {"type": "exec_credit", "id": number, "bytes": size}
-                await self.tell(header)
+                await self._send_frame(header)
         except CellLostError:
             # The task that reads ends the commands.
             return

@@ -82,11 +82,11 @@ class Isolation(_ResultModel):
     level: IsolationLevel
     layers: tuple[str, ...] = ()
     reused: bool = False
-    """Whether programs of the same agent ran in the cell before; see
+    """True if programs of the same agent ran in the cell before; see
     `SandboxConfig.programs_per_cell`."""
 
     program_number: int = 1
-    """Which program of its cell this was, of those that each found it new."""
+    """The number of the program in its cell, from 1; each found the cell new."""
 
 
 class Artifact(_ResultModel):
