@@ -1,49 +1,55 @@
 """Runs untrusted code in cells: containers, or processes behind namespaces."""
 
-from .admin.cleanup import Cleaned, clean
-from .admin.doctor import DoctorCheck, DoctorReport, diagnose
-from .admin.images import (
-    ImageInfo,
-    build_image,
-    image_names,
-    list_images,
-    prune_images,
-    pull_image,
-)
-from .batch import BatchResults, Job, JobResult
-from .client.host_calls import HostCalls, pause_deadline
-from .client.types import Freshness, Language, OnOutput
-from .client.workdir import FileInfo, save_artifact
-from .config.settings import (
-    CodePolicy,
-    Enforcer,
-    IsolationLevel,
-    Limits,
-    Mount,
-    Network,
-    PackageRules,
-    SandboxConfig,
-)
-from .manager import SandboxManager
-from .network.types import OnConnection, Resolver
-from .packages.layer_store import PackageLayer, list_packages, prune_packages
-from .processes.process import Process
-from .programs.function_program import CallProgram, call_program
-from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
-from .results.result import (
-    Artifact,
-    Connection,
-    ExceptionInfo,
-    ExecutionResult,
-    Isolation,
-    OpaqueValue,
-    Status,
-    Truncated,
-    Usage,
-)
-from .run import run
-from .scheduling.pool import PoolStats
-from .session import Session
+import typing
+
+from toolcell.core.lazy_face import lazy_face as _lazy_face
+
+if typing.TYPE_CHECKING:
+    from .admin.cleanup import Cleaned, clean
+    from .admin.doctor import DoctorCheck, DoctorReport, diagnose
+    from .admin.images import (
+        ImageInfo,
+        build_image,
+        image_names,
+        list_images,
+        prune_images,
+        pull_image,
+    )
+    from .backends.launcher_start import early_launcher
+    from .batch import BatchResults, Job, JobResult
+    from .client.host_calls import HostCalls, pause_deadline
+    from .client.types import Freshness, Language, OnOutput
+    from .client.workdir import FileInfo, save_artifact
+    from .config.settings import (
+        CodePolicy,
+        Enforcer,
+        IsolationLevel,
+        Limits,
+        Mount,
+        Network,
+        PackageRules,
+        SandboxConfig,
+    )
+    from .manager import SandboxManager
+    from .network.types import OnConnection, Resolver
+    from .packages.layer_store import PackageLayer, list_packages, prune_packages
+    from .processes.process import Process
+    from .programs.function_program import CallProgram, call_program
+    from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
+    from .results.result import (
+        Artifact,
+        Connection,
+        ExceptionInfo,
+        ExecutionResult,
+        Isolation,
+        OpaqueValue,
+        Status,
+        Truncated,
+        Usage,
+    )
+    from .run_sync import run
+    from .scheduling.pool import PoolStats
+    from .session import Session
 
 __all__ = [
     "Artifact",
@@ -93,6 +99,7 @@ __all__ = [
     "call_program",
     "clean",
     "diagnose",
+    "early_launcher",
     "image_names",
     "list_images",
     "list_packages",
@@ -103,3 +110,37 @@ __all__ = [
     "run",
     "save_artifact",
 ]
+
+__getattr__ = _lazy_face(
+    __name__,
+    {
+        ".admin.cleanup": "Cleaned clean",
+        ".admin.doctor": "DoctorCheck DoctorReport diagnose",
+        ".admin.images": """
+            ImageInfo build_image image_names list_images prune_images
+            pull_image
+        """,
+        ".backends.launcher_start": "early_launcher",
+        ".batch": "BatchResults Job JobResult",
+        ".client.host_calls": "HostCalls pause_deadline",
+        ".client.types": "Freshness Language OnOutput",
+        ".client.workdir": "FileInfo save_artifact",
+        ".config.settings": """
+            CodePolicy Enforcer IsolationLevel Limits Mount Network
+            PackageRules SandboxConfig
+        """,
+        ".manager": "SandboxManager",
+        ".network.types": "OnConnection Resolver",
+        ".packages.layer_store": "PackageLayer list_packages prune_packages",
+        ".processes.process": "Process",
+        ".programs.function_program": "CallProgram call_program",
+        ".results.events": "ArtifactMade Connected Event Finished Stderr Stdout",
+        ".results.result": """
+            Artifact Connection ExceptionInfo ExecutionResult Isolation
+            OpaqueValue Status Truncated Usage
+        """,
+        ".run_sync": "run",
+        ".scheduling.pool": "PoolStats",
+        ".session": "Session",
+    },
+)

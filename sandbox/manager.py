@@ -14,7 +14,6 @@ from toolcell.core import InvalidInputError
 from toolcell.core.detached import Detachable
 
 from .backends.selection import check_strength, open_backend
-from .batch import Batch, BatchResults, OnProgress, Programs, Work
 from .client.argument_checks import check_freshness
 from .client.backend import Backend
 from .client.event_stream import PendingEvents, stream_run
@@ -34,6 +33,7 @@ from .scheduling.pool import PoolStats
 from .session import Session
 
 if TYPE_CHECKING:
+    from .batch import BatchResults, OnProgress, Programs, Work
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
 
@@ -385,6 +385,8 @@ class SandboxManager(Detachable):
         Raises:
             InvalidInputError: An argument cannot be used.
         """
+        from .batch import Batch, BatchResults
+
         batch = Batch(
             programs,
             run=partial(self.run, agent_id=agent_id),

@@ -12,6 +12,7 @@ import typer
 from toolcell.core import InvalidInputError
 
 from ..terminal.exit_codes import EXIT_REFUSED
+from .head_start import head_start
 from .options import (
     AllowHost,
     BackendOption,
@@ -89,41 +90,42 @@ def run(
     as_json: _AsJson = False,
 ) -> None:
     """Run a program in a cell of its own."""
-    from .program_files import program_of
-    from .run_program import RunOptions, run_program
+    with head_start(backend):
+        from .program_files import program_of
+        from .run_program import RunOptions, run_program
 
-    text = read_program(file)
-    code, language = program_of(file, text, language)
-    name = _name(file)
-    options = RunOptions(
-        code=code,
-        language=language,
-        argv=[name, *(args or [])],
-        stdin=_read_stdin(file) if stdin else None,
-        shows_value=file == "-" and sys.stdout.isatty(),
-        inputs=dict(parse_input(text) for text in input_ or []),
-        config={
-            "backend": backend,
-            "minimum_isolation": isolation,
-            "runtime": runtime,
-            "limits": {
-                "wall_seconds": timeout,
-                "memory_mb": memory,
-                **({"code_bytes": _STDIN_BYTES} if stdin else {}),
+        text = read_program(file)
+        code, language = program_of(file, text, language)
+        name = _name(file)
+        options = RunOptions(
+            code=code,
+            language=language,
+            argv=[name, *(args or [])],
+            stdin=_read_stdin(file) if stdin else None,
+            shows_value=file == "-" and sys.stdout.isatty(),
+            inputs=dict(parse_input(text) for text in input_ or []),
+            config={
+                "backend": backend,
+                "minimum_isolation": isolation,
+                "runtime": runtime,
+                "limits": {
+                    "wall_seconds": timeout,
+                    "memory_mb": memory,
+                    **({"code_bytes": _STDIN_BYTES} if stdin else {}),
+                },
+                **({"image": image} if image else {}),
+                "package_rules": {"allow": package or [], "build": build or []},
+                **({"network": _network(allow_host)} if allow_host else {}),
             },
-            **({"image": image} if image else {}),
-            "package_rules": {"allow": package or [], "build": build or []},
-            **({"network": _network(allow_host)} if allow_host else {}),
-        },
-        files={
-            **({} if file == "-" else {name: text.encode()}),
-            **dict(read_file(text) for text in file_ or []),
-        },
-        packages=package or [],
-        out=out,
-        as_json=as_json,
-    )
-    status, exit_code, signal_name = run_program(options)
+            files={
+                **({} if file == "-" else {name: text.encode()}),
+                **dict(read_file(text) for text in file_ or []),
+            },
+            packages=package or [],
+            out=out,
+            as_json=as_json,
+        )
+        status, exit_code, signal_name = run_program(options)
     raise typer.Exit(exit_code_of(status, exit_code, signal_name))
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import marshal
+import pkgutil
 from collections.abc import Iterator
-from importlib import resources
-from importlib.resources.abc import Traversable
+from importlib.machinery import ModuleSpec
 from types import CodeType
 from typing import Any
 
@@ -56,26 +56,30 @@ sys.modules["{_PACKAGE}." + sys.argv[1]].main(*[int(fd) for fd in sys.argv[2:]])
 @functools.cache
 def bundle() -> bytes:
     """Return the sources of a cell, for any python3, after their length."""
-    return _pack(
-        {
-            name: path.read_text(encoding="utf-8")
-            for name, path in module_files().items()
-        }
-    )
+    return _pack(sources())
+
+
+def sources() -> dict[str, str]:
+    """Return the text of each module and package of a cell, by its name in a cell."""
+    return {
+        name: _loader(spec).get_source(spec.name) for name, spec in modules().items()
+    }
 
 
 @functools.cache
 def compiled_bundle() -> bytes:
     """Return the compiled modules of a cell, for this very interpreter."""
-    modules: dict[str, CodeType] = {}
-    for name in module_files():
-        spec = importlib.util.find_spec(name.replace(_PACKAGE, _SOURCE, 1))
-        assert spec is not None
-        assert spec.loader is not None
-        # The byte code cache answers where it is fresh.
-        code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
-        modules[name] = _renamed(code, f"<{name}>")
-    return _pack(modules)
+    return _pack(
+        {
+            # The byte code cache answers where it is fresh.
+            name: _renamed(_loader(spec).get_code(spec.name), f"<{name}>")
+            for name, spec in modules().items()
+        }
+    )
+
+
+def _loader(spec: ModuleSpec) -> Any:
+    return spec.loader
 
 
 def _renamed(code: CodeType, name: str) -> CodeType:
@@ -87,20 +91,28 @@ def _renamed(code: CodeType, name: str) -> CodeType:
     return code.replace(co_filename=name, co_consts=constants)
 
 
-def module_files() -> dict[str, Traversable]:
-    """Return the file of each module and package of a cell, by its name in a cell."""
-    return dict(_below(_PACKAGE, resources.files(_SOURCE)))
+def modules() -> dict[str, ModuleSpec]:
+    """Return how each module and package of a cell is found, by its name in a cell.
+
+    `importlib.resources` would import more than all the rest of a start.
+    """
+    return {_PACKAGE: _package(), **dict(_below(_PACKAGE, _package()))}
 
 
-def _below(package: str, folder: Traversable) -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
-        name, dot, ending = entry.name.partition(".")
-        if (name, ending) == ("__init__", "py"):
-            yield package, entry
-        elif ending == "py":
-            yield f"{package}.{name}", entry
-        elif not dot and name != "__pycache__":
-            yield from _below(f"{package}.{name}", entry)
+def _package() -> ModuleSpec:
+    spec = importlib.util.find_spec(_SOURCE)
+    assert spec is not None
+    return spec
+
+
+def _below(package: str, spec: ModuleSpec) -> Iterator[tuple[str, ModuleSpec]]:
+    for each in pkgutil.iter_modules(spec.submodule_search_locations):
+        name = f"{package}.{each.name}"
+        found = each.module_finder.find_spec(name, None)
+        assert found is not None
+        yield name, found
+        if each.ispkg:
+            yield from _below(name, found)
 
 
 def _pack(modules: Any) -> bytes:

@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from ..machine.leases import end, lease
-from .cell_bundle import ENVIRONMENT, bundle, command, compiled_bundle
+from .launcher_start import StartedLauncher, take_launcher
 
 _START_SECONDS = 20.0
 _ANSWER_SECONDS = 10.0
@@ -47,53 +46,21 @@ class LauncherProcess:
         code: The bundle for its interpreter.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], control: socket.socket, code: bytes
-    ) -> None:
-        self._process = process
-        self._control = lease(control)
-        self._code = code
+    def __init__(self, started: StartedLauncher) -> None:
+        self._process, self._control = started
         self._next_id = 0
-        # The time of the first request without an answer; None if there is none.
+        # When it was asked what it has not answered, if anything.
         self._silent_since: float | None = None
         self._killed = False
 
     @classmethod
     def spawn(cls, python: str) -> LauncherProcess:
-        """Start a launcher process.
+        """Start a launcher process, unless one was started early.
 
         Raises:
             SandboxUnavailableError: The interpreter cannot be started.
         """
-        try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError as error:
-            raise SandboxUnavailableError(
-                f"no socket for the launcher: {error}",
-                hint="raise the limit on open files: `ulimit -n`",
-            ) from None
-        try:
-            process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                command(python, "launcher.main", theirs.fileno(), site=False),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise SandboxUnavailableError(
-                f"cannot start the interpreter {python}: {error.strerror}",
-                hint="set `python` to an interpreter that this user may run",
-            ) from None
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        code = compiled_bundle() if python == interpreter() else bundle()
-        return cls(process, ours, code)
+        return cls(take_launcher(python))
 
     @property
     def ended(self) -> bool:
@@ -108,7 +75,6 @@ class LauncherProcess:
                 checked, or nothing answered.
         """
         with anyio.move_on_after(_START_SECONDS):
-            await self._send_code()
             self._send_setup(json.dumps(setup).encode())
             answer, _ = await self._receive()
             if "refused" in answer:
@@ -127,18 +93,6 @@ class LauncherProcess:
             "the launcher did not start in time",
             hint="free CPU or memory here; `toolcell doctor` tries a cell",
         )
-
-    async def _send_code(self) -> None:
-        """Send the interpreter its code, which it may read late, or never."""
-        view = memoryview(self._code)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
-            os.set_blocking(pipe.fileno(), False)
-            while view:
-                try:
-                    view = view[os.write(pipe.fileno(), view) :]
-                except BlockingIOError:
-                    await anyio.wait_writable(pipe)
 
     def _send_setup(self, setup: bytes) -> None:
         """Send the set-up, and a pidfd of this process."""
@@ -327,9 +281,3 @@ class NamespaceProcess:
 def _kill(pidfd: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-
-
-def interpreter() -> str:
-    """Return the interpreter below any virtual environment of this process."""
-    base: str = getattr(sys, "_base_executable", sys.executable)
-    return os.path.realpath(base)

@@ -29,7 +29,8 @@ from ..config import mount_rules
 from ..config.settings import Enforcer, Limits, SandboxConfig
 from ..machine import host_cgroups
 from ..packages import layer_store as layers
-from .launcher import LauncherProcess, NamespaceProcess, interpreter
+from .launcher import LauncherProcess, NamespaceProcess
+from .launcher_start import interpreter
 from .surroundings import WORKDIR, cell_environment
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")

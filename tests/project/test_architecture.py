@@ -58,9 +58,9 @@ FACES = {
         IsolationLevel Job JobResult Language Limits Mount Network OnConnection
         OnOutput OpaqueValue PackageLayer PackageRules PoolStats Process Resolver
         SandboxConfig SandboxManager Session Status Stderr Stdout Truncated Usage
-        build_image call_program clean
-        diagnose image_names list_images list_packages pause_deadline prune_images
-        prune_packages pull_image run save_artifact
+        build_image call_program clean diagnose early_launcher image_names list_images
+        list_packages pause_deadline prune_images prune_packages pull_image run
+        save_artifact
     """,
     "guard": """
         ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalReply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ def test_the_bundle_names_every_module_of_a_cell() -> None:
         for part in parts
     }
 
-    assert cell_bundle.module_files().keys() == names
+    assert cell_bundle.modules().keys() == names
     assert len(names) > 25
 
 
@@ -42,7 +43,12 @@ def test_a_module_of_a_package_of_the_bundle_is_imported(
         path = tmp_path / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr("importlib.resources.files", lambda package: tmp_path)
+    spec = importlib.util.spec_from_file_location(
+        "toolcell_cell",
+        tmp_path / "__init__.py",
+        submodule_search_locations=[str(tmp_path)],
+    )
+    monkeypatch.setattr(cell_bundle, "_package", lambda: spec)
     done = subprocess.run(
         cell_bundle.command(sys.executable, "start"),
         input=cell_bundle.bundle.__wrapped__(),

@@ -14,8 +14,9 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxManager
+from toolcell.sandbox import Limits, SandboxManager, early_launcher
 from toolcell.sandbox.backends import launcher
+from toolcell.sandbox.backends.launcher_start import interpreter
 from toolcell.sandbox.scheduling import pool
 
 from ...conftest import SUBPROCESS
@@ -181,3 +182,28 @@ async def test_a_cell_that_died_before_it_was_asked_for_is_made_anew(
         result = await manager.run("6 * 7", limits=limits)
 
     assert result.value == 42
+
+
+async def test_a_launcher_that_was_started_early_is_used_once() -> None:
+    before = children(os.getpid())
+    with early_launcher():
+        [started] = children(os.getpid()).keys() - before.keys()
+        async with SandboxManager(SUBPROCESS.config()) as manager:
+            assert launcher_of(manager)._process.pid == started
+            assert (await manager.run("6 * 7")).value == 42
+            async with SandboxManager(SUBPROCESS.config()) as other:
+                assert launcher_of(other)._process.pid != started
+        assert not alive(started)
+
+
+async def test_a_launcher_that_nobody_uses_ends() -> None:
+    other = SUBPROCESS.config(python="/usr/bin/python3")
+    assert interpreter() != os.path.realpath("/usr/bin/python3")
+    before = children(os.getpid())
+    with early_launcher():
+        [started] = children(os.getpid()).keys() - before.keys()
+        async with SandboxManager(other) as manager:
+            assert launcher_of(manager)._process.pid != started
+        assert alive(started)
+
+    assert not alive(started)

@@ -20,7 +20,7 @@ from toolcell.sandbox import (
     SandboxConfig,
     SandboxManager,
 )
-from toolcell.sandbox.backends import launcher
+from toolcell.sandbox.backends import launcher_start
 from toolcell.sandbox.scheduling.used_cells import IDLE_SECONDS, UsedCells, key_of
 
 from ...conftest import DOCKER, missing, why_no_docker
@@ -225,8 +225,8 @@ async def test_a_cell_that_cannot_be_made_new_is_destroyed(
     monkeypatch: pytest.MonkeyPatch, module: str, old: str, new: str
 ) -> None:
     packed = changed_bundle([(module, old, new)])
-    monkeypatch.setattr(launcher, "bundle", lambda: packed)
-    monkeypatch.setattr(launcher, "compiled_bundle", lambda: packed)
+    monkeypatch.setattr(launcher_start, "bundle", lambda: packed)
+    monkeypatch.setattr(launcher_start, "compiled_bundle", lambda: packed)
     config = SandboxConfig(backend="subprocess", programs_per_cell=1000)
     async with SandboxManager(config) as sandbox:
         results = [await sandbox.run("6 * 7") for _ in range(5)]

@@ -13,9 +13,7 @@ Change = Sequence[str]
 
 def changed_bundle(changes: Sequence[Change]) -> bytes:
     """Return the code of cells with some of its text replaced."""
-    sources = {
-        name: path.read_text() for name, path in cell_bundle.module_files().items()
-    }
+    sources = cell_bundle.sources()
     for module, old, new in changes:
         name = f"toolcell_cell.{module}"
         assert sources[name].count(old) == 1, (name, old)

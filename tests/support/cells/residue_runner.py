@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.sandbox.backends import cell_bundle, launcher
+from toolcell.sandbox.backends import cell_bundle, launcher_start
 
 _TRIES = 20
 
@@ -60,7 +60,7 @@ if __name__ == "__main__":
     # An ordinary user may be unable to read it.
     packed = base64.b64decode(request["bundle"]) or cell_bundle.bundle()
     for name in ("bundle", "compiled_bundle"):
-        setattr(launcher, name, lambda: packed)
+        setattr(launcher_start, name, lambda: packed)
     if request["user"] is not None:
         os.setgroups([])
         os.setresgid(*[request["user"]] * 3)

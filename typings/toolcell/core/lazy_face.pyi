@@ -1,2 +1,2 @@
 # Written by typings/generate.py.
-from sandbox.run import *
+from core.lazy_face import *
