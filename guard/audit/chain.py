@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import hmac
 import os
 import re
@@ -129,48 +128,50 @@ def key_bytes(key: bytes | SecretStr | None) -> bytes | None:
     return raw
 
 
-def seal(previous: AuditHead, fields: str, key: bytes | None) -> tuple[bytes, str]:
-    """Return the line of a record, and its hash.
+class Sealer:
+    """Makes and checks the lines of a log.
 
     Args:
-        previous: The head before this record.
-        fields: The members of the record's JSON object, in printable ASCII only, so
-            that no line end, terminal escape or change of direction gets through.
-        key: Key of the hashes.
+        key: The key of the hashes; None for plain SHA-256.
     """
-    text = f'{{"seq":{previous[0] + 1},{fields},"prev":"{previous[1]}"'
-    body = text.encode("ascii")
-    digest = digest_of(body, key)
-    return body + f',"hash":"{digest}"}}\n'.encode("ascii"), digest
 
+    def __init__(self, key: bytes | None) -> None:
+        # A copy of a hash object is quicker to make than a new one.
+        self._blank: Any = sha256() if key is None else hmac.new(key, digestmod=sha256)
 
-def unseal(line: bytes, key: bytes | None) -> tuple[AuditHead, str, bool]:
-    """Return a line's head, the hash of the record before, and whether its hash fits.
+    def seal(self, previous: AuditHead, fields: str) -> tuple[bytes, str]:
+        """Return the line of a record, and its hash.
 
-    Raises:
-        ValueError: The line is no record.
-    """
-    # Not parsed as JSON: the hash is checked first, whatever the line contains.
-    match = _LINE.fullmatch(line)
-    if match is None:
-        raise ValueError("not a record of an audit log")
-    body, seq, prev, digest = match[1], int(match[2]), match[3], match[4].decode()
-    holds = hmac.compare_digest(digest_of(body, key), digest)
-    return AuditHead(seq, digest), prev.decode(), holds
+        Args:
+            previous: The head before this record.
+            fields: The members of the record's JSON object, in printable ASCII only,
+                so that no line end, terminal escape or change of direction gets
+                through.
+        """
+        seq, prev = previous
+        body = f'{{"seq":{seq + 1},{fields},"prev":"{prev}"'.encode("ascii")
+        digest = self._digest(body)
+        return body + f',"hash":"{digest}"}}\n'.encode("ascii"), digest
 
+    def unseal(self, line: bytes) -> tuple[AuditHead, str, bool]:
+        """Return a line's head, the hash before it, and whether its own hash fits.
 
-def digest_of(body: bytes, key: bytes | None = None) -> str:
-    """Return the hash of bytes, 64 hexadecimal digits."""
-    hashed = _blank_digest(key).copy()
-    hashed.update(body)
-    digest: str = hashed.hexdigest()
-    return digest
+        Raises:
+            ValueError: The line is no record.
+        """
+        # Not parsed as JSON: the hash is checked first, whatever the line contains.
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ValueError("not a record of an audit log")
+        body, seq, prev, digest = match[1], int(match[2]), match[3], match[4].decode()
+        holds = hmac.compare_digest(self._digest(body), digest)
+        return AuditHead(seq, digest), prev.decode(), holds
 
-
-@functools.lru_cache(maxsize=8)
-def _blank_digest(key: bytes | None) -> Any:
-    """Return a hash object without input: a copy of it is quicker than a new one."""
-    return sha256() if key is None else hmac.new(key, digestmod="sha256")
+    def _digest(self, body: bytes) -> str:
+        hashed = self._blank.copy()
+        hashed.update(body)
+        digest: str = hashed.hexdigest()
+        return digest
 
 
 def verify_audit(
@@ -193,7 +194,7 @@ def verify_audit(
         AuditError: The file cannot be read.
         ConfigError: The key is too short.
     """
-    check = _ChainCheck(key_bytes(key), anchors)
+    check = _ChainCheck(Sealer(key_bytes(key)), anchors)
     try:
         for number, line in _lines(Path(path)):
             check.line(number, line)
@@ -226,8 +227,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 class _ChainCheck:
     """Follows a chain line by line and notes where it holds."""
 
-    def __init__(self, key: bytes | None, anchors: Iterable[AuditHead]) -> None:
-        self._key = key
+    def __init__(self, sealer: Sealer, anchors: Iterable[AuditHead]) -> None:
+        self._sealer = sealer
         self._anchors: dict[int, set[str]] = {}
         for anchor in anchors:
             if anchor.seq:
@@ -247,7 +248,7 @@ class _ChainCheck:
     def line(self, number: int, line: bytes) -> None:
         self._number = number
         try:
-            here, prev, holds = unseal(line, self._key)
+            here, prev, holds = self._sealer.unseal(line)
         except ValueError:
             if line.endswith(b"\n"):
                 self._wrong("unreadable", "not a record of an audit log")

@@ -14,7 +14,7 @@ from typing import Self
 from toolcell.core import AuditError, ConfigError
 from toolcell.core.storage.forks import ForkAware
 
-from .chain import EMPTY, AuditHead, seal, unseal
+from .chain import EMPTY, AuditHead, Sealer
 
 LOCK_SECONDS = 2.0
 """Longest wait for other writers of the file. When it is over, `AuditError`."""
@@ -36,7 +36,7 @@ class AuditFile(ForkAware):
 
     Args:
         path: The file; created with mode 0600. Not a link.
-        key: Key of the hashes; None for plain SHA-256.
+        sealer: Makes and checks the lines.
         repaired: Returns the record of a repair, given the bytes that were removed.
 
     Raises:
@@ -44,11 +44,11 @@ class AuditFile(ForkAware):
     """
 
     def __init__(
-        self, path: Path, key: bytes | None, repaired: Callable[[bytes], str]
+        self, path: Path, sealer: Sealer, repaired: Callable[[bytes], str]
     ) -> None:
         super().__init__()
         self._path = path
-        self._key = key
+        self._sealer = sealer
         self._repaired = repaired
         self._end = 0
         self._failed_at = -LOCK_SECONDS
@@ -130,7 +130,13 @@ class AuditFile(ForkAware):
             self._lock.release()
             raise
         try:
-            size = self._size(removed=removed)
+            if removed:
+                state = os.fstat(self._fd)
+                if not state.st_nlink:
+                    raise self._error("was removed")
+                size = state.st_size
+            else:
+                size = os.lseek(self._fd, 0, os.SEEK_END)
             if size != self._end or self._repair:
                 self._catch_up(size)
         except OSError as error:
@@ -144,14 +150,6 @@ class AuditFile(ForkAware):
         """Unlock the file for other writers."""
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         self._lock.release()
-
-    def _size(self, *, removed: bool) -> int:
-        if not removed:
-            return os.lseek(self._fd, 0, os.SEEK_END)
-        state = os.fstat(self._fd)
-        if not state.st_nlink:
-            raise self._error("was removed")
-        return state.st_size
 
     def _wait(self, asked_at: float | None) -> None:
         """Lock the file as soon as other writers release it."""
@@ -228,7 +226,7 @@ class AuditFile(ForkAware):
 
     def _next(self, before: AuditHead, line: bytes) -> AuditHead:
         try:
-            here, prev, holds = unseal(line, self._key)
+            here, prev, holds = self._sealer.unseal(line)
         except ValueError:
             holds = False
         if not holds or (before.seq and before != AuditHead(here.seq - 1, prev)):
@@ -255,7 +253,7 @@ class AuditFile(ForkAware):
             AuditError: The record cannot be written; no part of it is in the file.
         """
         before = self.head
-        line, digest = seal(before, fields, self._key)
+        line, digest = self._sealer.seal(before, fields)
         try:
             written = os.write(self._fd, line)
             if written < len(line):

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, Self
@@ -32,7 +33,7 @@ from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
 from ..values.call_facts import CallFacts, ascii_json
 from ..values.decision import Decision
-from .chain import LINE_BYTES, AuditHead, digest_of, key_bytes
+from .chain import LINE_BYTES, AuditHead, Sealer, key_bytes
 from .file import AuditFile, HeldByOthersError
 from .lock_wait import AuditBusyError
 from .redaction import Redactor
@@ -96,7 +97,7 @@ class AuditLog:
         self._clock = clock
         # One thread for each loop, so that records are written in their order.
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"audit-{id(self)}")
-        self._file = AuditFile(Path(path), key_bytes(key), self._repaired)
+        self._file = AuditFile(Path(path), Sealer(key_bytes(key)), self._repaired)
         try:
             with self._file:
                 pass
@@ -289,7 +290,8 @@ class AuditLog:
         return f'"time":"{_second(seconds)}.{rest:06d}Z",{members}'
 
     def _repaired(self, lost: bytes) -> str:
-        labels = {"event": "repaired", "bytes": len(lost), "sha256": digest_of(lost)}
+        digest = sha256(lost).hexdigest()
+        labels = {"event": "repaired", "bytes": len(lost), "sha256": digest}
         return self._record(ascii_json(labels)[1:-1])
 
 
@@ -322,4 +324,4 @@ def _second(seconds: int) -> str:
 
 
 def _sha256(text: str) -> str:
-    return digest_of(text.encode("ascii"))
+    return sha256(text.encode("ascii")).hexdigest()

@@ -24,7 +24,7 @@ from toolcell.guard import (
     Redactor,
     verify_audit,
 )
-from toolcell.guard.audit.chain import EMPTY, LINE_BYTES, seal
+from toolcell.guard.audit.chain import EMPTY, LINE_BYTES, Sealer
 
 from ...support.corpora import naughty_strings
 
@@ -183,7 +183,7 @@ def forged(count: int, key: bytes | None = None) -> bytes:
     """Return a whole log, well chained, that the guard never wrote."""
     head, lines = EMPTY, []
     for _ in range(count):
-        line, digest = seal(head, '"event":"decision","verdict":"allow"', key)
+        line, digest = Sealer(key).seal(head, '"event":"decision","verdict":"allow"')
         head = AuditHead(head.seq + 1, digest)
         lines.append(line)
     return b"".join(lines)
@@ -224,8 +224,8 @@ def test_lines_that_look_like_records_do_not_verify(tmp_path: Path) -> None:
     last = AuditHead(head.seq, head.hash)
     for line in (
         lines_of(path)[2],
-        seal(last, '"verdict":"allow"', None)[0],
-        seal(last, '"verdict":"allow"', b"another key 1234")[0],
+        Sealer(None).seal(last, '"verdict":"allow"')[0],
+        Sealer(b"another key 1234").seal(last, '"verdict":"allow"')[0],
         b'{"seq":7,"verdict":"allow","prev":"%b"}\n' % head.hash.encode(),
     ):
         path.write_bytes(real + line)
