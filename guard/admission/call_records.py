@@ -38,9 +38,10 @@ class CallRecords:
         """
         if self.audit is None:
             return
+        hold.subject = self.audit.subject(hold.call, hold.facts, hold_id)
         try:
             self.audit.decision(
-                hold.call, hold.facts, decision, hold_id=hold_id, wait=False
+                hold.call, hold.facts, decision, subject=hold.subject, wait=False
             )
         except AuditBusyError as busy:
             await busy.wait()
@@ -65,9 +66,7 @@ class CallRecords:
         if "usd" in cost:
             shown = {**cost, "usd": show_amount("usd", cost["usd"])}
         self.audit.outcome(
-            hold.call,
-            hold.facts,
-            hold_id=hold.id,
+            hold.subject,
             status=status,
             duration_ms=(microseconds(self._clock()) - hold.now) / 1000,
             cost=shown,

@@ -69,6 +69,9 @@ class Hold:
     now = 0
     """The time of that answer, in microseconds."""
 
+    subject = ""
+    """The name of the call in its records."""
+
     track_results = False
     loop_entry = NOT_TRACKED
     """The entry of the call in the loop detector, if loops are watched for."""

@@ -145,7 +145,7 @@ class AuditLog:
         facts: CallFacts,
         decision: Decision,
         *,
-        hold_id: str | None = None,
+        subject: str | None = None,
         wait: bool = True,
     ) -> AuditHead:
         """Record the decision about a call, before it runs.
@@ -154,18 +154,19 @@ class AuditLog:
             call: The call.
             facts: Further facts about it.
             decision: The decision.
-            hold_id: The name of its reservation; None if it has none.
+            subject: `subject` of the call; None makes it, of a call without a hold.
             wait: True if the caller's thread may wait for other writers.
 
         Raises:
             AuditBusyError: Other processes write, and `wait` is False.
             AuditError: The record cannot be written, as in `append`.
         """
+        if subject is None:
+            subject = self.subject(call, facts)
         members = decision.to_json()
         detail = self._redacted(members.pop("detail", ""))
         return self._append(
-            f'"event":"decision",{self._subject(call, facts, hold_id)},'
-            f'{ascii_json(members)[1:-1]},"detail":{detail},'
+            f'"event":"decision",{subject},{ascii_json(members)[1:-1]},"detail":{detail},'
             f'"arguments":{self._redactor.json(call.arguments)}',
             f"{call.agent_id or ''}/{facts.run_id or ''}",
             wait=wait,
@@ -173,13 +174,11 @@ class AuditLog:
 
     def outcome(
         self,
-        call: ToolCall,
-        facts: CallFacts,
+        subject: str,
         *,
         status: str,
         duration_ms: float,
         cost: Mapping[str, int | str],
-        hold_id: str | None = None,
         error_kind: str | None = None,
         result_hash: str | None = None,
         wait: bool = True,
@@ -187,12 +186,10 @@ class AuditLog:
         """Record the outcome of an allowed call; it does not count against the run.
 
         Args:
-            call: The call.
-            facts: Further facts about it.
+            subject: `subject` of the call, as its decision was recorded with.
             status: The way in which it ended.
             duration_ms: Its duration in milliseconds.
             cost: The charged amounts by unit.
-            hold_id: The reservation that was settled.
             error_kind: The kind of the error that ended it.
             result_hash: `digest` of its result.
             wait: True if the caller's thread may wait for other writers.
@@ -202,8 +199,7 @@ class AuditLog:
             AuditError: The record cannot be written, as in `append`.
         """
         return self._append(
-            f'"event":"outcome",{self._subject(call, facts, hold_id)},'
-            f'"status":{quoted(status)},'
+            f'"event":"outcome",{subject},"status":{quoted(status)},'
             f'"duration_ms":{round(duration_ms, 3)},"cost":{ascii_json(cost)},'
             f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}',
             # The next decision notices that the file was removed.
@@ -232,8 +228,16 @@ class AuditLog:
             runs.popitem(last=False)
         return count
 
-    def _subject(self, call: ToolCall, facts: CallFacts, hold_id: str | None) -> str:
-        """Return the members that both records of a call have."""
+    def subject(
+        self, call: ToolCall, facts: CallFacts, hold_id: str | None = None
+    ) -> str:
+        """Return the members that name a call in both its records, as JSON text.
+
+        Args:
+            call: The call.
+            facts: Further facts about it.
+            hold_id: The name of its reservation; None if it has none.
+        """
         parent = "null" if call.parent_id is None else self._redacted(call.parent_id)
         return (
             f'"agent_id":{_quoted(call.agent_id)},"run_id":{_quoted(facts.run_id)},'

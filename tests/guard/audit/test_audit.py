@@ -81,11 +81,10 @@ def test_decision_and_outcome_are_recorded(tmp_path: Path) -> None:
     )
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as log:
-        log.decision(call, facts, decision, hold_id="h")
+        subject = log.subject(call, facts, "h")
+        log.decision(call, facts, decision, subject=subject)
         log.outcome(
-            call,
-            facts,
-            hold_id="h",
+            subject,
             status="error",
             duration_ms=1.23456,
             cost={"usd": "0.01", "calls": 1},
@@ -276,7 +275,9 @@ def test_a_name_of_an_agent_cannot_break_a_line(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as log:
         log.decision(call, facts, decision)
-        log.outcome(call, facts, status=hostile, duration_ms=0, cost={hostile: 1})
+        log.outcome(
+            log.subject(call, facts), status=hostile, duration_ms=0, cost={hostile: 1}
+        )
 
     assert verify_audit(path).ok
     assert [json.loads(line)["agent_id"] for line in lines_of(path)] == [hostile] * 2
@@ -330,7 +331,7 @@ def test_a_run_cannot_flood_the_log(tmp_path: Path) -> None:
                 with pytest.raises(AuditError, match="10 records"):
                     log.decision(call, facts, decision)
         # A call that was allowed is not cut off from its outcome, nor another run.
-        log.outcome(call, facts, status="ok", duration_ms=1, cost={})
+        log.outcome(log.subject(call, facts), status="ok", duration_ms=1, cost={})
         log.decision(call, CallFacts(run_id="other"), decision)
     records = [json.loads(line) for line in lines_of(path)]
 
@@ -386,12 +387,12 @@ def test_records_of_a_call_name_that_call_alone(tmp_path: Path) -> None:
     with AuditLog(path) as log:
         for call in calls:
             facts = CallFacts(run_id=f"run of {call.id}")
-            log.decision(call, facts, allow, hold_id="the same")
+            subject = log.subject(call, facts, "the same")
+            log.decision(call, facts, allow, subject=subject)
         for call in calls:
             facts = CallFacts(run_id=f"run of {call.id}")
-            log.outcome(
-                call, facts, status="ok", duration_ms=1, cost={}, hold_id="the same"
-            )
+            subject = log.subject(call, facts, "the same")
+            log.outcome(subject, status="ok", duration_ms=1, cost={})
     records = [json.loads(line) for line in lines_of(path)]
 
     for call, record in zip(calls * 2, records, strict=True):
