@@ -8,6 +8,10 @@
     │   ├── CellLostError               the place went away during the run
     │   └── PackageError                a package is refused, missing or unfit
     ├── CallFailedError                 a function called in a cell did not return
+    ├── ModelError
+    │   ├── ModelAuthError
+    │   ├── ModelResponseError
+    │   └── ModelThrottledError
     ├── ToolError
     │   ├── ToolNotFoundError
     │   ├── DuplicateToolError
@@ -39,7 +43,7 @@ that fails is never an error here: it is an `ExecutionResult` with a status.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class ToolcellError(Exception):
@@ -133,6 +137,54 @@ class CallFailedError(ToolcellError):
     def __init__(self, message: str, *, result: Any, hint: str | None = None) -> None:
         super().__init__(message, hint=hint, details={"status": result.status})
         self.result = result
+
+
+class ModelError(ToolcellError):
+    """A model could not be asked, or its answer cannot be used.
+
+    Args:
+        message: What went wrong, for people.
+        hint: What to do about it.
+        details: Facts for machines, JSON values only.
+        reason: What a caller can do: `retry`, `rotate` (use another key or model),
+            `compact` (shorten the conversation), `give_up`. None: nobody knows. It
+            stands in the details.
+    """
+
+    kind = "model"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        reason: Literal["retry", "rotate", "compact", "give_up"] | None = None,
+    ) -> None:
+        told = dict(details or {})
+        if reason is not None:
+            told["reason"] = reason
+        super().__init__(message, hint=hint, details=told)
+        self.reason = reason
+
+
+class ModelAuthError(ModelError):
+    """The provider refused the key, or what it may do."""
+
+    kind = "model.auth"
+
+
+class ModelResponseError(ModelError):
+    """The answer is not one that can be used."""
+
+    kind = "model.response"
+
+
+class ModelThrottledError(ModelError):
+    """The provider asks to wait; `details["retry_after"]` may say how many seconds."""
+
+    kind = "model.throttled"
+    retryable = True
 
 
 class ToolError(ToolcellError):

@@ -1,5 +1,6 @@
 """Durable runs of tools: graphs whose threads pause for people and survive crashes."""
 
+from .agent import agent_turn
 from .execution.history import CheckpointInfo, ThreadInfo
 from .execution.result import FlowResult
 from .flow import Flow
@@ -89,6 +90,7 @@ __all__ = [
     "ThreadInfo",
     "add_messages",
     "add_numbers",
+    "agent_turn",
     "aggregate_send_results",
     "append_list",
     "apply_reducers",

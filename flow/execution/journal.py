@@ -17,7 +17,7 @@ from ..stores.records import (
     Redo,
 )
 
-Kind = Literal["call", "once", "interrupt"]
+Kind = Literal["call", "model", "once", "interrupt"]
 
 
 class TaskJournal:

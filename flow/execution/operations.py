@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 from pydantic import JsonValue
@@ -12,9 +12,14 @@ from pydantic import JsonValue
 from toolcell.core import (
     FlowLimitError,
     InvalidInputError,
+    Message,
+    ModelProtocol,
+    ModelResponse,
+    ModelResponseError,
     ToolCall,
     ToolResult,
 )
+from toolcell.tools import Tool
 
 from ..stores.records import Finish
 from ..values.interrupt import InterruptException
@@ -162,11 +167,49 @@ class TaskOperations:
                 f"what {name} returned has no JSON form: {error}",
                 hint="return values that JSON has",
             ) from None
+        await self._keep(op, "once", name, value)
+        return value
+
+    async def ask(
+        self,
+        model: ModelProtocol,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+        *,
+        key: str | None,
+    ) -> ModelResponse:
+        """Ask a model, and keep its answer."""
+        op, name = self.place(key), type(model).__qualname__
+        self._journal.check(op, "model", name, None)
+        done = self._journal.finished.get(op)
+        if done is not None:
+            kept: Any = done.value
+            message = Message.model_validate(kept["message"])
+            return ModelResponse(message=message, usage=kept["usage"])
+        response: object = await model.complete(messages, tools, **options)
+        if not isinstance(response, ModelResponse):
+            raise ModelResponseError(
+                f"{name} returned no ModelResponse",
+                hint="toolcell.tools.check_model shows what is wrong with a model",
+            )
+        message = response.message
+        value = jsonable({"message": message, "usage": dict(response.usage)})
+        await self._keep(op, "model", name, value)
+        return response
+
+    async def _keep(
+        self, op: str, kind: Literal["model", "once"], name: str, value: JsonValue
+    ) -> None:
         check_size("record_bytes", self._parts.flow.limits.record_bytes, value)
         task = self._journal.task_id
-        finish = Finish(task=task, op=op, kind="once", name=name, value=value)
+        finish = Finish(task=task, op=op, kind=kind, name=name, value=value)
         await self._parts.write(self._journal, finish)
-        return value
+
+    def tools(self) -> list[Tool]:
+        """Return the tools to show the agent."""
+        executor = self._parts.flow.executor
+        return [] if executor is None else executor.tools(self._parts.agent)
 
 
 def check_size(limit: str, most: int, value: Any) -> None:

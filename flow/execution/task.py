@@ -12,7 +12,13 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync
 
-from toolcell.core import ErrorInfo, FlowError, InvalidInputError, NodeFailedError
+from toolcell.core import (
+    ErrorInfo,
+    FlowError,
+    InvalidInputError,
+    NodeFailedError,
+    ToolcellError,
+)
 
 from ..graph.graph import Node
 from ..graph.signature import Given
@@ -191,7 +197,9 @@ class TaskRun:
         retry = self._node.retry
         if retry is None or attempt >= retry.max_attempts:
             return False
-        return not isinstance(failure, FlowError | InvalidInputError)
+        if isinstance(failure, ToolcellError):
+            return failure.retryable
+        return True
 
     async def _forget_failures(self, wanted: bool) -> None:
         """Forget the failures that ended an attempt: they are tried again."""

@@ -131,15 +131,17 @@ class Graph(Generic[S]):
     ) -> Any:
         """Add a function as a node, async or not; usable as a decorator.
 
-        What it takes, by type: the state; `NodeContext`; `Send`, the one that started
-        it; `list[SendResult]`, as an aggregator. Every other parameter is an argument
-        that a Send gives it by name. Unknown arguments are refused, but for `index` and
+        What it takes, by type: the state, as its model or as `BaseModel`;
+        `NodeContext`; `Send`, the one that started it; `list[SendResult]`, as an
+        aggregator. Every other parameter is an argument that a Send gives it by name.
+        Unknown arguments are refused, but for `index` and
         `total` of `scatter`; `**rest` takes all.
 
         Args:
             function: The node; it is returned as it is.
             name: Default: the function's.
-            retry: Tries the node again when it raises; what it did through its context
+            retry: Tries the node again when it raises, but for errors of toolcell that
+                are not `retryable`; what it did through its context
                 is not done again, but for the failures it ended with.
             timeout: Seconds of one attempt. When it is reached the attempt fails; calls
                 that have begun are seen through and recorded, and a plain function in a

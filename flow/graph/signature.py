@@ -152,7 +152,7 @@ class Signature:
 
 
 def _role(annotation: Any, state: type[Any]) -> _Role:
-    if annotation is state:
+    if annotation is state or annotation is BaseModel:
         return "state"
     if annotation is NodeContext:
         return "context"

@@ -149,7 +149,7 @@ class Finish(Record):
     type: Literal["end"] = "end"
     task: str
     op: str
-    kind: Literal["call", "once"]
+    kind: Literal["call", "model", "once"]
     name: str
     digest: str | None = None
     value: JsonValue

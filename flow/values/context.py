@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from toolcell.core import ToolCall, ToolResult
+from toolcell.core import Message, ModelProtocol, ModelResponse, ToolCall, ToolResult
+from toolcell.tools import Tool
 
 
 class Operations(Protocol):
@@ -37,6 +38,22 @@ class Operations(Protocol):
         self, function: Callable[..., Any], args: Sequence[Any], *, key: str | None
     ) -> JsonValue:
         """Call a function, and keep what it returned."""
+        ...
+
+    async def ask(
+        self,
+        model: ModelProtocol,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+        *,
+        key: str | None,
+    ) -> ModelResponse:
+        """Ask a model, and keep its answer."""
+        ...
+
+    def tools(self) -> list[Tool]:
+        """Return the tools to show the agent."""
         ...
 
     @property
@@ -135,6 +152,37 @@ class NodeContext:
             ReplayError: Another operation was written down in this place.
         """
         return await self.operations.once(function, args, key=key)
+
+    async def ask(
+        self,
+        model: ModelProtocol,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> ModelResponse:
+        """Ask a model, and write its answer down.
+
+        After a crash in the middle it is asked again; an answer that was given is
+        never asked for again, even if the conversation is another one by then.
+
+        Args:
+            model: What speaks to the provider.
+            messages: The conversation so far.
+            tools: Tools that the model may ask for, as the provider takes them.
+            key: As for `call`.
+            **options: The provider's own.
+
+        Raises:
+            ModelResponseError: It returned no `ModelResponse`.
+            ReplayError: Another operation was written down in this place.
+        """
+        return await self.operations.ask(model, messages, tools, options, key=key)
+
+    def tools(self) -> list[Tool]:
+        """Return the tools that the agent may be shown; none without an executor."""
+        return self.operations.tools()
 
     @property
     def replaying(self) -> bool:

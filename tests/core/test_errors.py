@@ -1,6 +1,6 @@
 """The error tree, and who raises what for which bad input.
 
-Rows LC-14, LC-15, LC-17, LC-18, LC-20 and RG-29.
+Rows LC-14..LC-18, LC-20 and RG-29.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from toolcell.core import (
     FlowError,
     GuardError,
     InvalidInputError,
+    ModelError,
+    ModelThrottledError,
     SandboxError,
     SandboxUnavailableError,
     ToolcellError,
@@ -53,6 +55,10 @@ KINDS = {
     "InterruptDeniedError": "flow.denied",
     "InvalidInputError": "invalid_input",
     "LeaseLostError": "flow.lease_lost",
+    "ModelAuthError": "model.auth",
+    "ModelError": "model",
+    "ModelResponseError": "model.response",
+    "ModelThrottledError": "model.throttled",
     "NodeFailedError": "flow.node",
     "PackageError": "sandbox.package",
     "PolicyError": "guard.policy",
@@ -72,6 +78,7 @@ KINDS = {
 
 RETRYABLE = {
     "CellLostError",
+    "ModelThrottledError",
     "SandboxUnavailableError",
     "StoreUnavailableError",
     "ThreadBusyError",
@@ -116,6 +123,10 @@ def test_the_tree_is_the_one_drawn_lc_14() -> None:
             {"SandboxUnavailableError", "CellLostError", "PackageError"},
         ),
         (
+            ModelError,
+            {"ModelAuthError", "ModelResponseError", "ModelThrottledError"},
+        ),
+        (
             ToolError,
             {
                 "ToolNotFoundError",
@@ -148,7 +159,7 @@ def test_the_tree_is_the_one_drawn_lc_14() -> None:
         ),
     ],
 )
-def test_errors_stand_under_their_subject_lc_15_lc_17_lc_18(
+def test_errors_stand_under_their_subject_lc_15_lc_16_lc_17_lc_18(
     base: type[ToolcellError], expected: set[str]
 ) -> None:
     leaves = {
@@ -186,6 +197,15 @@ def test_kinds_begin_with_their_parents_kind_lc_14() -> None:
 
 def test_what_may_succeed_later_is_retryable_lc_14() -> None:
     assert {kind.__name__ for kind in CLASSES if kind.retryable} == RETRYABLE
+
+
+def test_an_error_of_a_model_says_what_to_do_lc_16() -> None:
+    error = ModelError("too long", reason="compact", details={"tokens": 9})
+
+    assert error.reason == "compact"
+    assert error.details == {"tokens": 9, "reason": "compact"}
+    assert ModelThrottledError("slow down").reason is None
+    assert ModelThrottledError.retryable
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -39,17 +39,16 @@ INTERNAL = ("core.detached", "core.lazy_face", "core.storage.", "core.text.")
 FACES = {
     "core": """
         AuditError CallFailedError CallProtocol CellLostError CheckpointError
-        CheckpointerCapabilities CheckpointerProtocol ModelChunk ModelProtocol
-        ModelResponse ToolProtocol
-        CheckpointNotFoundError CheckpointSerializationError ConfigError
-        DuplicateToolError ErrorInfo FlowConflictError FlowError FlowLimitError
-        FrozenModel GraphError GuardDeniedError GuardError InterruptDeniedError
-        InvalidInputError LeaseLostError Message NodeFailedError PackageError
-        PolicyError ReplayError Role SandboxError SandboxUnavailableError
-        StoreUnavailableError ThreadBusyError ToolCall ToolError ToolExecutionError
-        ToolNotFoundError ToolResult ToolStatus ToolTimeoutError
-        ToolValidationError ToolcellError
-        is_public_address put_together
+        CheckpointNotFoundError CheckpointSerializationError CheckpointerCapabilities
+        CheckpointerProtocol ConfigError DuplicateToolError ErrorInfo FlowConflictError
+        FlowError FlowLimitError FrozenModel GraphError GuardDeniedError GuardError
+        InterruptDeniedError InvalidInputError LeaseLostError Message ModelAuthError
+        ModelChunk ModelError ModelProtocol ModelResponse ModelResponseError
+        ModelThrottledError NodeFailedError PackageError PolicyError ReplayError Role
+        SandboxError SandboxUnavailableError StoreUnavailableError ThreadBusyError
+        ToolCall ToolError ToolExecutionError ToolNotFoundError ToolProtocol ToolResult
+        ToolStatus ToolTimeoutError ToolValidationError ToolcellError is_public_address
+        put_together
     """,
     "sandbox": """
         Artifact ArtifactMade BatchResults CallProgram Cleaned CodePolicy Connected
@@ -87,11 +86,11 @@ FACES = {
         FlowLimits FlowResult Graph GraphInterrupted InterruptException InterruptHandler
         InterruptState InterruptValue MemoryCheckpointer NodeContext REMOVE_ALL_MESSAGES
         Reducer SQLiteCheckpointer START Send SendBatch SendResult ThreadInfo
-        add_messages add_numbers aggregate_send_results append_list apply_reducers
-        broadcast deep_merge_dict end extract_send_results first_value get_reducer goto
-        interrupt is_command is_send is_send_list last_value max_value merge_dict
-        min_value normalize_node_output normalize_sends reducer resume_with scatter send
-        set_intersection set_union unique_append_list
+        add_messages add_numbers agent_turn aggregate_send_results append_list
+        apply_reducers broadcast deep_merge_dict end extract_send_results first_value
+        get_reducer goto interrupt is_command is_send is_send_list last_value max_value
+        merge_dict min_value normalize_node_output normalize_sends reducer resume_with
+        scatter send set_intersection set_union unique_append_list
     """,
     "host": "Host HostConfig main",
     "images": "",

@@ -121,6 +121,25 @@ async def test_another_operation_in_the_same_place_is_an_error_not_a_guess() -> 
     assert counter.made == [1]
 
 
+async def test_a_survived_failure_stays_when_other_code_went_another_way() -> None:
+    counter = Counter(failures=1)
+    asked = "a?"
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        survived = await ctx.call("count", n=1)
+        return said(survived.status, interrupt(asked))
+
+    calls = flow(node, executor=executor(counter.tool))
+    paused = await calls.run({}, "t")
+    await calls.answer("t", paused.interrupts[0].interrupt_id, "A", by="anna")
+    asked = "b?"
+    assert (await calls.resume("t")).status == "failed"
+    asked = "a?"
+
+    assert (await calls.resume("t")).unwrap().log == ("error", "A")
+    assert counter.made == [1]
+
+
 async def test_operations_in_a_task_group_are_known_by_key() -> None:
     counter = Counter()
 
