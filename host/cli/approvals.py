@@ -22,11 +22,13 @@ from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 if TYPE_CHECKING:
     from toolcell.guard import ApprovalRequest, Approvals, Approve, Redactor, Reject
 
-approvals = typer.Typer(help="Calls that wait for a person.", no_args_is_help=True)
+approvals = typer.Typer(
+    help="Show and answer calls that wait for a person.", no_args_is_help=True
+)
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request.")]
 By = Annotated[
-    str | None, typer.Option(help="Who answers; default the user of this machine.")
+    str | None, typer.Option(help="The name of the approver; default this user.")
 ]
 
 

@@ -24,7 +24,9 @@ _WITHOUT_KEY = (
     "checked without a key: whoever can write the log can have rewritten all of it"
 )
 
-audit = typer.Typer(help="The audit log.", no_args_is_help=True)
+audit = typer.Typer(
+    help="Verify the audit log, and show its last records.", no_args_is_help=True
+)
 
 LogFile = Annotated[
     Path | None, typer.Option(help="The log; default that of the configuration.")
@@ -79,7 +81,9 @@ def verify(
 @audit.command()
 def tail(
     file: LogFile = None,
-    lines: Annotated[int, typer.Option(min=1, max=100_000, help="How many.")] = 20,
+    lines: Annotated[
+        int, typer.Option(min=1, max=100_000, help="The number of records.")
+    ] = 20,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:

@@ -23,7 +23,7 @@ _CALLS_A_RUN = 20
 
 def bench(
     runs: Annotated[
-        int, typer.Option(min=3, max=10_000, help="Times of each work.")
+        int, typer.Option(min=3, max=10_000, help="Measurements of each work.")
     ] = 20,
     backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
     as_json: AsJson = False,

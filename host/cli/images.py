@@ -12,7 +12,9 @@ from toolcell.core.text.printable import escaped_line
 from ..terminal.output import print_json
 from ..terminal.progress import progress
 
-images = typer.Typer(help="Container images for cells.", no_args_is_help=True)
+images = typer.Typer(
+    help="Build, pull, list and prune images for cells.", no_args_is_help=True
+)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -93,7 +95,7 @@ def list_(as_json: _Json = False) -> None:
 @images.command()
 def prune(
     everything: Annotated[
-        bool, typer.Option("--all", help="Those that have a name, too.")
+        bool, typer.Option("--all", help="Remove images that have a name, too.")
     ] = False,
     as_json: _Json = False,
 ) -> None:

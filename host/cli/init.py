@@ -73,7 +73,7 @@ def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented configuration that is safe as it stands."""
+    """Write a commented configuration with safe defaults."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(STARTER)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolcell.sandbox import PackageLayer
 
 packages = typer.Typer(
-    help="Sets of packages that programs import.", no_args_is_help=True
+    help="List and prune installed sets of packages.", no_args_is_help=True
 )
 
 _Folder = Annotated[

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from ..config.host_config import HostConfig
 
-policy = typer.Typer(help="Policies of agents.", no_args_is_help=True)
+policy = typer.Typer(
+    help="Check policies, and explain decisions.", no_args_is_help=True
+)
 
 
 @policy.command()

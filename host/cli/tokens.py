@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..config.host_config import HostConfig
 
 tokens = typer.Typer(
-    help="Tokens that let clients connect over HTTP as an agent.", no_args_is_help=True
+    help="Manage tokens with which clients connect over HTTP.", no_args_is_help=True
 )
 
 

@@ -18,7 +18,9 @@ from .pin import pin
 if TYPE_CHECKING:
     from toolcell.tools import Snapshot, Tool
 
-tools = typer.Typer(help="The tools of a host.", no_args_is_help=True)
+tools = typer.Typer(
+    help="List, show and pin the tools of a host.", no_args_is_help=True
+)
 tools.command()(pin)
 
 AgentFilter = Annotated[
@@ -71,7 +73,9 @@ def show(
 def schema(
     name: ToolName,
     config: ConfigPath = DEFAULT_CONFIG,
-    shape: Annotated[Shape, typer.Option("--for", help="Who reads it.")] = Shape.MCP,
+    shape: Annotated[
+        Shape, typer.Option("--for", help="The reader of the schema.")
+    ] = Shape.MCP,
     as_json: AsJson = False,
 ) -> None:
     """Print a tool's definition as a model provider or an MCP client takes it."""

@@ -126,7 +126,7 @@ async def test_a_cancelled_run_leaves_no_cell(sandbox: SandboxManager) -> None:
     assert number_of(await sandbox.run("1", agent_id="a")) == 1
 
 
-@pytest.mark.attack(71, 79)
+@pytest.mark.attack(79)
 @pytest.mark.parametrize(
     "options",
     [
