@@ -27,7 +27,7 @@ class OwnerFile:
         self._database = database.absolute()
         self.pid = os.getpid()
         self.name = ""
-        """The name that others know it by."""
+        """The name of the lease, by which other processes know its owner."""
 
         while not self.name:
             name = secrets.token_hex(8)
@@ -36,7 +36,7 @@ class OwnerFile:
                 self.name, self._fd = name, fd
 
     def _create(self, name: str) -> int | None:
-        """Return a new file, locked; None if another owner took it for a dead one's."""
+        """Return a new locked file; None if another process removed it first."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
         try:
             fd = os.open(self._file_of(name), flags, 0o600)
@@ -62,7 +62,7 @@ class OwnerFile:
                 self._fd = fd
 
     def state_of(self, name: str) -> Literal["alive", "dead", "missing"]:
-        """Return what the file of another owner says of it."""
+        """Return whether another owner is alive, by its file."""
         try:
             fd = os.open(self._file_of(name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -76,7 +76,7 @@ class OwnerFile:
         return "dead"
 
     def dead_owners(self) -> list[str]:
-        """Return the owners that died, or left their file for others to see."""
+        """Return the owners whose files are not locked any more."""
         files = glob.glob(f"{glob.escape(str(self._database))}-owner-*")
         names = (file.rpartition("-")[2] for file in files)
         return [each for each in names if each != self.name and self._is_dead(each)]
@@ -85,14 +85,14 @@ class OwnerFile:
         return self.state_of(name) == "dead"
 
     def remove(self, name: str) -> None:
-        """Remove the file of a dead owner that holds nothing any more."""
+        """Remove the file of a dead owner that has no open holds any more."""
         path = self._file_of(name)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return
         try:
-            # While it is ours nobody new can have it.
+            # While we have the lock no new owner can take the file.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             Path(path).unlink(missing_ok=True)
         except BlockingIOError:
@@ -101,10 +101,11 @@ class OwnerFile:
             os.close(fd)
 
     def close(self, *, holds: bool = False) -> None:
-        """Let go; a forked child only drops its copy, and the parent lives on.
+        """End the lease; a forked child only closes its copy of the parent's.
 
         Args:
-            holds: Whether it still holds something: others then find it dead.
+            holds: True if this process still has open holds: the file then stays, and
+                other processes find its owner dead.
         """
         if os.getpid() == self.pid and not holds:
             Path(self._file_of(self.name)).unlink(missing_ok=True)

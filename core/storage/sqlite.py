@@ -31,7 +31,7 @@ class SharedDatabase(sqlite3.Connection):
         """Begin a transaction, unless a file is gone.
 
         Raises:
-            sqlite3.Error: One is, or others hold the write lock.
+            sqlite3.Error: A file is gone, or others hold the write lock.
         """
         self.check_place()
         self.execute(f"BEGIN {kind}")
@@ -72,11 +72,12 @@ def open_sqlite(
         path: The file; it is made if it is missing, its folder is not.
         prepare: Makes or checks the tables.
         synchronous: NORMAL survives SIGKILL, FULL survives power loss as well.
-        busy_seconds: How long a later statement waits for other writers.
+        busy_seconds: Seconds that a later statement waits for other writers.
 
     Raises:
         OSError: The file cannot be made, or is a link, a folder or a device.
-        sqlite3.Error: It is no database, or others held it for `OPEN_SECONDS`.
+        sqlite3.Error: The file is not a database, or others held it for
+            `OPEN_SECONDS`.
     """
     with _making:
         _make_private(path)

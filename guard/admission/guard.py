@@ -368,7 +368,7 @@ class ActionGuard:
             hold.track_results = tool_policy.caps.identical is not None
         finally:
             if not taken:
-                self._loops.leave(hold.call, hold.facts, hold.loop_entry)
+                self._loops.take_back(hold.call, hold.facts, hold.loop_entry)
 
     async def _confirm(self, hold: Hold, answer: ApprovalOutcome | None) -> None:
         """Use an approval up, and record that the call may run.
@@ -390,7 +390,7 @@ class ActionGuard:
                     decision = from_rules(hold.ruling, hold.version)
                 await self._records.decision(hold, decision, hold_id=hold.id)
         except BaseException:
-            self._loops.leave(hold.call, hold.facts, hold.loop_entry)
+            self._loops.take_back(hold.call, hold.facts, hold.loop_entry)
             await self.settle(hold, [0] * len(hold.levels))
             raise
 

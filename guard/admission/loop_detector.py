@@ -53,7 +53,7 @@ class LoopDetector:
         """Count a call, or return the reason to refuse it.
 
         Returns:
-            The entry of a call that may go on; `leave` takes it back.
+            The entry of a call that may go on; `take_back` removes it.
         """
         with self._lock:
             run = self._run(call, facts)
@@ -64,7 +64,7 @@ class LoopDetector:
             run.since.append(entry)
             return entry
 
-    def leave(self, call: ToolCall, facts: CallFacts, entry: LoopEntry) -> None:
+    def take_back(self, call: ToolCall, facts: CallFacts, entry: LoopEntry) -> None:
         """Take back a call that was counted and then refused."""
         with self._lock:
             since = self._run(call, facts).since
