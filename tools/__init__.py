@@ -10,7 +10,6 @@ from .definition.json_schema_tool import JSONSchemaTool
 from .definition.options import ToolOptions
 from .definition.tool import Tool
 from .definition.validation import Arguments
-from .execution.circuit_breaker import CircuitBreaker
 from .execution.components import RunContext
 from .execution.executor import (
     Call,
@@ -18,8 +17,8 @@ from .execution.executor import (
     SequentialExecutor,
     ToolExecutor,
 )
+from .execution.failure_policies import CircuitBreaker, RetryPolicy
 from .execution.result_stream import ResultStream
-from .execution.retries import RetryPolicy
 from .export.providers import to_anthropic, to_mcp, to_openai
 from .hooks.cache import CacheHook
 from .hooks.hook import Hook, Invocation, Proceed

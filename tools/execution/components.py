@@ -19,8 +19,7 @@ from ..stores.call_keys import length_prefixed
 from ..stores.idempotency import Idempotency
 from ..stores.records import Records
 from .attempt import Attempt
-from .circuit_breaker import CircuitBreaker
-from .retries import RetryPolicy
+from .failure_policies import CircuitBreaker, RetryPolicy
 from .runner import ToolRunner
 
 _MAX_FACTS = 4_096

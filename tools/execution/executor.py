@@ -13,7 +13,6 @@ from toolcell.core import (
     InvalidInputError,
     ToolCall,
     ToolcellError,
-    ToolExecutionError,
     ToolResult,
 )
 from toolcell.guard import ActionGuard, CallFacts, Redactor
@@ -26,12 +25,12 @@ from ..registry.snapshot import Snapshot
 from ..stores.idempotency import Idempotency, MemoryIdempotency
 from ..stores.records import MemoryRecords, Records
 from .batch import BatchCall, run_batch
+from .call_errors import not_a_call, not_made, stand_in
 from .call_state import current_call
-from .circuit_breaker import CircuitBreaker
 from .components import ExecutorComponents, RunContext
+from .failure_policies import CircuitBreaker, RetryPolicy
 from .pipeline import Pipeline
 from .result_stream import HandOver, ResultStream
-from .retries import RetryPolicy
 from .runner import ToolRunner
 from .slots import Slot, Slots
 from .stepping import CALLERS_TASK, OWN_TASK, TaskCancels
@@ -296,10 +295,7 @@ class ToolExecutor(ABC):
             return
         for index in sorted(set(range(len(calls))) - ended):
             # A subclass from elsewhere left it out.
-            error = ToolExecutionError(
-                f"{type(self).__name__} did not make the call",
-                hint="make the call again; the executor has to run each call once",
-            )
+            error = not_made(self)
             pipeline = self._pipeline(snapshot, calls[index], index, run)
             hand_over(index, pipeline.refuse(error), error)
 
@@ -318,14 +314,11 @@ class ToolExecutor(ABC):
         except InvalidInputError as error:
             problem = error
         except TypeError:
-            problem = InvalidInputError(
-                "a call is an object with `id` and `name`",
-                hint='write it like {"id": "1", "name": "add", "arguments": {}}',
-            )
+            problem = not_a_call()
         components = self._components
         if problem is not None:
-            stand_in = _stand_in(given, index)
-            return Pipeline(components, snapshot, stand_in, _NO_RUN, problem=problem)
+            call = stand_in(given, index)
+            return Pipeline(components, snapshot, call, _NO_RUN, problem=problem)
         slot = self._slot(snapshot, call)
         return Pipeline(components, snapshot, call, run, slot=slot, cancels=cancels)
 
@@ -334,20 +327,6 @@ def _name(index: int, call: Call) -> str:
     if isinstance(call, ToolCall):
         return f"{call.name} {index} {call.id}"
     return f"call {index}"
-
-
-def _stand_in(given: Any, index: int) -> ToolCall:
-    """Return a call that can be named in a result, for one that cannot be read."""
-    fields = given if isinstance(given, Mapping) else {}
-    return ToolCall(
-        id=_label(fields.get("id")) or f"unreadable-{index}",
-        name=_label(fields.get("name")) or "unreadable",
-    )
-
-
-def _label(value: Any) -> str | None:
-    usable = isinstance(value, str) and len(value) <= 256 and value.isprintable()
-    return value if usable else None
 
 
 class SequentialExecutor(ToolExecutor):

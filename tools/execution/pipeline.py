@@ -16,7 +16,6 @@ from toolcell.core import (
     StoreUnavailableError,
     ToolCall,
     ToolcellError,
-    ToolExecutionError,
     ToolResult,
     ToolStatus,
     ToolTimeoutError,
@@ -29,12 +28,19 @@ from ..hooks.hook import Invocation, Proceed
 from ..registry.snapshot import Snapshot
 from ..stores.call_keys import CallKey, call_keys
 from .attempt import Attempt
+from .call_errors import (
+    cancelled,
+    cancelled_itself,
+    fault,
+    is_in_doubt,
+    is_worth_retrying,
+    masked,
+    record_lost,
+)
 from .call_state import pause_deadlines
-from .circuit_breaker import CircuitOutcome
 from .components import ExecutorComponents, RunContext
-from .retries import RetryPolicy
+from .failure_policies import CircuitOutcome, RetryPolicy
 from .runner import as_json
-from .sandboxed import TRY_OTHERS
 from .slots import Slot
 from .spans import close_span, start_span
 from .stepping import CALLERS_TASK, TaskCancels
@@ -109,13 +115,7 @@ class Pipeline:
 
     def stop(self) -> None:
         """Write the record of a call that was cancelled before it began."""
-        self._close_failed(
-            ToolExecutionError(
-                "the call was cancelled",
-                hint="if its result is still wanted, call it again",
-            ),
-            "cancelled",
-        )
+        self._close_failed(cancelled(begun=False), "cancelled")
 
     async def _execute(self) -> ToolResult:
         slot = self._slot
@@ -135,25 +135,15 @@ class Pipeline:
             return self._close_failed(error)
         except Exception as error:  # noqa: BLE001 - one call's fault, not the batch's
             _log.exception("the call %r ended by a fault", self._call.id)
-            fault = ToolExecutionError(
-                f"the call could not be made ({_type_name(error)})", hint=TRY_OTHERS
-            )
-            return self._close_failed(fault, cause=error)
+            return self._close_failed(fault(error), cause=error)
         except BaseException as error:
-            cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-            if cancelled and not self._cancels.are_from_outside():
+            is_cancel = isinstance(error, anyio.get_cancelled_exc_class())
+            if is_cancel and not self._cancels.are_from_outside():
                 # A tool cancelled the task it ran in, and ended before it was stopped.
-                made_up = ToolExecutionError(
-                    f"{self._call.name} cancelled itself",
-                    hint="try again, or use another tool",
-                )
+                made_up = cancelled_itself(self._call.name)
                 return self._close_failed(made_up, cause=error)
             # Nobody takes the result, but the record is written.
-            stopped = ToolExecutionError(
-                "the call was cancelled",
-                hint="look whether it took effect before you call it again",
-            )
-            self._close_failed(stopped, "cancelled", cause=error)
+            self._close_failed(cancelled(begun=True), "cancelled", cause=error)
             raise
 
     def _look_up_and_validate(self) -> Coroutine[Any, Any, ToolResult]:
@@ -171,7 +161,7 @@ class Pipeline:
         except ToolcellError:
             raise
         except Exception as error:
-            raise self._mask_error(error) from error
+            raise masked(self._tool.name, error) from error
         self._validated_call_cache = None
 
     @property
@@ -181,14 +171,6 @@ class Pipeline:
             name, arguments = self._tool.name, self._arguments.json
             self._validated_call_cache = self._call.validated(name, arguments)
         return self._validated_call_cache
-
-    def _mask_error(self, error: BaseException) -> ToolExecutionError:
-        """Return an error that tells a model nothing but the type of this one."""
-        masked = ToolExecutionError(
-            f"{self._tool.name} failed ({_type_name(error)})", hint=TRY_OTHERS
-        )
-        masked.__cause__ = error
-        return masked
 
     # Idempotency.
 
@@ -273,7 +255,7 @@ class Pipeline:
         finally:
             if circuit is not None:
                 circuit.end(outcome)
-        attempt.retry = not final and error is not None and _is_worth_retrying(error)
+        attempt.retry = not final and error is not None and is_worth_retrying(error)
         return self._close_attempt(result, error)
 
     async def _run_admitted(self, guard: ActionGuard) -> _RunOutcome:
@@ -328,8 +310,8 @@ class Pipeline:
         except ToolcellError as error:
             return self._failed_result(error, "error"), error
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its own
-            masked = self._mask_error(error)
-            return self._failed_result(masked, "error"), masked
+            hidden = masked(self._tool.name, error)
+            return self._failed_result(hidden, "error"), hidden
 
     def _failed_result(
         self, error: ToolcellError, status: _FailureStatus
@@ -370,7 +352,7 @@ class Pipeline:
         except ToolTimeoutError:
             raise
         except Exception as error:
-            self._in_doubt = _is_in_doubt(error)
+            self._in_doubt = is_in_doubt(error)
             raise
         return as_json(tool.name, value)
 
@@ -399,29 +381,10 @@ class Pipeline:
         try:
             record = self._attempt.record(self._call, result, error, redactor)
             self._components.records.add(record)
-        except Exception as fault:  # noqa: BLE001 - one call's fault, not the batch's
+        except Exception as error_of_record:  # noqa: BLE001 - not the batch's fault
             _log.exception("the record of call %r is lost", self._call.id)
-            self.error = ToolExecutionError(
-                "the record of the call is lost",
-                hint="look whether the call took effect before it is made again",
-            )
-            self.error.__cause__ = fault
+            self.error = record_lost(error_of_record)
             return ToolResult.failed(
                 result.call_id, result.name, self.error, content=result.content
             )
         return result
-
-
-def _type_name(error: BaseException) -> str:
-    return type(error).__name__
-
-
-def _is_in_doubt(error: Exception) -> bool:
-    """Tell whether the tool itself does not know whether the call took effect."""
-    details = error.details if isinstance(error, ToolExecutionError) else {}
-    return details.get("outcome") == "unknown"
-
-
-def _is_worth_retrying(error: ToolcellError) -> bool:
-    """Tell whether the next attempt may succeed."""
-    return error.retryable or isinstance(error, ToolExecutionError | ToolTimeoutError)

@@ -25,6 +25,7 @@ from ..definition.context import ToolContext
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..registry.registry import ToolRegistry
+from .call_errors import cancelled_itself
 from .call_state import CallState, current_call
 from .sandboxed import content_of, run_in_cell
 from .stepping import CALLERS_TASK, ScopeFactory, TaskCancels, Work, run_until
@@ -204,10 +205,7 @@ class _Containment:
             if self._context is not None:
                 self._context.cancel()
             if not self._cancels.are_from_outside():
-                raise ToolExecutionError(
-                    f"{self._name} cancelled itself",
-                    hint="try again, or use another tool",
-                ) from None
+                raise cancelled_itself(self._name) from None
         elif isinstance(error, SystemExit | KeyboardInterrupt):
             raise ToolExecutionError(
                 f"{self._name} failed ({type(error).__name__})",

@@ -1,0 +1,102 @@
+"""The errors that end a call outside its tool, and what errors mean for a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolcell.core import (
+    InvalidInputError,
+    ToolCall,
+    ToolcellError,
+    ToolExecutionError,
+    ToolTimeoutError,
+)
+
+from .sandboxed import TRY_OTHERS
+
+
+def masked(name: str, error: BaseException) -> ToolExecutionError:
+    """Return an error that tells a model nothing but the type of this one."""
+    hidden = ToolExecutionError(f"{name} failed ({_type_name(error)})", hint=TRY_OTHERS)
+    hidden.__cause__ = error
+    return hidden
+
+
+def fault(error: BaseException) -> ToolExecutionError:
+    """Return the error of a call that could not be made by a fault of ours."""
+    return ToolExecutionError(
+        f"the call could not be made ({_type_name(error)})", hint=TRY_OTHERS
+    )
+
+
+def cancelled_itself(name: str) -> ToolExecutionError:
+    """Return the error of a tool that cancelled the task it ran in."""
+    return ToolExecutionError(
+        f"{name} cancelled itself", hint="try again, or use another tool"
+    )
+
+
+def cancelled(*, begun: bool) -> ToolExecutionError:
+    """Return the error of a call that was cancelled from outside."""
+    return ToolExecutionError(
+        "the call was cancelled",
+        hint="look whether it took effect before you call it again"
+        if begun
+        else "if its result is still wanted, call it again",
+    )
+
+
+def record_lost(cause: BaseException) -> ToolExecutionError:
+    """Return the error of a call whose record could not be written."""
+    error = ToolExecutionError(
+        "the record of the call is lost",
+        hint="look whether the call took effect before it is made again",
+    )
+    error.__cause__ = cause
+    return error
+
+
+def not_made(executor: object) -> ToolExecutionError:
+    """Return the error of a call that an executor left out."""
+    return ToolExecutionError(
+        f"{type(executor).__name__} did not make the call",
+        hint="make the call again; the executor has to run each call once",
+    )
+
+
+def not_a_call() -> InvalidInputError:
+    """Return the error of fields that make no call."""
+    return InvalidInputError(
+        "a call is an object with `id` and `name`",
+        hint='write it like {"id": "1", "name": "add", "arguments": {}}',
+    )
+
+
+def stand_in(given: Any, index: int) -> ToolCall:
+    """Return a call that a result can name, for one that cannot be read."""
+    fields = given if isinstance(given, Mapping) else {}
+    return ToolCall(
+        id=_label(fields.get("id")) or f"unreadable-{index}",
+        name=_label(fields.get("name")) or "unreadable",
+    )
+
+
+def _label(value: Any) -> str | None:
+    usable = isinstance(value, str) and len(value) <= 256 and value.isprintable()
+    return value if usable else None
+
+
+def is_in_doubt(error: Exception) -> bool:
+    """Tell whether the tool itself does not know whether the call took effect."""
+    details = error.details if isinstance(error, ToolExecutionError) else {}
+    return details.get("outcome") == "unknown"
+
+
+def is_worth_retrying(error: ToolcellError) -> bool:
+    """Tell whether the next attempt may succeed."""
+    return error.retryable or isinstance(error, ToolExecutionError | ToolTimeoutError)
+
+
+def _type_name(error: BaseException) -> str:
+    return type(error).__name__
