@@ -8,10 +8,10 @@ import select
 import socket
 
 from ..kernel.descriptors import send_fds
-from ..program import main as runner
+from ..program.main import Pipes
 from ..wire.contract import BRANCHES, FORK
 from ..wire.frames import strict_json
-from .run import Child
+from .child import Child, open_pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,18 +103,6 @@ class Branches:
         return {"warnings": reply["warnings"]}
 
 
-def open_pipes() -> tuple[Child, runner.Pipes]:
-    """Return both ends of the pipes to a process that is yet to be forked."""
-    request = [end.detach() for end in socket.socketpair()]
-    stdout_r, stdout_w = os.pipe()
-    stderr_r, stderr_w = os.pipe()
-    result_r, result_w = (end.detach() for end in socket.socketpair())
-    for fd in (request[0], stdout_r, stderr_r, result_r):
-        os.set_blocking(fd, False)
-    child = Child(0, request[0], stdout_r, stderr_r, result_r)
-    return child, runner.Pipes(request[1], stdout_w, stderr_w, result_w)
-
-
 def _has_ended(pid: int) -> bool:
     try:
         return bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
@@ -122,7 +110,7 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def _ask(source: Child, wanted: dict[str, Any], pipes: runner.Pipes) -> None:
+def _ask(source: Child, wanted: dict[str, Any], pipes: Pipes) -> None:
     if not source.write_queue.flush(_FORK_SECONDS):
         raise TimeoutError
     os.write(source.request, FORK)

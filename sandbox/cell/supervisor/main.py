@@ -1,12 +1,12 @@
-"""The supervisor: first process of a cell, the only one that the host trusts.
+"""The supervisor: the first process of a cell, and the only one that the host trusts.
 
-Theory of operation. The supervisor is PID 1 of the cell. It speaks frames with
+Theory of operation. The supervisor is PID 1 of the cell. It exchanges frames with
 the host on its channel and keeps one child ready: a fork of its own warm
 interpreter, already confined, that waits for a program. A run hands the program
-to that child, reads its output and result pipes, keeps the deadline and the
-caps, and reports what wait4 says. When the program ends, or must, every process
-but PID 1 is killed and reaped before the result leaves, so nothing survives a
-run. The child cannot reach the channel (its descriptors are closed before it runs
+to that child, reads its output and result pipes, enforces the deadline and the
+caps, and reports the status from wait4. When the program ends, or must end, every
+process but PID 1 is killed and reaped before the result leaves, so nothing survives
+a run. The child cannot reach the channel (its descriptors are closed before it runs
 anything), cannot signal PID 1 (another uid, or the kernel's protection of a
 namespace's first process) and cannot trace it (not dumpable).
 
@@ -30,19 +30,21 @@ from ..processes.relay import ProcessRelay
 from ..program import main as runner
 from ..wire import aliases
 from ..wire.channel import HostGone, SupervisorChannel
-from ..wire.contract import ARTIFACTS, RENEWAL_SECONDS, WARM_UP
+from ..wire.contract import ARTIFACTS, RENEWAL_SECONDS
 from ..wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
     Frame,
-    FrameDecoder,
     FrameError,
     encode,
 )
 from ..workdir import artifacts, files
 from .accounting import ResourceAccounting
-from .branches import Branches, open_pipes
-from .run import Child, Run, drain
+from .branches import Branches
+from .child import Child, open_pipes
+from .reaper import Reaper
+from .run import Run
+from .warm_up import warm_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,22 +54,8 @@ if TYPE_CHECKING:
     from .egress_relay import EgressRelay
 
 
-_KILL_AGAIN_SECONDS = 0.01
-# After this a program that outruns its killing costs the whole cell its processes.
-_KILL_SECONDS = 1.0
 # A cell that is not used at once has time to warm up.
 _IDLE_SECONDS = 0.01
-# What a program that prints 1 writes to stdout, stderr and its result pipe.
-_DUMMY_OUTPUT = (b"1\n", b"", b'{"layers":[],"cpu":0.0}\n{"outcome":"ok"}\n')
-
-
-def _closed_pipe_with(text: bytes) -> int:
-    """Return the read end of a pipe that somebody wrote to and closed."""
-    read_fd, write_fd = os.pipe()
-    os.write(write_fd, text)
-    os.close(write_fd)
-    os.set_blocking(read_fd, False)
-    return read_fd
 
 
 def main(read_fd: int, write_fd: int) -> NoReturn:
@@ -98,7 +86,10 @@ def _compiled() -> bytes:
 
 
 def _narrow_affinity(cpus: float) -> None:
-    """Without a cgroup: stay on as few CPUs as hold `cpus`; 0 leaves all."""
+    """Confine this process to as few CPUs as give `cpus`; 0 changes nothing.
+
+    This replaces the CPU limit of a cgroup where there is none.
+    """
     available = sorted(os.sched_getaffinity(0))
     wanted = math.ceil(cpus)
     if 0 < wanted < len(available):
@@ -114,13 +105,17 @@ def _end() -> NoReturn:
 
 
 class Supervisor:
-    """What the first process of a cell knows and does.
+    """The first process of a cell: it serves the requests of one host, one at a time.
+
+    When a run begins, the cell has no processes but this one, the ready child, and the
+    branches and commands of a session. This process runs no code of programs; what it
+    reads from them is checked, or passed on unread.
 
     Args:
         cgroup: Open descriptors of the cell's accounts, of this process's own
             `oom_score_adj`, if programs cannot write to theirs, and of the last process
             number, if several programs use the cell; None to look for the accounts.
-        ready: Whether `runner.get_ready` was called in a process before this one.
+        ready: True if `runner.get_ready` was called before this process was forked.
     """
 
     _channel: SupervisorChannel
@@ -136,22 +131,22 @@ class Supervisor:
         self._wake_r, self._wake_w = os.pipe()
         self._settings: dict[str, Any] = {}
         self._held: list[str] = []
-        self._strays_end = False
         self._oom_score = cgroup.pop("oom_score", None) if cgroup else None
         self._last_pid = cgroup.pop("last_pid", None) if cgroup else None
         self._slate: CleanSlate | None = None
         self._accounting = ResourceAccounting(cgroup)
+        self._reaper = Reaper(self._accounting, self._wake_r, self._owns_namespace)
         self._egress: EgressRelay | None = None
         self._artifacts = artifacts.Seen()
 
     def prepare(self, settings: dict[str, Any]) -> None:
-        """Protect this process and fork the first program's, before any host is heard.
+        """Protect this process and fork the first child, before the host connects.
 
         Args:
-            settings: What every program of this cell is confined by.
+            settings: The confinement of every program of this cell.
         """
         self._protect()
-        # What is sealed can no longer choose its CPUs.
+        # A sealed process can no longer choose its CPUs.
         _narrow_affinity(settings["affinity"])
         if settings["renews"]:
             from .clean_slate import CleanSlate
@@ -171,7 +166,12 @@ class Supervisor:
         self._fork()
 
     def serve(self, channel: SupervisorChannel) -> None:
-        """Greet the host and run what it asks for, until it closes the channel."""
+        """Greet the host and serve its requests until it closes the channel.
+
+        Raises:
+            HostGone: The host has closed the channel.
+            FrameError: The host speaks another protocol.
+        """
         self._channel = channel
         self._processes = ProcessRelay(channel, self._fork_first_to_go)
         hello = channel.receive().header
@@ -217,7 +217,7 @@ class Supervisor:
         self._processes.forward(header, frame.payload, self._settings, oom)
 
     def _handle_frame(self, frame: Frame) -> None:
-        """Do what a frame asks for; what came too late for its run is dropped."""
+        """Serve a request; frames that came too late for their run are dropped."""
         kind = frame.header["type"]
         if kind == "run":
             frame.header = {**RUN_DEFAULTS, **frame.header}
@@ -229,27 +229,33 @@ class Supervisor:
         elif kind == "renew":
             self._renew()
         elif kind == "fork":
-            taken = self._known()
-            answer = self._branches.fork(frame.header, self._accounting, taken)
-            origin, branch = (
-                self._branches.folder(frame.header[end]) for end in ("branch", "to")
-            )
-            uid = self._settings["uid"]
-            if branch and files.holds(branch, ARTIFACTS, uid):
-                self._artifacts.copy(branch, origin, uid)
-            self._channel.send(encode({"type": "forked", **answer}))
-            self._kill_strays(self._known())
+            self._fork_branch(frame.header)
         elif kind == "file":
             self._serve_files(frame)
         elif kind.startswith("exec_"):
             self._exec(frame)
         elif kind == "drop":
-            folder = self._branches.folder(frame.header["branch"])
-            if folder != self._workdir:
-                self._artifacts.forget(folder)
-            self._branches.drop(frame.header["branch"])
-            # Large ones take long to end; only a run must not meet them.
-            self._strays_end = not self._kill_once(self._known())
+            self._drop_branch(frame.header["branch"])
+
+    def _fork_branch(self, header: dict[str, Any]) -> None:
+        taken = self._known()
+        answer = self._branches.fork(header, self._accounting, taken)
+        origin, branch = (
+            self._branches.folder(header[end]) for end in ("branch", "to")
+        )
+        uid = self._settings["uid"]
+        if branch and files.holds(branch, ARTIFACTS, uid):
+            self._artifacts.copy(branch, origin, uid)
+        self._channel.send(encode({"type": "forked", **answer}))
+        self._reaper.kill_strays(self._known())
+
+    def _drop_branch(self, name: str) -> None:
+        folder = self._branches.folder(name)
+        if folder != self._workdir:
+            self._artifacts.forget(folder)
+        self._branches.drop(name)
+        # A large process takes long to end, but only the next run must not meet it.
+        self._reaper.kill_once(self._known())
 
     def _renew(self) -> None:
         """Have the next program find the cell as the first one did, or end the cell."""
@@ -289,7 +295,7 @@ class Supervisor:
                 self._warm_up()
 
     def _protect(self) -> None:
-        """Keep everything else in the cell away from this process."""
+        """Make this process untraceable, and children unable to gain capabilities."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for fd in (self._wake_r, self._wake_w):
@@ -299,11 +305,11 @@ class Supervisor:
             from ..kernel import linux
 
             linux.prctl(linux.PR_SET_DUMPABLE, 0)
-            # What this process no longer can give, no child can get.
+            # Children inherit the bounding set, so this drops it for all of them.
             linux.drop_bounding_set()
             self._held.append("no_bounding_set")
         except (ImportError, OSError):
-            # Without ctypes the other uid of the child is the wall.
+            # Without ctypes the other uid of the child is the protection.
             pass
 
     def _fork(self) -> None:
@@ -316,9 +322,9 @@ class Supervisor:
         self._child = child
 
     def _fork_first_to_go(self) -> int:
-        """Fork what the kernel kills before this process when memory is short.
+        """Fork a child that the kernel kills before this process when memory is short.
 
-        A child that inherits that, and sees a /proc that is read-only, has to keep it.
+        The child inherits its score, and cannot change it in a read-only /proc.
         """
         if self._oom_score is None:
             return os.fork()
@@ -330,45 +336,13 @@ class Supervisor:
         return pid
 
     def _warm_up(self) -> None:
-        """Make the memory that a run touches ours, here and in the child.
-
-        Each fork shares this process's memory with a child again, so this comes
-        after it, and forks nothing.
-        """
-        child = self._child
-        assert child is not None
-        try:
-            os.write(child.request, WARM_UP)
-        except BrokenPipeError:
-            # It could not be confined; its run will say why.
-            return
-        for _ in range(2):
-            self._run_dummy()
-        # Until the child is done, or the host cannot wait.
-        select.select([child.result, self._channel.read_fd], [], [])
-
-    def _run_dummy(self) -> None:
-        header = {"type": "run", "wall_seconds": 0, "output_bytes": 2}
-        [frame] = FrameDecoder().feed(encode(header, b"print(1)"))
-        frame.header = {**RUN_DEFAULTS, **frame.header}
-        null = os.open(os.devnull, os.O_RDWR)
-        # A channel of its own: what the host says meanwhile is not for this run.
-        quiet_r, quiet_w = os.pipe()
-        child = Child(
-            0, os.dup(null), *(_closed_pipe_with(text) for text in _DUMMY_OUTPUT)
-        )
-        channel = SupervisorChannel(quiet_r, null)
-        run = Run(channel, child, frame.header, self._accounting, self._wake_r)
-        run.hand_over(frame)
-        os.write(self._wake_w, b"!")
-        run.watch()
-        run.finish(None)
-        for fd in (null, quiet_r, quiet_w):
-            os.close(fd)
+        assert self._child is not None
+        wake = self._wake_r, self._wake_w
+        warm_up(self._child, self._channel, self._accounting, wake)
 
     def _run(self, frame: Frame) -> None:
-        if self._strays_end:
-            self._kill_strays(self._known())
+        if self._reaper.pending:
+            self._reaper.kill_strays(self._known())
         branch = frame.header["branch"]
         child, lost = self._branches.take(branch)
         if child is None:
@@ -386,19 +360,19 @@ class Supervisor:
             run.watch()
             run.clean = run.ended and run.reap()
         finally:
-            self._kill_all(child, run)
+            self._reaper.kill_run(child, run, self._known())
         folder, uid = child.folder or self._workdir, self._settings["uid"]
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
         if branch and run.kept:
             self._branches.keep(branch, child, self._workdir)
-        self._kill_strays(self._known())
+        self._reaper.kill_strays(self._known())
         if left_some:
             artifacts.send(folder, uid, self._channel, self._artifacts)
         self._accounting.mark_baseline()
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
-        """Return the way out of a run, and lead its program there, if it has one."""
+        """Return the relay of a run with a network, and set its proxy variables."""
         if request["network"] is None:
             return None
         if self._egress is None:
@@ -412,57 +386,10 @@ class Supervisor:
         return self._egress
 
     def _known(self) -> set[int]:
-        """Return the processes that outlive a run."""
+        """Return the pids of processes that outlive a run."""
         known = self._branches.living()
         if self._child is not None:
             known.add(self._child.pid)
         if self._processes.pid:
             known.add(self._processes.pid)
         return known
-
-    def _kill_all(self, child: Child, run: Run) -> None:
-        """Kill every process of the run and wait until no program is left."""
-        known = self._known()
-        alone = not known and not run.kept
-        give_up = time.monotonic() + _KILL_SECONDS
-        while True:
-            try:
-                if not self._owns_namespace:
-                    if not run.ended:
-                        os.killpg(child.pid, signal.SIGKILL)
-                elif alone or time.monotonic() > give_up:
-                    os.kill(-1, signal.SIGKILL)
-                else:
-                    strays = run.strays(known)
-                    if run.is_over and not strays:
-                        return
-                    for pid in strays:
-                        os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
-            if run.reap() or (run.is_over and not run.strays(known)):
-                return
-            self._wait_for_an_end()
-
-    def _kill_strays(self, living: set[int]) -> None:
-        """Kill whatever is not known, and collect it."""
-        while not self._kill_once(living):
-            self._wait_for_an_end()
-        self._strays_end = False
-
-    def _kill_once(self, living: set[int]) -> bool:
-        """Kill whatever is not known; tell whether nothing of it is left."""
-        left = [pid for pid in self._accounting.children() if pid not in living]
-        for pid in left:
-            if self._owns_namespace:
-                os.kill(pid, signal.SIGKILL)
-        try:
-            while left and os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return True
-        return not left
-
-    def _wait_for_an_end(self) -> None:
-        select.select([self._wake_r], [], [], _KILL_AGAIN_SECONDS)
-        drain(self._wake_r)

@@ -1,4 +1,4 @@
-"""One run, as the supervisor sees it: hand-over, limits, output, report."""
+"""One run in the supervisor: request, limits, output and report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import time
 from ..program import values
 from ..program.requests import frame_request
 from ..wire.frames import REPORT_DEFAULTS, RUN_DEFAULTS, encode, omit_defaults
-from .accounting import ProcessMeter
 from .call_relay import CallRelay, forget_calls
+from .child import Child, drain, readable
 from .output_buffer import OutputBuffer
-from .write_queue import WriteQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,82 +29,32 @@ if TYPE_CHECKING:
 
 _MAX_RESULT_BYTES = values.MAX_RESULT_BYTES + 256 * 1024
 _READ_BYTES = 65536
-# Most programs are over before it pays to listen to each of their writes.
+# Most programs are over before it pays to wake up for each of their writes.
 _UNPOLLED_SECONDS = 0.002
-# How long a program that keeps state may take to obey SIGINT.
+# Time that a program that keeps state has to answer SIGINT.
 _INTERRUPT_SECONDS = 0.5
-# How often to look at a program whose output the host does not read.
+# Interval of checks on a program whose output the host does not read.
 _UNREAD_SECONDS = 0.05
 # The wait status of a child that was already gone when its run began.
 _EXIT_CHILD_GONE = 70 << 8
 
 
-class Child:
-    """A program's process and our ends of what leads to it.
+class Run:
+    """One program, from its request to the last byte of its output.
+
+    The caller hands the request over, then watches, then kills what is left, then
+    finishes. `watch` ends when the program has ended, has answered and lives on, or
+    must end; `reason` is then the limit that was reached. Until then frames of the host
+    are handled here, and nothing in it blocks on the program or on the host.
 
     Args:
-        pid: The process.
-        request: A socket that takes requests, not blocking.
-        stdout: A pipe, not blocking.
-        stderr: A pipe, not blocking.
-        result: A socket, not blocking; its first line is ours, written before any
-            program ran. What is in a pipe its writer could take back.
+        channel: Leads to the host.
+        child: The program's process.
+        request: The header of the request, with defaults filled in.
+        accounting: Counts the resources of this run.
+        wake_fd: Readable when a signal has arrived.
+        egress: Relays the program's connections; None without a network.
     """
-
-    __slots__ = (
-        "cpu_seconds",
-        "folder",
-        "meter",
-        "pid",
-        "request",
-        "result",
-        "setup",
-        "stderr",
-        "stdout",
-        "write_queue",
-    )
-
-    def __init__(
-        self, pid: int, request: int, stdout: int, stderr: int, result: int
-    ) -> None:
-        self.pid = pid
-        self.request = request
-        self.stdout = stdout
-        self.stderr = stderr
-        self.result = result
-        self.write_queue = WriteQueue(request)
-        self.setup: dict[str, Any] | None = None
-        self.folder = ""
-        # Of a process that lives on.
-        self.meter: ProcessMeter | None = None
-        # What it had used before this run; None: what its first line says.
-        self.cpu_seconds: float | None = None
-
-    def close(self) -> None:
-        for fd in (self.request, self.stdout, self.stderr, self.result):
-            os.close(fd)
-        if self.meter is not None:
-            self.meter.close()
-
-
-def drain(fd: int) -> None:
-    """Forget the wake-ups that a non-blocking pipe holds."""
-    try:
-        os.read(fd, 4096)
-    except BlockingIOError:
-        pass
-
-
-def _readable(fds: tuple[int, ...]) -> list[int]:
-    """Return those that have something to read, or have ended."""
-    poller = select.poll()
-    for fd in fds:
-        poller.register(fd, select.POLLIN)
-    return [fd for fd, _ in poller.poll(0)]
-
-
-class Run:
-    """One program: from the hand-over to the last byte of its output."""
 
     def __init__(
         self,
@@ -136,7 +85,7 @@ class Run:
         self._cpu_seconds = 0.0
         self._peak_bytes = 0
         self.clean = False
-        """Whether the program ended by itself and left no process."""
+        """True if the program ended by itself and left no process."""
 
         self._watched = False
         self._relay: CallRelay | None = None
@@ -145,11 +94,11 @@ class Run:
         self._started = time.monotonic()
         self._ended = self._started
         self._deadline = self._started
-        # What runs beside it, and who takes frames about that.
+        # Commands beside the program, and the handler of frames about them.
         self.commands: tuple[ProcessRelay, Callable[[Frame], None]] | None = None
 
     def hand_over(self, frame: Frame) -> None:
-        """Give the child its program; a child that is already dead is noticed later."""
+        """Send the child its request; a child that is already dead is noticed later."""
         request = self._request
         self._accounting.begin(self._child.pid, request)
         size = request["code_bytes"]
@@ -168,7 +117,7 @@ class Run:
         self._started = time.monotonic()
 
     def watch(self) -> None:
-        """Read, send and keep the limits until the program ends or must end."""
+        """Read, send and enforce the limits until the program ends or must end."""
         poller = select.poll()
         poller.register(self._wake_fd, select.POLLIN)
         poller.register(self._channel.read_fd, select.POLLIN)
@@ -181,7 +130,7 @@ class Run:
             self.commands[0].watch(poller)
         self._deadline = self._started + self._request["wall_seconds"]
         self._await_first_event(poller)
-        if self._goes_on:
+        if self._runs:
             self._listen_on(poller)
         self._child.write_queue.forget()
         if self._egress is not None:
@@ -192,10 +141,10 @@ class Run:
         for fd in self._pipes:
             poller.register(fd, select.POLLIN)
         self._channel.await_room = self._await_room
-        while self._goes_on and self._reason is None:
+        while self._runs and self._reason is None:
             self._listen(poller, self._poll_seconds())
             self._keep_limits()
-        if self._live and self._goes_on:
+        if self._live and self._runs:
             self._interrupt(poller)
         self._channel.await_room = None
 
@@ -209,11 +158,11 @@ class Run:
             self.reap()
 
     @property
-    def _goes_on(self) -> bool:
+    def _runs(self) -> bool:
         return self._status is None and not self._answered
 
     def _listen(self, poller: select.poll, seconds: float) -> None:
-        """Wait for something to happen and take it in."""
+        """Wait for events and handle them."""
         for fd, events in poller.poll(seconds * 1000):
             if fd == self._child.request:
                 self._serve_request(poller, events)
@@ -241,7 +190,7 @@ class Run:
         self._watch_request(poller)
 
     def _watch_request(self, poller: select.poll) -> None:
-        """Listen for what the program's own socket can give or take now."""
+        """Poll the program's socket for what can be read or written now."""
         events = select.POLLOUT if self._child.write_queue.pending else 0
         if self._relay is not None and self._relay.listens:
             events |= select.POLLIN
@@ -252,10 +201,10 @@ class Run:
         self._watched = bool(events)
 
     def _interrupt(self, poller: select.poll) -> None:
-        """Ask a program that must end, and whose state is worth keeping."""
+        """Interrupt a program by SIGINT, so that it ends and keeps its state."""
         os.kill(self._child.pid, signal.SIGINT)
         until = time.monotonic() + _INTERRUPT_SECONDS
-        while self._goes_on and time.monotonic() < until:
+        while self._runs and time.monotonic() < until:
             self._listen(poller, min(until - time.monotonic(), 0.05))
 
     def _poll_seconds(self) -> float:
@@ -274,11 +223,11 @@ class Run:
                 self._channel.send(*buffer.live_frames())
             if buffer.dropped and self._request["stop_at_output_limit"]:
                 self._reason = self._reason or "output_limit"
-        self._judge()
+        self._check_limits()
 
-    def _judge(self) -> None:
-        """Find why the program must end, if it must."""
-        if not self._goes_on or self._reason is not None:
+    def _check_limits(self) -> None:
+        """Set the reason if a limit is reached."""
+        if not self._runs or self._reason is not None:
             return
         if time.monotonic() >= self._deadline:
             self._reason = "timeout"
@@ -286,9 +235,9 @@ class Run:
             self._reason = self._accounting.exceeded(self._request)
 
     def _await_room(self, write_fd: int) -> bool:
-        """Wait for the host to read; False once the program is over, or must be."""
-        self._judge()
-        if not self._goes_on or self._reason is not None:
+        """Wait for the host to read; False once the program has ended, or must end."""
+        self._check_limits()
+        if not self._runs or self._reason is not None:
             return False
         seconds = min(self._deadline - time.monotonic(), _UNREAD_SECONDS)
         select.select([self._wake_fd], [write_fd], [], max(seconds, 0.0))
@@ -302,7 +251,7 @@ class Run:
         if frame.header["type"] == "stop":
             self._reason = self._reason or "cancelled"
         elif frame.header["type"] == "extend":
-            # The host stops the clock while a person thinks, and starts it again.
+            # The host extends the deadline by the time that a person took to answer.
             self._deadline += frame.header["seconds"]
         elif frame.header["type"] == "answer" and self._relay is not None:
             self._relay.answer(frame.payload)
@@ -315,7 +264,7 @@ class Run:
             relay.watch(poller)
 
     def _read(self, fd: int) -> bool:
-        """Take what a pipe holds; False at its end."""
+        """Read a pipe; False at its end."""
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
@@ -335,21 +284,21 @@ class Run:
 
     @property
     def kept(self) -> bool:
-        """Whether the program's process lives on with its state."""
+        """True if the program's process lives on with its state."""
         return self._live and self._answered and self._status is None
 
     @property
     def is_over(self) -> bool:
-        """Whether the program has ended, or answered and lives on."""
+        """True if the program has ended, or has answered and lives on."""
         return self.kept or self.ended
 
     @property
     def ended(self) -> bool:
-        """Whether the program's own process has been collected."""
+        """True if the program's own process has been collected."""
         return self._status is not None
 
     def reap(self) -> bool:
-        """Collect ended processes: status and usage. True if no process is left."""
+        """Collect ended processes and their usage. True if no process is left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -384,39 +333,30 @@ class Run:
         except ValueError:
             pass
         if self._reason is not None:
-            # Ended by us before the program had its turn.
+            # It was killed before the program started.
             return {}, report
         return {"error": "the program's process died before it was confined"}, report
 
     def finish(self, lost: str | None, artifacts: bool = False) -> None:
-        """Send what is left of the output, and the report.
+        """Send the rest of the output, and the report.
 
         Args:
-            lost: Why the state that this run asked for was gone, if it was.
-            artifacts: Whether files that the program left are sent after it.
+            lost: The reason why the state that this run asked for was gone, if it was.
+            artifacts: True if files that the program left are sent after the report.
         """
         kept = self.kept
-        for fd in _readable(self._pipes) if kept else self._pipes:
+        for fd in readable(self._pipes) if kept else self._pipes:
             self._drain(fd)
-        # A process that lives on has told of them in its first run.
-        known = self._child.setup is not None
-        first, program_report = self._split_result()
+        # A process that keeps state has reported its layers in its first run.
+        layers_known = self._child.setup is not None
+        setup, program_report = self._split_result()
         if kept:
-            # What a program wrote after its report belongs to nobody.
+            # Bytes that a program wrote after its report belong to no run.
             program_report = program_report[: program_report.find(b"\n") + 1]
-            if self._child.meter is None:
-                self._child.meter = ProcessMeter(self._child.pid)
-            self._cpu_seconds, self._peak_bytes = self._child.meter.read()
-            self._child.setup = first
-        else:
+            self._child.setup = setup
+        cpu_seconds = self._measure(setup)
+        if not kept:
             self._child.close()
-        before = self._child.cpu_seconds
-        if before is None:
-            before = first.get("cpu", 0.0)
-        self._child.cpu_seconds = self._cpu_seconds
-        used = max(
-            self._cpu_seconds - before, self._accounting.cpu_seconds(self._request), 0.0
-        )
         header = {
             "type": "finished",
             "reason": self._reason,
@@ -424,11 +364,11 @@ class Run:
             "state": ("kept" if kept else "lost") if self._live else None,
             "lost": lost,
             "wall_ms": (self._ended - self._started) * 1000,
-            "cpu_ms": used * 1000,
+            "cpu_ms": cpu_seconds * 1000,
             "peak_memory_bytes": self._peak_bytes,
             "oom_kills": self._oom_kills(program_report),
-            "layers": None if known else first.get("layers", []),
-            "setup_error": first.get("error"),
+            "layers": None if layers_known else setup.get("layers", []),
+            "setup_error": setup.get("error"),
             "artifacts": artifacts,
             "clean": self.clean,
         }
@@ -438,8 +378,15 @@ class Run:
         header = omit_defaults(header, REPORT_DEFAULTS)
         self._channel.send(*frames, encode(header, program_report))
 
+    def _measure(self, setup: dict[str, Any]) -> float:
+        """Return the CPU seconds of this run; a process that lives on is measured."""
+        if self.kept:
+            self._cpu_seconds, self._peak_bytes = self._child.measure()
+        used = self._child.charge(self._cpu_seconds, setup)
+        return max(used, self._accounting.cpu_seconds(self._request), 0.0)
+
     def _oom_kills(self, program_report: bytes) -> int:
-        # What lives on was not killed, and may say that it lacked memory.
+        # A process that lives on was not killed, but may report a lack of memory.
         if self.kept and b"MemoryError" not in program_report:
             return 0
         return self._accounting.oom_kills()

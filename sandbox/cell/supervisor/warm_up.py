@@ -1,0 +1,77 @@
+"""Runs before the first request that make its run faster, here and in the child.
+
+Each fork shares this process's memory with a child again, and the first write to each
+page then copies it. So the pages that a run touches are touched ahead of it, after the
+fork, and by nothing that forks again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from ..wire.channel import SupervisorChannel
+from ..wire.contract import WARM_UP
+from ..wire.frames import RUN_DEFAULTS, FrameDecoder, encode
+from .child import Child
+from .run import Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .accounting import ResourceAccounting
+
+
+# The output of a program that prints 1: its stdout, stderr and result pipe.
+_DUMMY_OUTPUT = (b"1\n", b"", b'{"layers":[],"cpu":0.0}\n{"outcome":"ok"}\n')
+
+
+def warm_up(
+    child: Child,
+    channel: SupervisorChannel,
+    accounting: ResourceAccounting,
+    wake: tuple[int, int],
+) -> None:
+    """Have the child run a small program, and this process its part of two runs.
+
+    Args:
+        child: Waits for its first request.
+        channel: Leads to the host, whose next frame ends the wait for the child.
+        accounting: Counts runs.
+        wake: Both ends of the pipe that wakes this process.
+    """
+    try:
+        os.write(child.request, WARM_UP)
+    except BrokenPipeError:
+        # It could not be confined; its run reports the reason.
+        return
+    for _ in range(2):
+        _run_dummy(accounting, wake)
+    # Until the child is done, or the host cannot wait.
+    select.select([child.result, channel.read_fd], [], [])
+
+
+def _run_dummy(accounting: ResourceAccounting, wake: tuple[int, int]) -> None:
+    wake_r, wake_w = wake
+    header = {"type": "run", "wall_seconds": 0, "output_bytes": 2}
+    [frame] = FrameDecoder().feed(encode(header, b"print(1)"))
+    frame.header = {**RUN_DEFAULTS, **frame.header}
+    null = os.open(os.devnull, os.O_RDWR)
+    # A channel of its own: frames of the host are not for this run.
+    quiet_r, quiet_w = os.pipe()
+    child = Child(0, os.dup(null), *(_closed_pipe_with(text) for text in _DUMMY_OUTPUT))
+    run = Run(SupervisorChannel(quiet_r, null), child, frame.header, accounting, wake_r)
+    run.hand_over(frame)
+    os.write(wake_w, b"!")
+    run.watch()
+    run.finish(None)
+    for fd in (null, quiet_r, quiet_w):
+        os.close(fd)
+
+
+def _closed_pipe_with(text: bytes) -> int:
+    """Return the read end of a closed pipe that holds `text`."""
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, text)
+    os.close(write_fd)
+    os.set_blocking(read_fd, False)
+    return read_fd
