@@ -1,4 +1,4 @@
-"""What a process gives up, for good, before it runs untrusted code."""
+"""Confinement of a process, for good, before it runs untrusted code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RLIMITS = {
 
 _NICE = 5
 FIRST_TO_GO = b"1000"
-"""The `oom_score_adj` of programs."""
+"""The `oom_score_adj` of programs, the first ones that the kernel kills."""
 
 
 # Reasons why layers could not be put up, by layer; a fork inherits them.
@@ -32,19 +32,19 @@ _failures: dict[str, str] = {}
 
 
 class ConfineError(Exception):
-    """A layer that this cell was asked to have does not hold."""
+    """A required layer of isolation does not hold."""
 
 
 def seal(*, own_user: bool, renews: bool = False) -> list[str]:
-    """Give up, in a cell's first process, what no process of the cell may ever have.
+    """Confine a cell's first process as every process of the cell will be.
 
-    What it forks inherits this. One filter of system calls serves all runs of a cell:
-    what the kernel makes of a filter is in one account of the whole machine.
+    Its forks inherit this. One filter of system calls serves all runs of a cell, as the
+    memory of compiled filters is one account of the whole machine.
 
     Args:
-        own_user: Whether programs run as `CELL_UID`, not as the host's user.
-        renews: Whether this process makes namespaces and mounts for each program. Its
-            filter allows that, and each program puts up the narrower one as well.
+        own_user: True if programs run as `CELL_UID`, not as the host's user.
+        renews: True if this process makes namespaces and mounts for each program. Its
+            filter allows that, and each program installs the narrower one as well.
 
     Returns:
         The names of the layers that hold.
@@ -60,9 +60,9 @@ def seal(*, own_user: bool, renews: bool = False) -> list[str]:
 
 
 def refuse_cores() -> None:
-    """Have a crash leave no core, neither in a file nor with the machine's handler.
+    """Prevent cores of crashes, both in files and with the machine's handler.
 
-    With a limit of 1 byte Linux starts no handler, since that is how it marks handlers;
+    With a limit of 1 byte Linux starts no handler, as this marks handlers themselves;
     with 0 it starts one, as root. Only root can raise a hard limit of 0 to 1.
     """
     wanted = 1 if sys.platform == "linux" else 0
@@ -76,10 +76,10 @@ def confine(settings: dict[str, Any]) -> list[str]:
     """Confine a program's process and return the names of the layers that hold.
 
     Raises:
-        ConfineError: A layer in `settings["require"]` could not be had.
+        ConfineError: A layer in `settings["require"]` does not hold.
     """
     _prefer_for_oom_kill()
-    # The supervisor shares the cell's CPU time and must not starve.
+    # The supervisor shares the cell's CPU time, and must not starve.
     os.nice(_NICE)
     set_rlimits(settings["rlimits"])
     held = ["rlimits", *settings["held"]]
@@ -94,7 +94,7 @@ def confine(settings: dict[str, Any]) -> list[str]:
         held.append("own_uid")
     _try(held, "no_capabilities", _drop_capabilities)
     _allow_own_proc()
-    # A container engine may have set a layer that this Python cannot.
+    # A container engine may have set up a layer that this Python cannot.
     held += [name for name in settings["require"] if name not in held and _stands(name)]
     missing = [layer for layer in settings["require"] if layer not in held]
     if missing:
@@ -103,13 +103,13 @@ def confine(settings: dict[str, Any]) -> list[str]:
 
 
 def limit_memory(address_space: int) -> None:
-    """Let the caller add so many bytes to its address space; 0 sets no limit."""
+    """Limit the growth of the address space, in bytes; 0 sets no limit."""
     if address_space:
         set_rlimits({"memory": _address_space() + address_space})
 
 
 def set_rlimits(limits: dict[str, int]) -> None:
-    """Set soft and hard limits; a CPU limit gets one second to die of SIGXCPU."""
+    """Set soft and hard limits; SIGXCPU comes one second before a CPU limit kills."""
     for name, value in limits.items():
         kind = _RLIMITS[name]
         hard = resource.getrlimit(kind)[1]
@@ -125,7 +125,7 @@ def _with_reason(layer: str) -> str:
 
 
 def _stands(layer: str) -> bool:
-    """Ask the kernel whether a layer holds that we could not put up ourselves."""
+    """Return True if the kernel reports a layer that this process did not set up."""
     try:
         with open("/proc/self/status", encoding="utf-8") as file:
             fields = [line.partition(":") for line in file]
@@ -160,9 +160,9 @@ def _try(held: list[str], layer: str, step: Callable[[], None]) -> None:
 
 
 def _prefer_for_oom_kill() -> None:
-    """Be the one that the kernel kills, never the supervisor.
+    """Make the kernel kill this process before the supervisor.
 
-    What a process with CAP_SYS_RESOURCE writes, none without it can lower.
+    A score written with CAP_SYS_RESOURCE cannot be lowered without it.
     """
     _allow_own_proc()
     try:
@@ -188,7 +188,8 @@ def _no_new_privileges() -> None:
 def _allow_own_proc() -> None:
     """Let this process open its own files in /proc.
 
-    The supervisor is not dumpable, nor is who has just changed its user; neither could.
+    A process that is not dumpable could not: one forked by the supervisor, or one that
+    has just changed its user.
     """
     try:
         from . import linux

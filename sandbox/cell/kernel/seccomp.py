@@ -1,8 +1,8 @@
 """The system calls that untrusted code may make: one list, and rules about arguments.
 
 A cell's supervisor installs both on itself, once; every program inherits them.
-`docker_profile` in `toolcell.sandbox` renders the list, and the rules that an engine
-can state, for the Docker engine. The list is the engine's own default profile
+`sandbox/backends/container_spec.py` renders the list, and the rules that an engine can
+state, for the Docker engine. The list is the engine's own default profile
 (moby/profiles, `seccomp/default.json`) without capabilities, less what no program in a
 cell needs: clock and scheduler changes, kernel AIO, fanotify, inotify (which shows what
 others do with files that a cell shares with its host), file handles, secret memory,
@@ -174,7 +174,7 @@ RULES = (
     # Nobody types for others (TIOCSTI), or takes the console (TIOCLINUX, TIOCCONS).
     rule("ioctl", EPERM, within(1, 0x5412, (0x541C, 0x541D))),
     # A limit of 1 byte keeps a crash from the machine's handler of cores, which 0 does
-    # not. Who asks for 0 has what was wanted, and is told so.
+    # not. A program that asks for 0 has what it wants already, so it gets success.
     rule("setrlimit", 0, within(0, _RLIMIT_CORE)),
     # Another process's limits, the supervisor's included, stay out of reach.
     rule("prlimit64", EPERM, outside(0, 0)),
@@ -184,9 +184,9 @@ RULES = (
     rule("mmap", _ENOMEM, outside(3, 0, mask=_MAP_HUGETLB)),
     rule("memfd_create", _ENOMEM, outside(1, 0, mask=_MFD_HUGETLB)),
     rule("shmget", _ENOMEM, outside(2, 0, mask=_SHM_HUGETLB)),
-    # F_NOTIFY and F_SETDELEG show what others do in shared folders, F_SETLEASE holds up
-    # who writes there: they are not among these, nor is anything newer. Who asks for no
-    # events, which ends a watch, is told that there is none.
+    # F_NOTIFY and F_SETDELEG show what others do in shared folders, F_SETLEASE delays
+    # writers there: they are not among these, nor is anything newer. F_NOTIFY of no
+    # events, which ends a watch, succeeds.
     rule("fcntl", 0, within(1, _F_NOTIFY), within(2, 0, mask=_DN_EVENTS)),
     rule(
         "fcntl", EINVAL, outside(1, (0, 17), (36, 38), 1025, 1027, 1028, (1030, 1039))
@@ -194,7 +194,7 @@ RULES = (
     # No pipe beyond what each has from the start: their pages are counted by user.
     rule("fcntl", EPERM, within(1, _F_SETPIPE_SZ), outside(2, (0, _PIPE_BYTES))),
 )
-"""When a call of the list is refused all the same; the first rule that holds counts."""
+"""Exceptions to the list: the first rule of a call that holds is its answer."""
 
 _UNCHANGED = 0xFFFF_FFFF
 _USERS = 0, CELL_UID, _UNCHANGED
@@ -210,8 +210,8 @@ USER_RULES = tuple(
     )
     for argument in range(arguments)
 )
-"""For cells whose programs have a user of their own: no other id is to be had there. Of
-ids that a user namespace lacks the kernel says EINVAL, where programs expect EPERM."""
+"""Exceptions where programs have a user of their own and can have no other. For ids that
+a user namespace lacks the kernel answers EINVAL; programs expect EPERM."""
 
 # A kernel without IPv6 runs modprobe for each such socket.
 _NO_IPV6 = rule("socket", _EAFNOSUPPORT, within(0, _IPV6))
@@ -244,9 +244,9 @@ def bpf_program(
 
     Args:
         machine: As `os.uname` calls it.
-        ipv6: Whether the kernel has IPv6.
-        own_user: Whether programs run as `CELL_UID`, not as the host's user.
-        renews: Whether it is for a supervisor that makes its cell new for each
+        ipv6: True if the kernel has IPv6.
+        own_user: True if programs run as `CELL_UID`, not as the host's user.
+        renews: True if it is for a supervisor that makes its cell new for each
             program, and not for programs.
 
     Raises:
@@ -277,10 +277,10 @@ def closing_program(machine: str) -> bytes:
 
 
 def install(*, own_user: bool, renews: bool = False) -> None:
-    """Put the filter on this process and all that it forks. Needs no_new_privs.
+    """Install the filter on this process and its forks. It needs no_new_privs.
 
     Args:
-        own_user: Whether programs run as `CELL_UID`, not as the host's user.
+        own_user: True if programs run as `CELL_UID`, not as the host's user.
         renews: As in `bpf_program`.
 
     Raises:

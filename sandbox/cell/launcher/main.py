@@ -2,13 +2,13 @@
 
 Theory of operation. The host starts one launcher with a clean environment and
 talks to it over a SEQPACKET socket; each request carries the socket of a new
-cell. The launcher builds, once, a private read-only root that shows what an
-interpreter needs and moves into it. For each cell it clones a child into new
+cell. The launcher builds, once, a private read-only root with all that an
+interpreter needs, and moves into it. For each cell it clones a child into new
 user, mount, pid, net, ipc and uts namespaces, puts it into a cgroup of its own
-where it can, maps its uids, and lets it go; the child takes that group for the
-root of all groups, mounts its own /proc and scratch space and becomes the cell's
-supervisor. Cells die with the launcher, and the launcher ends when the host does, or
-the host's end of the socket closes. It never reads a byte that untrusted code wrote.
+where possible, maps its uids, and lets it continue. The child makes that cgroup the
+root of its cgroup namespace, mounts its own /proc and scratch space, and becomes the
+cell's supervisor. Cells end with the launcher. The launcher ends when the host ends or
+closes its end of the socket. It never reads a byte that untrusted code wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import contextlib
 import gc
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -34,6 +33,8 @@ from ..wire.channel import SupervisorChannel
 from ..wire.frames import encode
 from . import root_filesystem
 from .cgroups import CellGroup, GroupMaker
+from .open_files import TooFewFilesError, raise_open_files
+from .users import CellUsers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,15 +49,11 @@ _NAMESPACES = (
     | linux.CLONE_NEWIPC
     | linux.CLONE_NEWUTS
 )
-_FIRST_UID = 1_900_000_000
-# Cells at once whose uids are not each other's.
-_SLOTS = 512
+# OOM kills of ended cells that are remembered, at most.
+_MAX_ENDED = 512
 _MAX_REQUEST = 64 * 1024
 _MAX_SETUP = 256 * 1024
 _IDLE_MS = 20
-# Descriptors that the launcher and a supervisor may have open.
-_OPEN_FILES = 1024
-_LEAST_OPEN_FILES = 32
 
 
 def main(control_fd: int) -> NoReturn:
@@ -68,7 +65,7 @@ def main(control_fd: int) -> NoReturn:
         if not fds:
             os._exit(70)
         try:
-            _raise_open_files()
+            raise_open_files()
             launcher = Launcher(control, json.loads(message), fds[0])
         except (root_filesystem.MountError, TooFewFilesError) as error:
             control.send(json.dumps({"refused": str(error)}).encode())
@@ -77,18 +74,21 @@ def main(control_fd: int) -> NoReturn:
             why = f"{type(error).__name__}: {error}"
             control.send(json.dumps({"error": why}).encode())
             os._exit(70)
-        control.send(json.dumps({"uids": launcher.uids}).encode())
+        control.send(json.dumps({"ready": True}).encode())
         launcher.serve()
     finally:
         os._exit(0)
 
 
-class TooFewFilesError(Exception):
-    """This process may not open what cells need."""
-
-
 class PreparedCell:
-    """A cell that has everything but a channel and a warm-up run."""
+    """A cell that is complete but for its channel and its warm-up run.
+
+    Args:
+        key: Identifies the kind of the cell.
+        pid: Its first process, as this process sees it.
+        pidfd: The same process.
+        start: Takes the channel; without one the cell ends when this closes.
+    """
 
     __slots__ = ("key", "pid", "pidfd", "start")
 
@@ -100,12 +100,21 @@ class PreparedCell:
 
 
 class Launcher:
-    """One control socket and the cells made through it.
+    """Serves one host: makes cells, and prepares the next one ahead of need.
+
+    A prepared cell has never run a program and is handed over only if it is of the
+    requested kind; otherwise it is killed and another is made. No cell can have another
+    cell's channel: each is closed here before the next clone. Requests are served one
+    by one, so a cell that is slow to make delays the next request.
 
     Args:
-        control: Its requests come here.
-        setup: What its cells are like.
-        host: A pidfd of the process that they are for.
+        control: The control socket.
+        setup: Root file system, mounts, cgroups, and the kind of the first cell.
+        host: A pidfd of the host process.
+
+    Raises:
+        MountError: A path of the host cannot be mounted.
+        OSError: This machine cannot make cells.
     """
 
     def __init__(
@@ -114,44 +123,26 @@ class Launcher:
         self._control = control
         self._host = host
         self._cell_uid: int = setup["cell_uid"]
-        # No two launchers that live have one process number.
-        self._uid_base = _FIRST_UID + os.getpid() % 65_536 * 2 * _SLOTS
         self._groups: dict[int, CellGroup | None] = {}
         self._maker = GroupMaker(setup["cgroups"]) if setup["cgroups"] else None
-        # Of cells that have ended, by their first process; few, and asked for at once.
+        # Of ended cells, by their first process; the host asks at once if at all.
         self._oom_kills: dict[int, int] = {}
         self._prepared: PreparedCell | None = None
         self._kind: dict[str, Any] = setup["cell"]
-        self._slots = 0
         refuse_cores()
-        self.uids = self._enter_mount_namespace()
-        self._shares = Shares(self.uids == 2)
+        self._users = CellUsers(self._cell_uid)
+        self._shares = Shares(self._users.separate)
         root_filesystem.build(
             setup["show"], setup["mounts"], setup["workdir"], self._cell_uid
         )
         self._masks = root_filesystem.masks()
-        # Warm what cells need before the first of them is cloned.
+        # Imports and memory that cells share are loaded before the first clone.
         _warm_up(self._kind["settings"]["renews"])
         runner.get_ready(self._kind["settings"])
         gc.collect()
         gc.freeze()
-        # Finds out now, not at the first run, that a cell cannot be made here.
+        # A machine that cannot make cells is found now, not at the first run.
         self._prepared = self._prepare_cell(self._kind)
-
-    def _enter_mount_namespace(self) -> int:
-        """Return how many uids a cell can have: two for root, else one."""
-        if os.geteuid() == 0:
-            try:
-                linux.unshare(linux.CLONE_NEWNS)
-                return 2
-            except OSError:
-                pass
-        uid, gid = os.geteuid(), os.getegid()
-        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{uid} {uid} 1")
-        _write("/proc/self/gid_map", f"{gid} {gid} 1")
-        return 1
 
     def serve(self) -> None:
         wake_r, wake_w = os.pipe()
@@ -164,12 +155,12 @@ class Launcher:
         poller.register(self._control, select.POLLIN)
         poller.register(wake_r, select.POLLIN)
         poller.register(self._host, select.POLLIN)
-        # What has ended before this process listened.
+        # Children may have ended before the signal handler was set.
         self._reap()
         while True:
             idle = _IDLE_MS if self._prepared is None else None
             ready = [fd for fd, _ in poller.poll(idle)]
-            # A process that it forked may hold the socket open.
+            # A process forked by the host may hold the socket open.
             if self._host in ready:
                 break
             if self._control.fileno() in ready:
@@ -179,7 +170,7 @@ class Launcher:
             if wake_r in ready:
                 os.read(wake_r, 4096)
                 self._reap()
-            # Not while a new cell is at work: it may need this CPU.
+            # Only when idle: a new cell may need this CPU.
             if self._prepared is None:
                 with contextlib.suppress(OSError):
                     self._prepared = self._prepare_cell(self._kind)
@@ -192,7 +183,7 @@ class Launcher:
         request = json.loads(message)
         answer = {"id": request["id"]}
         if "cell" not in request:
-            # The host asks how a cell ended, or whether anybody answers.
+            # The host asks how a cell ended, or checks that this process answers.
             answer["oom_kills"] = self._oom_kills_of(request.get("ended"))
             self._send(answer, [])
             return True
@@ -215,12 +206,12 @@ class Launcher:
         send_fds(self._control, json.dumps(answer).encode(), fds)
 
     def _hand_over(self, channel: int, kind: dict[str, Any]) -> PreparedCell:
-        """Return a cell that has got a channel. Raises OSError."""
+        """Return a cell that has received its channel. Raises OSError."""
         prepared = self._take_prepared(kind)
         try:
             send_fds(prepared.start, b"!", [channel])
         except BrokenPipeError:
-            # It was made ahead, and has died since.
+            # It has died since it was prepared.
             self._discard(prepared)
             prepared = self._prepare_cell(kind)
             send_fds(prepared.start, b"!", [channel])
@@ -235,7 +226,7 @@ class Launcher:
         return self._prepare_cell(kind)
 
     def _discard(self, prepared: PreparedCell) -> None:
-        # Once it is collected its number may be another process's.
+        # Once it is collected its pid may be another process's.
         if prepared.pid in self._groups:
             os.kill(prepared.pid, signal.SIGKILL)
         prepared.start.close()
@@ -249,9 +240,9 @@ class Launcher:
         """
         group = self._maker.make(kind["limits"]) if self._maker else None
         ours, theirs = socket.socketpair()
-        self._slots += 1
+        first_uid = self._users.next_uid()
         try:
-            pid = self._shares.clone(_NAMESPACES, self._first_uid)
+            pid = self._shares.clone(_NAMESPACES, first_uid)
         except OSError:
             if group is not None:
                 group.remove()
@@ -266,28 +257,12 @@ class Launcher:
             if group is not None:
                 group.add(pid)
                 group.close()
-            self._map_ids(pid)
+            self._users.map_ids(pid, first_uid)
             ours.send(b"!")
             return PreparedCell(_key(kind), pid, linux.pidfd_open(pid), ours)
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
-
-    @property
-    def _first_uid(self) -> int:
-        """The first of the two uids on the host that the cell in the making has."""
-        return self._uid_base + 2 * (self._slots % _SLOTS)
-
-    def _map_ids(self, pid: int) -> None:
-        if self.uids == 2:
-            first = self._first_uid
-            maps = f"0 {first} 1\n{self._cell_uid} {first + 1} 1"
-            _write(f"/proc/{pid}/uid_map", maps)
-            _write(f"/proc/{pid}/gid_map", maps)
-            return
-        _write(f"/proc/{pid}/setgroups", "deny")
-        _write(f"/proc/{pid}/uid_map", f"{self._cell_uid} {os.geteuid()} 1")
-        _write(f"/proc/{pid}/gid_map", f"{self._cell_uid} {os.getegid()} 1")
 
     def _become_cell(
         self, kind: dict[str, Any], start: socket.socket, group: CellGroup | None
@@ -296,11 +271,11 @@ class Launcher:
         try:
             if start.recv(1) != b"!":
                 os._exit(70)
-            if self.uids == 2:
+            if self._users.separate:
                 os.setgroups([])
                 os.setresgid(0, 0, 0)
                 os.setresuid(0, 0, 0)
-            # Who changes its user cannot open its own files in /proc.
+            # A process that changed its user cannot open its own files in /proc.
             linux.prctl(linux.PR_SET_DUMPABLE, 1)
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             self._shares.limit()
@@ -329,7 +304,7 @@ class Launcher:
             os._exit(70)
 
     def _finish_namespaces(self, kind: dict[str, Any]) -> dict[str, int]:
-        # Only now: it shows the group that the process was in when it was made.
+        # Only now: its root is the cgroup that this process is in at the time.
         linux.unshare(linux.CLONE_NEWCGROUP)
         linux.set_hostname("cell")
         linux.bring_up_loopback()
@@ -355,21 +330,21 @@ class Launcher:
         if self._maker is not None and group is not None:
             if kills := group.oom_kills():
                 self._oom_kills[pid] = kills
-            if len(self._oom_kills) > _SLOTS:
+            if len(self._oom_kills) > _MAX_ENDED:
                 del self._oom_kills[next(iter(self._oom_kills))]
             self._maker.remove(group)
 
     def _oom_kills_of(self, pid: int | None) -> int:
-        """Return how many processes of a cell, which has ended, memory has cost."""
+        """Return the number of OOM kills in a cell that has ended."""
         group = self._groups.get(pid) if pid else None
         if group is not None:
             return group.oom_kills()
         return self._oom_kills.pop(pid, 0) if pid else 0
 
     def _shut_down(self) -> None:
-        """Kill what still lives, wait for it, leave no cgroup behind.
+        """Kill all cells, wait for them, and remove their cgroups.
 
-        Nobody waits for this: a host that closes kills the launcher in the end.
+        This may be cut short: a host that closes kills the launcher after a while.
         """
         for pid in self._groups:
             os.kill(pid, signal.SIGKILL)
@@ -382,7 +357,7 @@ class Launcher:
 def _keep_only(
     start: socket.socket, counters: dict[str, int]
 ) -> tuple[socket.socket, dict[str, int]]:
-    """Close all but the socket and the counters; return where they are now."""
+    """Close all descriptors but these, and return them with their new numbers."""
     null = os.open("/dev/null", os.O_RDWR)
     move_fds([null, null, null, start.fileno(), *counters.values()], inherited=3)
     os.closerange(4 + len(counters), 1024)
@@ -390,43 +365,17 @@ def _keep_only(
     return socket.socket(fileno=3), {name: 4 + i for i, name in enumerate(counters)}
 
 
-def _raise_open_files() -> None:
-    """Have room for the launcher's and a supervisor's own descriptors.
-
-    Raises:
-        TooFewFilesError: The hard limit is too low.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = hard == resource.RLIM_INFINITY
-    wanted = _OPEN_FILES if unlimited else min(hard, _OPEN_FILES)
-    if wanted < _LEAST_OPEN_FILES:
-        raise TooFewFilesError(
-            f"this process may open {hard} files at once, and cells need "
-            f"{_LEAST_OPEN_FILES}: raise the hard limit, `ulimit -Hn`"
-        )
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def _key(kind: dict[str, Any]) -> str:
     return json.dumps(kind, sort_keys=True)
 
 
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
-
-
 def _warm_up(renews: bool) -> None:
-    """Import and touch what every program's process will use."""
+    """Import and touch all that every program's process will use."""
     import site
 
     from ..kernel import seccomp
 
-    # What `site` gives to programs, without running .pth files in the launcher.
+    # Programs get this from `site`; .pth files must not run in the launcher.
     sys.path += [path for path in site.getsitepackages() if os.path.isdir(path)]
     site.setquit()
     site.sethelper()

@@ -1,0 +1,81 @@
+"""Users of the host that cells run as: two of their own for root's cells, else one."""
+
+from __future__ import annotations
+
+import os
+
+from ..kernel import linux
+
+_FIRST_UID = 1_900_000_000
+# This many cells at once have uids of their own.
+_SLOTS = 512
+
+
+class CellUsers:
+    """Hands out uids, and maps them into the user namespaces of cells.
+
+    It moves this process into a mount namespace, for which a process without privileges
+    needs a user namespace of its own.
+
+    Args:
+        cell_uid: The uid of programs inside every cell.
+
+    Raises:
+        OSError: The kernel refused the namespace.
+    """
+
+    def __init__(self, cell_uid: int) -> None:
+        self._cell_uid = cell_uid
+        # No two living launchers have the same process number.
+        self._base = _FIRST_UID + os.getpid() % 65_536 * 2 * _SLOTS
+        self._slots = 0
+        self.separate = _unshare_mounts()
+        """True if each cell has two uids of its own; else all are this process's."""
+
+    def next_uid(self) -> int:
+        """Return the first of the two host uids of the next cell."""
+        self._slots += 1
+        return self._base + 2 * (self._slots % _SLOTS)
+
+    def map_ids(self, pid: int, first: int) -> None:
+        """Write the id maps of a cell.
+
+        Args:
+            pid: Its first process.
+            first: The first of its host uids.
+
+        Raises:
+            OSError: The kernel refused them.
+        """
+        if self.separate:
+            maps = f"0 {first} 1\n{self._cell_uid} {first + 1} 1"
+            _write(f"/proc/{pid}/uid_map", maps)
+            _write(f"/proc/{pid}/gid_map", maps)
+            return
+        _write(f"/proc/{pid}/setgroups", "deny")
+        _write(f"/proc/{pid}/uid_map", f"{self._cell_uid} {os.geteuid()} 1")
+        _write(f"/proc/{pid}/gid_map", f"{self._cell_uid} {os.getegid()} 1")
+
+
+def _unshare_mounts() -> bool:
+    """Enter a mount namespace; True if this process may give cells uids."""
+    if os.geteuid() == 0:
+        try:
+            linux.unshare(linux.CLONE_NEWNS)
+            return True
+        except OSError:
+            pass
+    uid, gid = os.geteuid(), os.getegid()
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    return False
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
