@@ -210,8 +210,8 @@ USER_RULES = tuple(
     )
     for argument in range(arguments)
 )
-"""Exceptions where programs have a user of their own and can have no other. For ids that
-a user namespace lacks the kernel answers EINVAL; programs expect EPERM."""
+"""Exceptions where programs have a user of their own and can have no other. For
+ids that a user namespace lacks the kernel answers EINVAL; programs expect EPERM."""
 
 # A kernel without IPv6 runs modprobe for each such socket.
 _NO_IPV6 = rule("socket", _EAFNOSUPPORT, within(0, _IPV6))

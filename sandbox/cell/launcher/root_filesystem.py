@@ -171,10 +171,10 @@ def finish(
     """Mount /proc, terminals and scratch space in the namespaces of one cell.
 
     Args:
-        masked: What of /proc is not shown.
+        masked: Files of /proc that are hidden.
         disk_mb: The size of each scratch space.
         uid: The programs' user.
-        renews: Whether several programs use the cell.
+        renews: True if several programs use the cell.
 
     Returns:
         Descriptors of what only the caller can write to, as /proc is read-only from

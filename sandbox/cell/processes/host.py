@@ -76,7 +76,7 @@ class ProcessHost:
 
     Args:
         sock: Leads to the supervisor.
-        settings: What every command is confined by.
+        settings: The confinement of every command.
         oom: The descriptor of the cgroup's count of kills for memory; -1 if none.
     """
 

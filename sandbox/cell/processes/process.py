@@ -26,9 +26,9 @@ class Process:
     Args:
         number: The host's number for it.
         pid: Its process, which leads a session of its own.
-        stdin: Where its input is written; None if it has none.
-        outputs: What to read, and which stream that is.
-        is_terminal: Whether stdin and output are one pseudo-terminal.
+        stdin: The descriptor of its input; None if it has none.
+        outputs: Descriptors to read, and the stream of each.
+        is_terminal: True if stdin and output are one pseudo-terminal.
         timeout: Seconds that it may take; None: until the session ends.
     """
 

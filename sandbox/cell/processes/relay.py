@@ -56,9 +56,9 @@ class ProcessRelay:
         """Pass a frame of the host on, to a new process host if there is none.
 
         Args:
-            header: What the host sent.
-            payload: The same.
-            settings: What every program of this cell is confined by.
+            header: The header of the host's frame.
+            payload: Its payload.
+            settings: The confinement of every program of this cell.
             oom: The descriptor of the cgroup's count of kills for memory; -1 if none.
         """
         if self._sock is None:

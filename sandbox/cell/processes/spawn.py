@@ -26,9 +26,9 @@ def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
     """Start a command; return when it runs.
 
     Args:
-        request: What `exec_start` asks for: `argv`, `env`, `cwd`, `stdin`, `pty`,
+        request: The fields of `exec_start`: `argv`, `env`, `cwd`, `stdin`, `pty`,
             `timeout`.
-        settings: What it is confined by.
+        settings: Its confinement.
 
     Raises:
         OSError: It cannot be started; the error says why.

@@ -28,7 +28,7 @@ class CleanSlate:
     """Makes a cell new for another program.
 
     Args:
-        settings: What its programs are confined by.
+        settings: The confinement of its programs.
         last_pid: An open descriptor of `/proc/sys/kernel/ns_last_pid`.
     """
 

@@ -52,7 +52,7 @@ BRANCHES = "/tmp/.branches"
 """The folder of the work dirs of forked sessions."""
 
 RENEWAL_SECONDS = 0.05
-"""How long it may take to make a cell new for the next program. When it is reached the
+"""Seconds in which a cell must be made new for the next program. When they are over the
 cell is destroyed."""
 
 _REASONS = {

@@ -52,8 +52,8 @@ def serve(
 
     Args:
         header: The frame's. An absolute path begins at the root of the cell.
-        payload: What to write.
-        folder: Where other paths begin.
+        payload: The bytes to write.
+        folder: The start of relative paths.
         uid: The program's user; None is this process's own.
         owns_root: False if the cell sees the host's own root; absolute paths are
             refused then.
