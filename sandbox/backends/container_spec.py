@@ -114,13 +114,7 @@ def container_arguments(
         "User": "0:0",
         "WorkingDir": "/",
         "Hostname": "cell",
-        # A name without "=" takes the image's variable away.
-        "Env": [
-            name
-            for name in (entry.partition("=")[0] for entry in image_env)
-            if name not in _KEPT_VARIABLES
-        ]
-        + [f"{name}={value}" for name, value in ENVIRONMENT.items()],
+        "Env": _environment(image_env),
         "Labels": labels(),
         "OpenStdin": True,
         "StdinOnce": True,
@@ -138,6 +132,13 @@ def container_arguments(
             ],
         },
     }
+
+
+def _environment(image_env: list[str]) -> list[str]:
+    names = (entry.partition("=")[0] for entry in image_env)
+    # A name without "=" removes the image's variable.
+    removed = [name for name in names if name not in _KEPT_VARIABLES]
+    return removed + [f"{name}={value}" for name, value in ENVIRONMENT.items()]
 
 
 def _mount(bind: Bind) -> dict[str, Any]:
