@@ -14,7 +14,8 @@ def refuse(*, own_user):
     {refusal}
 seccomp.install = refuse
 held = confine.seal(own_user=False)
-settings = {{"rlimits": {{}}, "held": held, "uid": None, "require": ["seccomp"]}}
+settings = {{"rlimits": {{}}, "held": held, "uid": None, "renews": False}}
+settings["require"] = ["seccomp"]
 try:
     confine.confine(settings)
 except confine.ConfineError as error:
