@@ -49,14 +49,27 @@ def output(arguments: Sequence[str], *, quiet: bool = False) -> bytes:
 
 
 def command(
-    name: str, arguments: Sequence[str], *, burst: int = BURST, quiet: bool = False
+    name: str,
+    arguments: Sequence[str],
+    *,
+    burst: int = BURST,
+    quiet: bool = False,
+    prints: bytes | None = b"1\n",
 ) -> Contender:
-    """Return a contender that starts a command and reads its output, `1`."""
+    """Return a contender that starts a command and reads its output.
+
+    Args:
+        name: The contender's.
+        arguments: The command line.
+        burst: Runs in a turn.
+        quiet: True to drop standard error.
+        prints: The output that is right; None: any.
+    """
 
     async def run() -> None:
         # Blocking on purpose: nothing of ours runs while the baseline does.
-        if output(arguments, quiet=quiet) != b"1\n":
-            raise WrongResult(f"{name} did not print 1")
+        if output(arguments, quiet=quiet) != prints and prints is not None:
+            raise WrongResult(f"{name} did not print {prints!r}")
 
     return Contender(name=name, run=run, burst=burst)
 

@@ -109,7 +109,7 @@ async def prepared(options: Options) -> list[Row]:
         )
         others = [programs.bwrap(), programs.plain()]
         samples = await take_turns([ours, *others], options.runs)
-    return against("subprocess, fresh prepared cell", samples, [12, None])
+    return against("subprocess, fresh prepared cell", samples, [5.5, None])
 
 
 async def sustained(options: Options) -> list[Row]:
@@ -245,7 +245,7 @@ async def cpu_bound(options: Options) -> list[Row]:
 
 
 async def command_line(options: Options) -> list[Row]:
-    """The whole process of `toolcell run hello.py`."""
+    """The whole process of `toolcell run hello.py`, `--version` and `--help`."""
     toolcell = str(Path(sys.executable).with_name("toolcell"))
     programs.needs(toolcell)
     with TemporaryDirectory() as folder:
@@ -255,10 +255,24 @@ async def command_line(options: Options) -> list[Row]:
         theirs = [sys.executable, str(hello)]
         contenders = [
             programs.command("toolcell run", ours, burst=SLOW_BURST, quiet=True),
+            programs.plain(),
             programs.command("python3 hello.py", theirs),
+            *(
+                programs.command(f"toolcell {option}", [toolcell, option], prints=None)
+                for option in ("--version", "--help")
+            ),
         ]
-        samples = await take_turns(contenders, options.runs)
-    return against("toolcell run, whole process", samples, [5], "share")
+        run, plain, same, *others = await take_turns(contenders, options.runs)
+    return [
+        *against(
+            "toolcell run, whole process", [run, plain, same], [15.5, None], "share"
+        ),
+        *(
+            row
+            for other in others
+            for row in against(other.name, [other, plain], [10.9], "share")
+        ),
+    ]
 
 
 async def idle_memory(options: Options) -> list[Row]:
