@@ -1,0 +1,1 @@
+"""Adapters that let other frameworks run their sandboxes in toolcell's cells."""
