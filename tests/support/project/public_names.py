@@ -1,0 +1,65 @@
+"""The names that each room shows to users and to other rooms."""
+
+from __future__ import annotations
+
+FACES = {
+    "core": """
+        AuditError CallFailedError CallProtocol CellLostError CheckpointError
+        CheckpointNotFoundError CheckpointSerializationError CheckpointerCapabilities
+        CheckpointerProtocol ConfigError DuplicateToolError ErrorInfo FlowConflictError
+        FlowError FlowLimitError FrozenModel GraphError GuardDeniedError GuardError
+        InterruptDeniedError InvalidInputError LeaseLostError Message ModelAuthError
+        ModelChunk ModelError ModelProtocol ModelResponse ModelResponseError
+        ModelThrottledError NodeFailedError PackageError PolicyError ReplayError Role
+        SandboxError SandboxUnavailableError StoreUnavailableError ThreadBusyError
+        ToolCall ToolError ToolExecutionError ToolNotFoundError ToolProtocol ToolResult
+        ToolStatus ToolTimeoutError ToolValidationError ToolcellError is_public_address
+        put_together
+    """,
+    "sandbox": """
+        Artifact ArtifactMade BatchResults CallProgram Cleaned CodePolicy Connected
+        Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
+        ExecutionResult FileInfo Finished Freshness HostCalls ImageInfo Isolation
+        IsolationLevel Job JobResult Language Limits Mount Network OnConnection
+        OnOutput OpaqueValue PackageLayer PackageRules PoolStats Process Resolver
+        SandboxConfig SandboxManager Session Status Stderr Stdout Truncated Usage
+        build_image call_program clean diagnose early_launcher image_names list_images
+        list_packages pause_deadline prune_images prune_packages pull_image run
+        save_artifact
+    """,
+    "guard": """
+        ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalReply
+        ApprovalRequest ApprovalStore Approvals Approve AuditHead AuditLog AuditProblem
+        AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
+        MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
+        StandingGrant Store Tried Unit load_policies policy_schema toml_positions
+        verify_audit watch_policies
+    """,
+    "tools": """
+        Arguments ArtifactSink CacheHook Call CircuitBreaker CodeExecutor
+        CodeResult CodeSession CodeSessions ConcurrentExecutor FolderResultStore
+        FunctionTool Hook Idempotency Invocation JSONSchemaTool LoggingHook
+        MCPChange MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
+        MemoryIdempotency MemoryRecords ObservedRecords Proceed ProgramCall
+        Progress Records RedactionHook Reload ResultSizeHook ResultStream
+        RetryPolicy RunContext SQLiteIdempotency SQLiteRecords
+        SequentialExecutor Snapshot Tool ToolContext ToolExecutionRecord
+        ToolExecutor ToolOptions ToolRegistry Visible check_checkpointer
+        check_model check_tool is_nested_call to_anthropic to_mcp to_openai tool
+    """,
+    "flow": """
+        AutoApproveHandler CheckpointInfo Checkpointer Command Continue END End Flow
+        FlowLimits FlowResult Graph GraphInterrupted InterruptException InterruptHandler
+        InterruptState InterruptValue MemoryCheckpointer NodeContext REMOVE_ALL_MESSAGES
+        Reducer SQLiteCheckpointer START Send SendBatch SendResult ThreadInfo
+        add_messages add_numbers agent_turn aggregate_send_results append_list
+        apply_reducers broadcast deep_merge_dict end extract_send_results first_value
+        get_reducer goto interrupt is_command is_send is_send_list last_value max_value
+        merge_dict min_value normalize_node_output normalize_sends reducer resume_with
+        scatter send set_intersection set_union unique_append_list
+    """,
+    "host": "Host HostConfig main",
+    "images": "",
+    "providers": "",
+}
+"""The public names of each room."""
