@@ -34,8 +34,8 @@ MAX_ADDRESSES = 8
 """Addresses of a host that are tried, each for its share of the time that is left.
 When it is reached the others are not."""
 
-_Address = IPv4Address | IPv6Address
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_IPAddress = IPv4Address | IPv6Address
+_IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TEXT = ("json", "xml", "javascript", "x-www-form-urlencoded", "yaml")
 
@@ -107,7 +107,7 @@ def http_get_tool(
     return http_get
 
 
-def _parse_networks(networks: Collection[str]) -> tuple[_Network, ...]:
+def _parse_networks(networks: Collection[str]) -> tuple[_IPNetwork, ...]:
     try:
         return tuple(ipaddress.ip_network(each) for each in networks)
     except ValueError as error:
@@ -169,11 +169,11 @@ def _may_ask(host: str, hosts: frozenset[str]) -> bool:
     return any(f"*.{name}" in hosts for name in above)
 
 
-def _within(address: _Address, network: _Network) -> bool:
+def _within(address: _IPAddress, network: _IPNetwork) -> bool:
     return address.version == network.version and address in network
 
 
-def _addresses(target: _Target, inner: tuple[_Network, ...]) -> list[str]:
+def _addresses(target: _Target, inner: tuple[_IPNetwork, ...]) -> list[str]:
     """Look a host up and return its addresses if every one may be reached."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
@@ -195,7 +195,7 @@ def _addresses(target: _Target, inner: tuple[_Network, ...]) -> list[str]:
 
 def _fetch(
     target: _Target,
-    inner: tuple[_Network, ...],
+    inner: tuple[_IPNetwork, ...],
     max_bytes: int,
     context: ToolContext,
 ) -> dict[str, JsonValue] | str:

@@ -20,8 +20,8 @@ from anyio.abc import TaskGroup
 
 from .stepping import (
     OWN_TASK,
+    AnyCoroutine,
     TaskCancels,
-    Work,
     current_task,
     drive,
     run_in_callers_task,
@@ -40,7 +40,7 @@ class BatchCall(Protocol):
     when it is cancelled.
     """
 
-    def __call__(self, cancels: TaskCancels = OWN_TASK, /) -> Work: ...
+    def __call__(self, cancels: TaskCancels = OWN_TASK, /) -> AnyCoroutine: ...
 
 
 def run_batch(
@@ -63,10 +63,10 @@ async def _run_in_tasks(
     calls: Sequence[BatchCall], names: Iterable[str], tasks: int
 ) -> None:
     async with anyio.create_task_group() as group:
-        _Batch(group, calls, names, tasks).start_next()
+        _BatchTasks(group, calls, names, tasks).start_next()
 
 
-class _Batch:
+class _BatchTasks:
     def __init__(
         self,
         group: TaskGroup,

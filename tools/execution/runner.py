@@ -28,7 +28,7 @@ from ..registry.registry import ToolRegistry
 from .call_errors import cancelled_itself
 from .call_state import CallState, current_call
 from .sandboxed import content_of, run_in_cell
-from .stepping import CALLERS_TASK, ScopeFactory, TaskCancels, Work, run_until
+from .stepping import CALLERS_TASK, AnyCoroutine, ScopeFactory, TaskCancels, run_until
 from .threads import Workers
 
 _MEASURED = ("wall_ms", "cpu_ms", "bytes")
@@ -135,7 +135,7 @@ class ToolRunner:
         context: ToolContext | None,
         state: CallState,
         seconds: float,
-    ) -> Work:
+    ) -> AnyCoroutine:
         """Return the run of a tool, to be awaited."""
         if tool.sandboxed:
             return self._in_cell(tool, arguments, state, seconds)

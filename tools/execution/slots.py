@@ -11,7 +11,7 @@ from .call_state import NO_SLOTS, HeldSlots, current_call
 
 
 @dataclass(slots=True)
-class _Waiter:
+class _SlotWaiter:
     group: str | None
     granted: anyio.Event = field(default_factory=anyio.Event)
 
@@ -30,7 +30,7 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self._free = limit
         self._busy: set[str] = set()
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: deque[_SlotWaiter] = deque()
         self.own: HeldSlots = frozenset({id(self)})
 
     def take(self, group: str | None) -> bool:
@@ -42,7 +42,7 @@ class Slots:
 
     async def wait(self, group: str | None) -> None:
         """Wait for a slot and the group; `release` gives both back."""
-        waiter = _Waiter(group)
+        waiter = _SlotWaiter(group)
         self._waiting.append(waiter)
         try:
             await waiter.granted.wait()

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import anyio
 
-Work = Coroutine[Any, Any, Any]
+AnyCoroutine = Coroutine[Any, Any, Any]
 Step = Callable[[Callable[[Any], Any], Any], Any]
 """Calls `send` or `throw` of a coroutine with one argument, such as `Context.run`."""
 
@@ -65,7 +65,7 @@ def current_task() -> asyncio.Task[Any] | None:
 
 
 @types.coroutine
-def drive(work: Work, waited: Any, step: Step) -> Generator[Any, Any, Any]:
+def drive(work: AnyCoroutine, waited: Any, step: Step) -> Generator[Any, Any, Any]:
     """Drive a coroutine that waits to its end, and return what it returns.
 
     Args:
@@ -85,7 +85,7 @@ def drive(work: Work, waited: Any, step: Step) -> Generator[Any, Any, Any]:
         return end.value
 
 
-async def run_in_callers_task(call: Callable[[TaskCancels], Work]) -> Any:
+async def run_in_callers_task(call: Callable[[TaskCancels], AnyCoroutine]) -> Any:
     """Run a coroutine in the caller's task as if it had a task of its own.
 
     It has a copy of the context. Cancellations of the task that it makes itself are
@@ -150,7 +150,7 @@ class PausableDeadline(Protocol):
 
 
 async def run_until(
-    work: Work,
+    work: AnyCoroutine,
     scope: anyio.CancelScope,
     deadline: float | None,
     state: PausableDeadline,

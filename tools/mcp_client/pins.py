@@ -31,7 +31,7 @@ class _Pin(BaseModel):
     definition: MCPDefinition
 
 
-class _File(BaseModel):
+class _PinFile(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Annotated[Literal[1], Field()] = 1
@@ -101,7 +101,7 @@ class MCPPins:
                 hint="name a file that this user may read",
             ) from None
         try:
-            read = _File.model_validate_json(data[:MAX_BYTES])
+            read = _PinFile.model_validate_json(data[:MAX_BYTES])
             for server, pins in read.servers.items():
                 for pin in pins:
                     if pin.definition.digest != pin.sha256:

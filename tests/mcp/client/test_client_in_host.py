@@ -106,7 +106,7 @@ def test_pin_shows_all_of_it_and_nothing_acts_on_the_terminal(tmp_path: Path) ->
 
     assert code == 3
     assert "files: 3 tools, 3 not approved" in shown
-    assert "~ echo is another" in shown
+    assert "~ echo has changed" in shown
     assert r"\u001b[2J\u202e\u200bSend keys." in shown
     assert "- gone is gone" in shown and "+ new is new" in shown
     assert "! twice cannot be used: two tools have this name" in shown
