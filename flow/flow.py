@@ -174,6 +174,7 @@ class Flow(Threads[S]):
         answers: Mapping[str, Any] | Command | None = None,
         *,
         by: str = "resume",
+        steal: bool = False,
     ) -> FlowResult[S]:
         """Go on with a thread: after answers, a failure, a crash or a cancellation.
 
@@ -186,6 +187,8 @@ class Flow(Threads[S]):
                 question and whose `update` is merged when the step commits, before what
                 its tasks return. None: with answers that were given by `answer`.
             by: Who answers; it stands in the history.
+            steal: Take it from an owner that lives but hangs: the next write of that
+                one is refused.
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
@@ -197,7 +200,7 @@ class Flow(Threads[S]):
             CheckpointSerializationError: What is kept cannot be read.
         """
         given = self._given(await self._view(thread_id), answers, by)
-        return await self._owned(thread_id, partial(self._resumed, given))
+        return await self._owned(thread_id, partial(self._resumed, given), steal=steal)
 
     async def _resumed(
         self, given: list[Answered], lease: Lease, view: ThreadView
@@ -344,10 +347,14 @@ class Flow(Threads[S]):
         return new
 
     async def _owned(
-        self, thread: str, work: Callable[[Lease, ThreadView], Awaitable[T]]
+        self,
+        thread: str,
+        work: Callable[[Lease, ThreadView], Awaitable[T]],
+        *,
+        steal: bool = False,
     ) -> T:
         """Do something as the owner of a thread, with how it stands then."""
-        lease = await self._store.claim(thread)
+        lease = await self._store.claim(thread, steal=steal)
 
         async def done() -> T:
             return await work(lease, await self._view(thread))

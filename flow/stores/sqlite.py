@@ -31,6 +31,7 @@ class _SQLCheckpointer(Checkpointer):
     _in_thread = False
 
     def __init__(self, database: sqlite3.Connection, tables: Tables) -> None:
+        super().__init__()
         self._database = database
         self._tables = tables
         self._turn = threading.Lock()

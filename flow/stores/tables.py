@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from toolcell.core import (
+    CheckpointError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
     LeaseLostError,
@@ -95,10 +96,17 @@ class Tables:
     def _add(
         self, db: sqlite3.Connection, thread: str, number: int, *rest: Any
     ) -> None:
-        db.execute(
-            "INSERT INTO flow_checkpoints VALUES (?, ?, ?, ?, ?, ?)",
-            [thread, number, *rest],
-        )
+        try:
+            db.execute(
+                "INSERT INTO flow_checkpoints VALUES (?, ?, ?, ?, ?, ?)",
+                [thread, number, *rest],
+            )
+        except sqlite3.IntegrityError:
+            raise CheckpointError(
+                "the thread has a checkpoint of this id",
+                hint="give each checkpoint an id of its own",
+                details={"thread": thread},
+            ) from None
 
     def claim(self, db: sqlite3.Connection, thread: str, steal: bool) -> Lease:
         token, owner = self._row(db, thread, "token, owner")

@@ -17,8 +17,10 @@ import anyio
 import pytest
 
 from toolcell.core import (
+    CheckpointError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
+    InvalidInputError,
     LeaseLostError,
     StoreUnavailableError,
     ThreadBusyError,
@@ -30,6 +32,7 @@ from toolcell.flow import (
     interrupt,
 )
 from toolcell.flow.stores.records import Checkpoint, Head, read_journal
+from toolcell.tools import check_checkpointer
 
 from ...support.flow.graphs import Log, flow, said
 
@@ -193,6 +196,48 @@ async def test_heads_are_found_by_graph_and_status(store: Checkpointer) -> None:
         assert [each.thread_id for each in found] == ["t27", "t21", "t15", "t9", "t3"]
         page = await store.heads(limit=4, before="t27")
         assert [each.thread_id for each in page] == ["t26", "t25", "t24", "t23"]
+
+
+async def test_a_checkpointer_keeps_the_contract_lc_06_07_08_09(
+    store: Checkpointer,
+) -> None:
+    """The protocol of `toolcell.core`, by the suite that others can run."""
+    async with store:
+        await check_checkpointer(store)
+        assert store.capabilities.persistent_checkpoint_ids is store.durable
+        with pytest.raises(CheckpointError, match="of this id"):
+            await store.save({}, "a", "mine")
+        with pytest.raises(CheckpointError, match="in between"):
+            await store.save({}, "new", after="mine")
+        assert await store.load("new") is None
+
+
+async def test_a_flows_threads_are_no_saved_states_lc_07_08(
+    store: Checkpointer,
+) -> None:
+    def one(state: Log) -> dict[str, Any]:
+        return said("one")
+
+    async with store:
+        await flow(one, checkpointer=store).run({}, "t")
+        for work in (store.load("t"), store.save({}, "t")):
+            with pytest.raises(InvalidInputError, match="a Flow runs"):
+                await work
+        await store.save({}, "saved")
+        assert len(await flow(one, checkpointer=store).threads()) == 1
+
+
+async def test_a_saved_state_that_was_changed_is_an_error_lc_08(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    async with SQLiteCheckpointer(path, power_safe=False) as store:
+        await store.save({"n": "good"}, "t")
+        with sqlite3.connect(path) as database:
+            assert _damaged(
+                database,
+                "UPDATE flow_checkpoints SET record = replace(record, 'good', 'evil')",
+            )
+        with pytest.raises(CheckpointSerializationError):
+            await store.load("t")
 
 
 async def test_texts_of_every_kind_come_back(store: Checkpointer) -> None:
