@@ -34,8 +34,8 @@ _GRACE_SECONDS = 0.1
 # A session has more time, since the backstop ends it as a whole.
 _SESSION_GRACE_SECONDS = 2.0
 _ANSWER_SECONDS = 60.0
-# An interrupted program has half a second to obey before it is killed.
-_PATIENCE_SECONDS = 5.0
+# The supervisor kills an interrupted program after half a second.
+_INTERRUPT_SECONDS = 5.0
 # For the cell's own COLLECT_SECONDS, and to bring 16 MiB; the report is in by then.
 _COLLECT_SECONDS = 30.0
 # The supervisor keeps the limit, RENEWAL_SECONDS; it may be slow to be heard.
@@ -218,7 +218,7 @@ class Cell:
     async def interrupt(self, report: RunReport, egress: Egress | None) -> None:
         """End a run that nobody follows any more; its session may go on."""
         ended = False
-        with anyio.move_on_after(_PATIENCE_SECONDS, shield=True):
+        with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
             async with anyio.create_task_group() as tasks:
                 # It may not read ours while its own output fills the channel.
                 tasks.start_soon(self.stop)

@@ -209,7 +209,7 @@ class PackageInstaller:
             try:
                 await self._uv(on_step).install(lock, target, path)
                 limit = self._rules.layer_mb << 20
-                place = await anyio.to_thread.run_sync(store.place, path, limit)
+                place = await anyio.to_thread.run_sync(store.publish, path, limit)
                 await target_interpreter.compile_layer(
                     self._backend,
                     place,

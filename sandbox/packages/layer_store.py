@@ -143,7 +143,7 @@ class LayerStore:
         path.mkdir(mode=0o755)
         return path
 
-    def place(self, path: Path, max_bytes: int) -> Path:
+    def publish(self, path: Path, max_bytes: int) -> Path:
         """Move a built layer to the folder that cells see, under a secret name.
 
         Raises:

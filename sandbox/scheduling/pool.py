@@ -25,7 +25,7 @@ _FILLERS = 2
 _MEASURED_CELLS = 32
 # Runs that begin together end sooner if nothing is made beside them.
 _CALM_SECONDS = 0.02
-_PATIENCE_SECONDS = 0.1
+_REFILL_DELAY_LIMIT = 0.1
 
 
 class PoolStats(BaseModel):
@@ -122,7 +122,7 @@ class Pool:
 
     async def _calm_and_short(self) -> bool:
         """Wait while runs begin, but not for long; return True if a cell is missing."""
-        with anyio.move_on_after(_PATIENCE_SECONDS):
+        with anyio.move_on_after(_REFILL_DELAY_LIMIT):
             # No event: it would have to be made for each run.
             while (  # noqa: ASYNC110
                 rest := self._taken_at + _CALM_SECONDS - self._clock()

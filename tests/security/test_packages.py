@@ -130,14 +130,14 @@ async def test_links_in_a_layer_are_refused(tmp_path: Path) -> None:
     path = store.begin()
     (path / "link").symlink_to("/etc/passwd")
     with pytest.raises(PackageError) as caught:
-        store.place(path, 2**20)
+        store.publish(path, 2**20)
     assert caught.value.details["reason"] == "not_a_file"
 
     other = store.begin()
     (other / "file").write_text("x")
     os.link(other / "file", tmp_path / "second name")
     with pytest.raises(PackageError):
-        store.place(other, 2**20)
+        store.publish(other, 2**20)
 
 
 async def test_a_wheel_that_changed_on_the_index_is_refused(

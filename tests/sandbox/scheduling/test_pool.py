@@ -310,11 +310,11 @@ class Maker:
 
 
 @pytest.mark.promise("P-25")
-@pytest.mark.parametrize("patience", [1_000, 0])
+@pytest.mark.parametrize("delay", [1_000, 0])
 async def test_runs_that_begin_together_go_before_the_refill(
-    monkeypatch: pytest.MonkeyPatch, patience: float
+    monkeypatch: pytest.MonkeyPatch, delay: float
 ) -> None:
-    monkeypatch.setattr(pool_module, "_PATIENCE_SECONDS", patience)
+    monkeypatch.setattr(pool_module, "_REFILL_DELAY_LIMIT", delay)
     clock, config = Clock(), SUBPROCESS.config(pool=2)
     maker: Any = Maker()
     async with anyio.create_task_group() as tasks:
@@ -323,11 +323,11 @@ async def test_runs_that_begin_together_go_before_the_refill(
         await until(lambda: pool.stats(0).ready == 2)
         for _ in range(2):
             await pool.take(config.limits)
-        if patience:
+        if delay:
             await anyio.wait_all_tasks_blocked()
             assert pool.stats(0).made == 2
             clock.now += 1
-        # Without patience it is filled at once, though runs begin without an end.
+        # Without a delay it is filled at once, though runs begin without an end.
         await until(lambda: pool.stats(0).ready == 2)
         await pool.aclose()
 
