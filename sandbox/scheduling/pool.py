@@ -56,10 +56,11 @@ class PoolStats(BaseModel):
 class Pool:
     """Keeps `config.pool` cells ready and refills in the background.
 
-    A cell leaves it once, for one run or session, and never comes back. Cells have the
-    limits of the configuration; for other limits one is made on demand. A refill waits
-    while runs begin, at most 0.1 seconds, since it would slow them. A cell that cannot
-    be made ahead is tried again after a second; `take` reports the error.
+    A ready cell was never used, and leaves the pool for one run or session. Used cells
+    that `give_back` keeps are apart, for programs of the same agent. Ready cells have
+    the limits of the configuration; for other limits one is made on demand. A refill
+    waits while runs begin, at most 0.1 seconds, since it would slow them. A cell that
+    cannot be made ahead is tried again after a second; `take` reports the error.
 
     Args:
         backend: Makes the cells.
