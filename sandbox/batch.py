@@ -88,7 +88,7 @@ _OPTIONS = [each.name for each in fields(Job) if each.name not in ("id", "limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What came of one program of a batch: either `result` or `error` is there."""
+    """The outcome of one program of a batch: it has either `result` or `error`."""
 
     index: int
     """Its place in the batch, from 0."""
@@ -97,10 +97,10 @@ class JobResult:
     """The `id` of its `Job`; None where it had none."""
 
     result: ExecutionResult | None = None
-    """How the program ended, well or badly."""
+    """The result of the program, well or badly ended."""
 
     error: ErrorInfo | None = None
-    """Why it could not be run at all."""
+    """The reason why the program could not be run."""
 
     @property
     def status(self) -> str:
