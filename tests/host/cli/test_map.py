@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
+from ...conftest import run_apart
 from ...support.polling import until
 from ...support.process_tree import below, runs
 from ...support.terminal import Terminal
@@ -60,7 +60,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    anyio.run(until, condition)
+    run_apart(until, condition)
 
 
 def test_each_line_has_a_result(command: Command, tmp_path: Path) -> None:

@@ -15,9 +15,14 @@ import sys
 from typing import Any
 
 import anyio
+import anyio._backends._asyncio
 
 from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.sandbox.backends import cell_bundle, launcher_start
+from toolcell.sandbox.backends import (
+    cell_bundle,
+    launcher_start,
+    namespaces,  # noqa: F401 - before the user changes
+)
 
 _TRIES = 20
 
