@@ -40,7 +40,7 @@ _INTERRUPT_SECONDS = 5.0
 _COLLECT_SECONDS = 30.0
 # The supervisor keeps the limit, RENEWAL_SECONDS; it may be slow to be heard.
 _RENEWAL_SECONDS = 1.0
-_ANSWERS = {"file": "file", "fork": "forked", "renew": "renewed"}
+_ANSWERS = {"file": "file", "fork": "forked"}
 
 
 class _UnansweredCalls:
@@ -408,18 +408,19 @@ class Cell:
         self.clean = self.settled and not program.egress and is_clean(report, result)
         return result
 
-    async def renew(self) -> None:
-        """Have the cell made new for another program.
-
-        Raises:
-            CellLostError: That was not possible, or took too long.
-        """
+    async def begin_renewal(self) -> None:
+        """Have the cell made new for another program. Raises CellLostError."""
         self.clean = False
-        with anyio.move_on_after(_RENEWAL_SECONDS) as patience:
-            await self.ask({"type": "renew"})
-        if patience.cancelled_caught:
-            raise CellLostError("the cell was not made new in time")
-        self.program_number += 1
+        await self._channel.send(encode({"type": "renew"}))
+
+    async def finish_renewal(self) -> None:
+        """Wait until the cell is new. Raises CellLostError if it cannot be made so."""
+        with anyio.move_on_after(_RENEWAL_SECONDS):
+            frame = await self._channel.receive()
+            if frame.header["type"] == "renewed":
+                self.program_number += 1
+                return
+        raise CellLostError("the cell was not made new")
 
     async def stop(self) -> None:
         """Ask the supervisor to end the current run as `cancelled`. Never raises."""

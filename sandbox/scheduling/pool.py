@@ -195,13 +195,13 @@ class Pool:
         """Keep a cell for the agent's next program, if the last one ended cleanly."""
         again = cell.clean and cell.program_number < self._config.programs_per_cell
         if again and not self._closed:
-            self._used.put(key_of(agent_id, limits), cell)
+            await self._used.put(key_of(agent_id, limits), cell)
         else:
             await self.discard(cell)
 
     def replace_dead(self) -> None:
         """Replace ready cells that have ended, or sent something unasked."""
-        self._used.destroy_unfit()
+        self._used.destroy_idle()
         dead = [cell for cell in self._ready if not cell.alive()]
         for cell in dead:
             self._ready.remove(cell)

@@ -263,9 +263,12 @@ class FakeCell:
 
     def __init__(self) -> None:
         self.renewed = anyio.Event()
-        self.lost = self.killed = False
+        self.lost = self.begun = self.killed = False
 
-    async def renew(self) -> None:
+    async def begin_renewal(self) -> None:
+        self.begun = True
+
+    async def finish_renewal(self) -> None:
         await self.renewed.wait()
         if self.lost:
             raise CellLostError("it is gone")
@@ -284,52 +287,59 @@ Work = Callable[[UsedCells, list[Any]], Awaitable[None]]
 async def with_used_cells(work: Work, clock: Callable[[], float] = lambda: 0.0) -> None:
     async with anyio.create_task_group() as tasks:
         used = UsedCells(2, tasks, clock)
-        cells: list[Any] = [FakeCell() for _ in range(4)]
-        await work(used, cells)
-        for cell in cells:
-            cell.renewed.set()
+        await work(used, [FakeCell() for _ in range(4)])
         await used.aclose()
 
 
-async def test_who_asks_waits_for_a_cell_that_is_made_new() -> None:
+async def test_a_caller_waits_for_a_cell_that_is_made_new() -> None:
     async def work(used: UsedCells, cells: list[Any]) -> None:
         got: list[Any] = []
 
         async def take() -> None:
             got.append(await used.take(KEY))
 
-        used.put(KEY, cells[0])
+        await used.put(KEY, cells[0])
+        assert cells[0].begun
         async with anyio.create_task_group() as takers:
             takers.start_soon(take)
             await anyio.wait_all_tasks_blocked()
-            # One waits for the one cell: the next is not to wait in vain.
-            assert await used.take(KEY) is None
+            assert (got, await used.take(KEY)) == ([], None)
             cells[0].renewed.set()
         assert got == [cells[0]]
-        assert await used.take(KEY) is None
 
     await with_used_cells(work)
 
 
-async def test_who_waits_for_a_cell_that_is_lost_gets_none() -> None:
+async def test_a_cell_that_is_lost_is_passed_over() -> None:
     async def work(used: UsedCells, cells: list[Any]) -> None:
-        used.put(KEY, cells[0])
         cells[0].lost = True
-        cells[0].renewed.set()
+        for cell in cells[:2]:
+            cell.renewed.set()
+            await used.put(KEY, cell)
+        assert await used.take(KEY) is cells[1]
         assert await used.take(KEY) is None
         await until(lambda: cells[0].killed)
 
     await with_used_cells(work)
 
 
-async def test_a_cell_for_somebody_who_went_away_is_kept() -> None:
+async def test_a_cell_that_ended_while_it_waited_is_passed_over() -> None:
     async def work(used: UsedCells, cells: list[Any]) -> None:
-        used.put(KEY, cells[0])
+        cells[0].renewed.set()
+        await used.put(KEY, cells[0])
+        cells[0].killed = True
+        assert await used.take(KEY) is None
+
+    await with_used_cells(work)
+
+
+async def test_a_cell_for_a_caller_who_went_away_is_destroyed() -> None:
+    async def work(used: UsedCells, cells: list[Any]) -> None:
+        await used.put(KEY, cells[0])
         with anyio.move_on_after(0.01):
             await used.take(KEY)
-        cells[0].renewed.set()
-        await anyio.wait_all_tasks_blocked()
-        assert await used.take(KEY) is cells[0]
+        await until(lambda: cells[0].killed)
+        assert await used.take(KEY) is None
 
     await with_used_cells(work)
 
@@ -340,15 +350,21 @@ async def test_too_many_or_too_old_cells_are_destroyed() -> None:
     async def work(used: UsedCells, cells: list[Any]) -> None:
         nonlocal now
         for agent, cell in enumerate(cells):
-            cell.renewed.set()
-            used.put(key_of(str(agent), Limits()), cell)
-            await anyio.wait_all_tasks_blocked()
+            await used.put(key_of(str(agent), Limits()), cell)
             now += 1
+        await anyio.wait_all_tasks_blocked()
         assert [cell.killed for cell in cells] == [True, True, False, False]
         now = 100.0 + IDLE_SECONDS + 2.5
-        used.destroy_unfit()
+        used.destroy_idle()
         await anyio.wait_all_tasks_blocked()
         assert [cell.killed for cell in cells] == [True, True, True, False]
+        await used.aclose()
+        assert cells[3].killed
+
+        late: Any = FakeCell()
+        await used.put(KEY, late)
+        await anyio.wait_all_tasks_blocked()
+        assert late.killed
 
     await with_used_cells(work, lambda: now)
 

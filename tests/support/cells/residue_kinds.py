@@ -24,7 +24,7 @@ class Kind:
     leave: str
     look: str
     ends_cell: bool | None = False
-    """Whether the cell is not used again; None where the kernel may be quick enough."""
+    """Whether the cell is not used again; None where that is a matter of time."""
 
 
 _LIBC = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -99,10 +99,12 @@ FILES = (
         "try:\n    while True: os.write(fd, bytes(1 << 20))\nexcept OSError: pass",
         "import os; s = os.statvfs('/tmp'); s.f_bfree < s.f_blocks - 16",
     ),
-    _file(
-        "no inodes left",
-        "for i in range(16_000): open(f'/dev/shm/{i}', 'w').close()",
-        "import os; s = os.statvfs('/dev/shm'); s.f_ffree < s.f_files - 16",
+    Kind(
+        name="no inodes left",
+        wall="scratch",
+        leave="for i in range(16_000): open(f'/dev/shm/{i}', 'w').close()",
+        look="import os; s = os.statvfs('/dev/shm'); s.f_ffree < s.f_files - 16",
+        ends_cell=None,
     ),
     _held(
         "a file that is open and has no name",

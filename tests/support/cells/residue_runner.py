@@ -62,7 +62,8 @@ async def main(wanted: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     request = json.load(sys.stdin)
-    # An ordinary user may be unable to read it.
+    # An ordinary user may be unable to read what is imported late, and cells' code.
+    anyio.run(anyio.sleep, 0)
     packed = base64.b64decode(request["bundle"]) or cell_bundle.bundle()
     for name in ("bundle", "compiled_bundle"):
         setattr(launcher_start, name, lambda: packed)
