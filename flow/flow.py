@@ -100,6 +100,7 @@ class Flow(Threads[S]):
         self._agent_id = agent_id
         self._parts = FlowParts(
             graph=graph,
+            shape=graph.shape,
             checkpointer=store,
             executor=executor,
             session=session,
@@ -206,6 +207,9 @@ class Flow(Threads[S]):
         self, given: list[Answered], lease: Lease, view: ThreadView
     ) -> FlowResult[S]:
         thread = lease.thread_id
+        for answer in given:
+            # Somebody else may have answered, and run it, before it was ours.
+            find_question(view, answer.id)
         if view.head.status in ("done", "cancelled"):
             return self._result(view)
         now = self._clock()

@@ -70,7 +70,7 @@ async def create_thread(
         thread_id=thread_id,
         graph=graph.name,
         version=graph.version,
-        shape=graph.shape,
+        shape=parts.shape,
         agent=agent,
         status="running" if plan.tasks else "done",
         checkpoint="0",

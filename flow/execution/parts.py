@@ -25,6 +25,9 @@ class FlowParts:
     """What a Flow was made with."""
 
     graph: Graph[Any]
+    shape: str
+    """Of the graph; slow to find out."""
+
     checkpointer: Checkpointer
     executor: ToolExecutor | None
     session: str | None

@@ -238,7 +238,7 @@ class Runner:
                 "status": "running" if plan.tasks else "done",
                 "checkpoint": checkpoint.id,
                 "version": flow.graph.version,
-                "shape": flow.graph.shape,
+                "shape": flow.shape,
                 "error": None,
                 "updated": checkpoint.at,
             }
