@@ -3,7 +3,6 @@
 import typing
 
 from . import platform  # noqa: F401
-from .addresses import is_public_address
 from .errors import (
     AuditError,
     CallFailedError,
@@ -45,7 +44,6 @@ from .lazy_face import lazy_face as _lazy_face
 
 if typing.TYPE_CHECKING:
     from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
-    from .models import FrozenModel, put_together
     from .protocols import (
         CallProtocol,
         CheckpointerCapabilities,
@@ -72,7 +70,6 @@ __all__ = [
     "FlowConflictError",
     "FlowError",
     "FlowLimitError",
-    "FrozenModel",
     "GraphError",
     "GuardDeniedError",
     "GuardError",
@@ -106,15 +103,12 @@ __all__ = [
     "ToolTimeoutError",
     "ToolValidationError",
     "ToolcellError",
-    "is_public_address",
-    "put_together",
 ]
 
 __getattr__ = _lazy_face(
     __name__,
     {
         ".messages": "ErrorInfo Message Role ToolCall ToolResult ToolStatus",
-        ".models": "FrozenModel put_together",
         ".protocols": """
             CallProtocol CheckpointerCapabilities CheckpointerProtocol ModelChunk
             ModelProtocol ModelResponse ToolProtocol

@@ -23,7 +23,6 @@ from .policy.conditions import Condition
 from .policy.files import load_policies, policy_schema
 from .policy.policy import AgentPolicy, Budget, Rule
 from .policy.rate_limit import RateLimit
-from .policy.source_positions import toml_positions
 from .stores.base import Store
 from .stores.memory import MemoryStore
 from .stores.redis import RedisStore
@@ -69,7 +68,6 @@ __all__ = [
     "Unit",
     "load_policies",
     "policy_schema",
-    "toml_positions",
     "verify_audit",
     "watch_policies",
 ]

@@ -16,10 +16,10 @@ from pydantic import Discriminator, Field, JsonValue, TypeAdapter, ValidationErr
 from toolcell.core import (
     CheckpointSerializationError,
     ErrorInfo,
-    FrozenModel,
     InvalidInputError,
     ToolcellError,
 )
+from toolcell.core.models import FrozenModel
 
 from ..values.interrupt import InterruptValue
 from ..values.json_values import json_bytes, read_json_bytes

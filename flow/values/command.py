@@ -8,7 +8,8 @@ from typing import Any, Final, TypeGuard
 
 from pydantic import BaseModel, Field, model_validator
 
-from toolcell.core import FrozenModel, InvalidInputError
+from toolcell.core import InvalidInputError
+from toolcell.core.models import FrozenModel
 
 from .send import Send
 

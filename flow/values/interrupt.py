@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field, JsonValue
 
-from toolcell.core import FlowError, FrozenModel, InvalidInputError
+from toolcell.core import FlowError, InvalidInputError
+from toolcell.core.models import FrozenModel
 from toolcell.core.text.printable import escaped
 from toolcell.guard import Redactor
 

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeGuard
 
 from pydantic import Field
 
-from toolcell.core import FrozenModel, InvalidInputError
+from toolcell.core import InvalidInputError
+from toolcell.core.models import FrozenModel
 
 from .interrupt import current
 from .json_values import Json, JsonObject

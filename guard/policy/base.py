@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from toolcell.core import FrozenModel, PolicyError
+from toolcell.core import PolicyError
+from toolcell.core.models import FrozenModel
 
 
 class PolicyModel(FrozenModel):

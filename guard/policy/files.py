@@ -17,10 +17,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from toolcell.core import PolicyError
+from toolcell.core.text.source_positions import SourcePositions, toml_positions
 
 from .base import PolicyModel
 from .policy import AgentPolicy
-from .source_positions import SourcePositions, toml_positions, yaml_document
+from .yaml_document import yaml_document
 
 MAX_BYTES = 4_194_304
 

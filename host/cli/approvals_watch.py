@@ -11,7 +11,8 @@ from typing import Any, Literal
 import anyio
 from pydantic import JsonValue
 
-from toolcell.core import FrozenModel, InvalidInputError, ToolcellError
+from toolcell.core import InvalidInputError, ToolcellError
+from toolcell.core.models import FrozenModel
 from toolcell.core.text.printable import escaped_line
 from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
 

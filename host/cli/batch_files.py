@@ -16,12 +16,8 @@ from typing import IO, Annotated, Any, Self
 
 from pydantic import Field, JsonValue, StrictInt, StrictStr
 
-from toolcell.core import (
-    ErrorInfo,
-    FrozenModel,
-    InvalidInputError,
-    ToolcellError,
-)
+from toolcell.core import ErrorInfo, InvalidInputError, ToolcellError
+from toolcell.core.models import FrozenModel
 from toolcell.core.text.strict_json import read_json
 from toolcell.sandbox import Job, JobResult, Limits
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from toolcell.core import ConfigError, FrozenModel
+from toolcell.core import ConfigError
+from toolcell.core.models import FrozenModel
 
 Seconds = Annotated[float, Field(gt=0, le=86_400 * 30, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]

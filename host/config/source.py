@@ -19,7 +19,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from toolcell.core import ConfigError
-from toolcell.guard import toml_positions
+from toolcell.core.text.source_positions import toml_positions
 
 MAX_BYTES = 4_194_304
 """Size of a configuration file. A larger one is refused."""

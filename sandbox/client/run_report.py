@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from toolcell.core import put_together
+from toolcell.core.models import put_together
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.contract import MAX_RESULT_VALUES

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Iterator
 
-from toolcell.core import is_public_address
+from toolcell.core.addresses import is_public_address
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 # What resolvers take for a number: 2130706433, 0177.0.0.1 and 0x7f.1 are addresses.

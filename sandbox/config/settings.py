@@ -9,7 +9,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from toolcell.core import ConfigError, FrozenModel, InvalidInputError
+from toolcell.core import ConfigError, InvalidInputError
+from toolcell.core.models import FrozenModel
 
 from . import host_rules as network
 from . import mount_rules as mounts

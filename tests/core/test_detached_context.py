@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
 
 from toolcell.core.detached import DetachedContext
+
+from ..conftest import apart
 
 pytestmark = pytest.mark.anyio
 
@@ -124,9 +127,9 @@ def test_the_end_of_the_event_loop_leaves_the_context() -> None:
     async def forget(context: AbstractAsyncContextManager[None]) -> None:
         await DetachedContext(context).open()
 
-    asyncio.run(forget(tracked(events)))
+    apart(asyncio.run, forget(tracked(events)))
     assert events == ["entered", "left"]
 
     events.clear()
-    anyio.run(forget, tracked(events), backend="trio")
+    apart(partial(anyio.run, backend="trio"), forget, tracked(events))
     assert events == ["entered", "left"]

@@ -35,7 +35,14 @@ ROOMS: dict[str, set[str]] = {
 }
 """Each room and the rooms whose public face it may import (DESIGN, section 1)."""
 
-INTERNAL = ("core.detached", "core.lazy_face", "core.storage.", "core.text.")
+INTERNAL = (
+    "core.addresses",
+    "core.detached",
+    "core.lazy_face",
+    "core.models",
+    "core.storage.",
+    "core.text.",
+)
 """Modules that every room may import, and no user."""
 
 BUILT = sorted(room for room in ROOMS if (ROOT / room / "__init__.py").exists())

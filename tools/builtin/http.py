@@ -21,7 +21,8 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import JsonValue
 
-from toolcell.core import ConfigError, ToolError, is_public_address
+from toolcell.core import ConfigError, ToolError
+from toolcell.core.addresses import is_public_address
 
 from ..definition.context import ToolContext
 from ..definition.function_tool import tool

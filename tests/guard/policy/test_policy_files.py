@@ -12,12 +12,12 @@ import jsonschema
 import pytest
 
 from toolcell.core import PolicyError
+from toolcell.core.text.source_positions import toml_positions
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
     load_policies,
     policy_schema,
-    toml_positions,
     watch_policies,
 )
 

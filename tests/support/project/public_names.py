@@ -7,14 +7,13 @@ FACES = {
         AuditError CallFailedError CallProtocol CellLostError CheckpointError
         CheckpointNotFoundError CheckpointSerializationError CheckpointerCapabilities
         CheckpointerProtocol ConfigError DuplicateToolError ErrorInfo FlowConflictError
-        FlowError FlowLimitError FrozenModel GraphError GuardDeniedError GuardError
+        FlowError FlowLimitError GraphError GuardDeniedError GuardError
         InterruptDeniedError InvalidInputError LeaseLostError Message ModelAuthError
         ModelChunk ModelError ModelProtocol ModelResponse ModelResponseError
         ModelThrottledError NodeFailedError PackageError PolicyError ReplayError Role
         SandboxError SandboxUnavailableError StoreUnavailableError ThreadBusyError
         ToolCall ToolError ToolExecutionError ToolNotFoundError ToolProtocol ToolResult
-        ToolStatus ToolTimeoutError ToolValidationError ToolcellError is_public_address
-        put_together
+        ToolStatus ToolTimeoutError ToolValidationError ToolcellError
     """,
     "sandbox": """
         Artifact ArtifactMade BatchResults CallProgram Cleaned CodePolicy Connected
@@ -32,7 +31,7 @@ FACES = {
         ApprovalRequest ApprovalStore Approvals Approve AuditHead AuditLog AuditProblem
         AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
         MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
-        StandingGrant Store Tried Unit load_policies policy_schema toml_positions
+        StandingGrant Store Tried Unit load_policies policy_schema
         verify_audit watch_policies
     """,
     "tools": """

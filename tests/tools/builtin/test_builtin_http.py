@@ -13,7 +13,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from toolcell.core import ConfigError, ToolCall, ToolResult, is_public_address
+from toolcell.core import ConfigError, ToolCall, ToolResult
+from toolcell.core.addresses import is_public_address
 from toolcell.tools import ConcurrentExecutor, Tool, ToolRegistry
 from toolcell.tools.builtin import http_get_tool
 
