@@ -1,7 +1,7 @@
 """Contracts of models, tools and checkpointers; they are not base classes.
 
-`isinstance` sees only whether the names are there; `check_tool` and its like in
-`toolcell.tools` call them.
+`isinstance` checks only that the names exist; `check_tool` and its like in
+`toolcell.tools` call the methods.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ModelResponse:
 
     message: Message
     usage: Mapping[str, int | str] = field(default_factory=dict)
-    """Amounts that it used, by unit: integers, `usd` as decimal text."""
+    """The amounts that it used, by unit: integers, but `usd` as decimal text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ModelProtocol(Protocol):
         Args:
             messages: The conversation so far.
             tools: Tools that the model may ask for, as the provider takes them.
-            **options: The provider's own.
+            **options: Options of the provider.
         """
         ...
 
@@ -114,7 +114,11 @@ class CheckpointerCapabilities:
 
 @runtime_checkable
 class CheckpointerProtocol(Protocol):
-    """Keeps the states of runs, by thread."""
+    """Stores the states of runs, by thread.
+
+    Saved states are JSON values. `after` makes two writers safe: of two that save after
+    the same checkpoint one raises CheckpointError.
+    """
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
@@ -130,7 +134,7 @@ class CheckpointerProtocol(Protocol):
         *,
         after: str | None = None,
     ) -> str:
-        """Keep a state, and return its checkpoint's id.
+        """Store a state, and return its checkpoint's id.
 
         Args:
             state: A JSON value; later changes by the caller are not stored.
@@ -160,7 +164,8 @@ class CheckpointerProtocol(Protocol):
 
         Args:
             thread_id: The run.
-            limit: How many at most; when it is reached, ask again with `before`.
-            before: Only those older than this id.
+            limit: The largest number of them; when it is reached, ask again with
+                `before`.
+            before: The id that all returned checkpoints are older than; None: any.
         """
         ...

@@ -37,8 +37,8 @@ def agent_turn(
     not, the normal way is taken.
 
     Args:
-        model: What speaks to the provider.
-        system: What the model is told to be; not kept with the messages.
+        model: The client of the provider.
+        system: The system message of each request; it is not stored in the state.
         tools: Names of the tools to offer; what may be called is the guard's matter.
             None: all that the agent may see.
         max_turns: Answers of the model since the last message of a user; default 20.

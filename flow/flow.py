@@ -53,20 +53,26 @@ def _now() -> datetime:
 
 
 class Flow(Threads[S]):
-    """Runs a graph. Belongs to one event loop, asyncio or trio.
+    """Runs threads of a graph. It belongs to one event loop, asyncio or trio.
+
+    After each step of a thread its state is stored in one write, from which any
+    process can go on. One owner at a time runs a thread, among all processes that
+    share the checkpointer. A node that fails or asks ends in a `FlowResult`,
+    not in an exception.
 
     Args:
         graph: It is checked here.
-        checkpointer: Where threads are kept; open, and closed by its owner. None: in
-            memory, lost with the process.
+        checkpointer: The store of threads; it is open, and its owner closes it. None:
+            they are in memory, and lost with the process.
         executor: Makes calls of tools. None: nodes cannot call any.
-        agent_id: The agent of all calls; a thread keeps its own. None: calls name none.
+        agent_id: The agent of the calls of new threads; others keep their own. None:
+            the calls name none.
         session: As `RunContext.session`; `{thread}` in it is the thread's id. None:
             calls have no session.
         handler: Asked in this process about each question, before the thread pauses.
-        handler_seconds: How long it may take. When it is reached the question stays
-            open, and the thread pauses.
-        limits: How large threads may be; default: `FlowLimits()`.
+        handler_seconds: Seconds that it may take; default 60. When it is reached the
+            question stays open, and the thread pauses.
+        limits: The bounds of each thread; default: `FlowLimits()`.
         profile: `production` refuses AutoApproveHandler.
         clock: Returns the time with its zone; default: the system's.
 
@@ -130,10 +136,13 @@ class Flow(Threads[S]):
         Raises:
             InvalidInputError: The state or the id cannot be used; or the thread is
                 paused, has failed or was cancelled.
+            NodeFailedError: A route from START, or a reducer of the update, raised.
+            GraphError: A route from START chose a node that is not among its targets.
+            FlowLimitError: The first step would have more than `max_tasks` tasks.
             ThreadBusyError: Another owner runs it.
             LeaseLostError: Another owner took it.
             StoreUnavailableError: The store does not answer.
-            CheckpointSerializationError: What is kept cannot be read.
+            CheckpointSerializationError: The stored thread cannot be read.
         """
         thread = _checked_id(secrets.token_hex(8) if thread_id is None else thread_id)
         stored = await self._store.read(thread)
@@ -183,11 +192,11 @@ class Flow(Threads[S]):
         that failed. Nothing to do is no error: the result says how the thread stands.
 
         Args:
-            thread_id: Which thread.
-            answers: By interrupt id; or a Command whose `resume` answers the one open
-                question and whose `update` is merged when the step commits, before what
-                its tasks return. None: with answers that were given by `answer`.
-            by: Who answers; it stands in the history.
+            thread_id: The id of the thread.
+            answers: Answers by interrupt id; or a Command whose `resume` answers the
+                one open question and whose `update` is merged when the step commits,
+                before those of its tasks. None: only those given by `answer`.
+            by: The name of whoever answers, for the history.
             steal: Take it from an owner that lives but hangs: the next write of that
                 one is refused.
 
@@ -198,7 +207,7 @@ class Flow(Threads[S]):
             ThreadBusyError: Another owner runs it.
             LeaseLostError: Another owner took it.
             StoreUnavailableError: The store does not answer.
-            CheckpointSerializationError: What is kept cannot be read.
+            CheckpointSerializationError: The stored thread cannot be read.
         """
         given = self._given(await self._view(thread_id), answers, by)
         return await self._owned(thread_id, partial(self._resumed, given), steal=steal)
@@ -208,7 +217,7 @@ class Flow(Threads[S]):
     ) -> FlowResult[S]:
         thread = lease.thread_id
         for answer in given:
-            # Somebody else may have answered, and run it, before it was ours.
+            # Another owner may have answered, and run it, before this claim.
             find_question(view, answer.id)
         if view.head.status in ("done", "cancelled"):
             return self._result(view)
@@ -257,7 +266,7 @@ class Flow(Threads[S]):
         """End a thread that nobody runs. It cannot be resumed; it can be forked.
 
         Args:
-            thread_id: Which thread; one that has ended stays as it is.
+            thread_id: The id of the thread; one that has ended stays as it is.
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
@@ -277,8 +286,8 @@ class Flow(Threads[S]):
         """Go on with threads whose owner died, or whose questions were all answered.
 
         Args:
-            limit: How many threads of each kind are looked at. When it is reached the
-                others wait for the next time.
+            limit: The largest number of threads of each kind to look at. When it is
+                reached the others wait for the next time.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -309,12 +318,12 @@ class Flow(Threads[S]):
     ) -> str:
         """Make a new thread that begins at a checkpoint of this one; return its id.
 
-        The old one is left alone. The new one waits for `resume`. Its calls are new
-        calls: what the old one did since that checkpoint is done again.
+        The old thread does not change. The new one waits for `resume`. Its calls are
+        new calls: those of the old one since that checkpoint are made again.
 
         Args:
-            thread_id: Which thread.
-            checkpoint_id: Which of its checkpoints; None: the latest.
+            thread_id: The id of the thread.
+            checkpoint_id: The id of one of its checkpoints; None: the latest.
             new_thread_id: As in `run`.
             command: An update of the state, and other nodes to go to.
 
@@ -323,7 +332,7 @@ class Flow(Threads[S]):
             InvalidInputError: The command cannot be used.
             GraphError: It leads to a node that there is not.
             ThreadBusyError: The new id is taken.
-            CheckpointSerializationError: What is kept cannot be read.
+            CheckpointSerializationError: The stored thread cannot be read.
             StoreUnavailableError: The store does not answer.
         """
         new = _checked_id(new_thread_id or secrets.token_hex(8))
@@ -357,7 +366,7 @@ class Flow(Threads[S]):
         *,
         steal: bool = False,
     ) -> T:
-        """Do something as the owner of a thread, with how it stands then."""
+        """Do something as the owner of a thread, which is read after its claim."""
         lease = await self._store.claim(thread, steal=steal)
 
         async def done() -> T:

@@ -27,11 +27,11 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class Threads(Generic[S]):
-    """What needs no owner: reading threads, and answering their questions.
+    """Reads threads and answers their questions; neither needs their lease.
 
     Args:
-        graph: Of the threads.
-        store: Where they are kept.
+        graph: The graph of the threads.
+        store: The store that holds them.
         clock: Returns the time with its zone.
     """
 
@@ -46,12 +46,12 @@ class Threads(Generic[S]):
         """Return the state as of a checkpoint, by default the latest.
 
         Args:
-            thread_id: Which thread.
-            checkpoint_id: Which of its checkpoints.
+            thread_id: The id of the thread.
+            checkpoint_id: The id of one of its checkpoints; None: the latest.
 
         Raises:
             CheckpointNotFoundError: There is no such thread or checkpoint.
-            CheckpointSerializationError: What is kept cannot be read.
+            CheckpointSerializationError: The stored thread cannot be read.
             StoreUnavailableError: The store does not answer.
         """
         view = await self._view(thread_id, checkpoint_id)
@@ -68,12 +68,13 @@ class Threads(Generic[S]):
         """Return the checkpoints of a thread, newest first.
 
         Args:
-            thread_id: Which thread; an unknown one has none.
-            limit: How many at most; when it is reached, ask again with `before`.
-            before: Only those older than this id.
+            thread_id: The id of the thread; an unknown one has none.
+            limit: The largest number of them; when it is reached, ask again with
+                `before`.
+            before: The id that all returned checkpoints are older than; None: any.
 
         Raises:
-            CheckpointSerializationError: What is kept cannot be read.
+            CheckpointSerializationError: The stored thread cannot be read.
             StoreUnavailableError: The store does not answer.
         """
         texts = await self._store.checkpoints(thread_id, limit, before)
@@ -89,9 +90,10 @@ class Threads(Generic[S]):
         """Return the threads of this graph, the last changed first.
 
         Args:
-            status: Only those that stand so.
-            limit: How many at most; when it is reached, ask again with `before`.
-            before: Only those changed before this thread was.
+            status: The status of the threads; None: any.
+            limit: The largest number of them; when it is reached, ask again with
+                `before`.
+            before: The id of a thread that changed after all returned ones; None: any.
 
         Raises:
             StoreUnavailableError: The store does not answer.
@@ -108,15 +110,15 @@ class Threads(Generic[S]):
     async def answer(
         self, thread_id: str, interrupt_id: str, value: Any, *, by: str
     ) -> None:
-        """Give an answer without running anything; from any process.
+        """Give an answer from any process, without running anything.
 
-        The first one counts.
+        The first answer to a question counts.
 
         Args:
-            thread_id: Which thread.
-            interrupt_id: Which of its questions.
+            thread_id: The id of the thread.
+            interrupt_id: The id of one of its open questions.
             value: A JSON value that fits the question's `answer_schema`.
-            by: Who answers; it stands in the history.
+            by: The name of whoever answers, for the history.
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
@@ -135,9 +137,9 @@ class Threads(Generic[S]):
         """Refuse to answer: `interrupt` raises InterruptDeniedError when it goes on.
 
         Args:
-            thread_id: Which thread.
-            interrupt_id: Which of its questions.
-            by: Who refuses.
+            thread_id: The id of the thread.
+            interrupt_id: The id of one of its open questions.
+            by: The name of whoever refuses, for the history.
             reason: For the node, and the history.
 
         Raises:

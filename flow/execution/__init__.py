@@ -1,1 +1,1 @@
-"""How threads run: tasks, steps, operations (internal to toolcell.flow)."""
+"""The running of threads: tasks, steps, operations (internal to toolcell.flow)."""

@@ -84,7 +84,7 @@ def denied(
 async def store_answer(
     checkpointer: Checkpointer, thread_id: str, answer: Answered
 ) -> None:
-    """Keep an answer.
+    """Store an answer; the first one to a question counts.
 
     Raises:
         InvalidInputError: Somebody answered before.

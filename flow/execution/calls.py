@@ -1,4 +1,4 @@
-"""One tool call as an operation: made at most once, and honest about the rest."""
+"""Tool calls as operations: each is made at most once, or a person is asked."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Calls:
     """The calls of one task.
 
     Args:
-        parts: Of the thread.
-        journal: Of the task.
+        parts: The parts that the tasks of the thread share.
+        journal: The recorded operations of the task.
         node: The node's name.
     """
 
@@ -43,7 +43,7 @@ class Calls:
         self._node = node
         self._flying: dict[str, anyio.Event] = {}
         self.questions = Questions(parts, journal, node)
-        """Of the attempt that runs."""
+        """The questions of the attempt that runs."""
 
     async def make(
         self, op: str, name: str, arguments: Mapping[str, Any], call_id: str | None
@@ -52,7 +52,7 @@ class Calls:
 
         Raises:
             InvalidInputError: There is no executor, or the arguments are no JSON.
-            ReplayError: Something else was written down here.
+            ReplayError: Another operation was recorded in this place.
         """
         executor = self._parts.flow.executor
         if executor is None:
@@ -135,7 +135,7 @@ class Calls:
         await self._parts.write(self._journal, finish)
 
     def _cut(self, result: ToolResult) -> ToolResult:
-        """Return what is kept of a result; its effect has happened, however large."""
+        """Return a result as it is stored: a large one is cut, but never refused."""
         text = json_bytes(result.content)
         if len(text) <= self._parts.flow.limits.record_bytes:
             return result
@@ -170,7 +170,7 @@ class Calls:
         return True
 
     def _as_told(self, answer: Answered, name: str, op: str) -> ToolResult | None:
-        """Return the result that a person told; None: make the call again."""
+        """Return the result that a person reported; None: make the call again."""
         told = answer.value if isinstance(answer.value, dict) else {}
         outcome = "failed" if answer.denied is not None else told.get("outcome")
         if outcome == "again":

@@ -1,4 +1,4 @@
-"""What was: the checkpoints of a thread, and threads as a list shows them."""
+"""The past of a thread, by checkpoint, and threads as a list shows them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class CheckpointInfo:
     step: int
     at: datetime
     next_nodes: tuple[str, ...]
-    """The tasks that came next; none: a turn ended here."""
+    """The nodes of the tasks that came next; empty if a turn ended here."""
 
     changed: tuple[str, ...]
-    """The fields that changed. Of a checkpoint that holds all of the state: all."""
+    """The fields that changed; all of them if the checkpoint holds the whole state."""
 
     answers: tuple[GivenAnswer, ...]
-    """Who answered which question of the step."""
+    """The questions of the step that were answered, and the names of who answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class ThreadInfo:
 
 
 def checkpoint_info(text: bytes) -> CheckpointInfo:
-    """Return what a record of a checkpoint says.
+    """Return the description of a stored checkpoint.
 
     Raises:
         CheckpointSerializationError: It cannot be read.
@@ -64,7 +64,7 @@ def checkpoint_info(text: bytes) -> CheckpointInfo:
 
 
 def thread_info(head: Head) -> ThreadInfo:
-    """Return what a head says."""
+    """Return the description of a stored thread."""
     return ThreadInfo(
         thread_id=head.thread_id,
         status=head.status,

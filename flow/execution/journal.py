@@ -1,4 +1,4 @@
-"""What one task has done so far, as it was written down."""
+"""The recorded operations of one task."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ Kind = Literal["call", "model", "once", "interrupt"]
 
 
 class TaskJournal:
-    """The operations of a task by their place, and how the task ended.
+    """The recorded operations of one task, by place, and the end of the task.
+
+    A node that runs again begins its operations in the same order; the journal gives
+    each of them its recorded result, so an operation that ended is not done again
+    unless a `Redo` removed it. A call is recorded before it begins and after it ends:
+    one that began and has no end is in doubt. A record is added here only after the
+    checkpointer has stored it; the commit of the step deletes it there.
 
     Args:
-        task_id: Whose.
-        answers: All answers that there are, by the question's id.
+        task_id: The id of the task, `STEP.PLACE`.
+        answers: The answers to the questions of the thread, by the question's id.
     """
 
     def __init__(self, task_id: str, answers: Mapping[str, Answered]) -> None:
@@ -37,12 +43,12 @@ class TaskJournal:
 
         self.asked: dict[str, Asked] = {}
         self.repeats: dict[str, int] = {}
-        """How often an operation was forgotten."""
+        """The number of times that a `Redo` removed an operation, by its place."""
 
         self.ended: Ended | None = None
 
     def add(self, record: JournalRecord) -> None:
-        """Take in what was written down."""
+        """Add a record that the checkpointer has stored."""
         match record:
             case Begin():
                 self.begun[record.op] = record
@@ -70,14 +76,14 @@ class TaskJournal:
         ]
 
     def knows(self, op: str) -> bool:
-        """Return whether something was written down in this place."""
+        """Return whether an operation was recorded in this place."""
         return op in self.finished or op in self.asked or op in self.begun
 
     def check(self, op: str, kind: Kind, name: str, digest: str | None) -> None:
-        """Look whether what is done now is what was written down here.
+        """Check that an operation is the one that was recorded in its place.
 
         Raises:
-            ReplayError: It is something else.
+            ReplayError: Another operation was recorded there.
         """
         then = self._then(op)
         if then is None or then == (kind, name, digest):

@@ -1,4 +1,4 @@
-"""What a node does through its context: written down, and not done again."""
+"""The operations of a node: each is recorded, and is not done again."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class TaskOperations:
     """The operations of one attempt of a task, by their places.
 
     Args:
-        parts: Of the thread.
-        journal: Of the task.
-        questions: Of the attempt.
-        calls: Of the task.
+        parts: The parts that the tasks of the thread share.
+        journal: The recorded operations of the task.
+        questions: The questions of the attempt.
+        calls: The calls of the task.
         own_task: The id of the node's own task; None: it runs in a thread.
     """
 
@@ -67,7 +67,7 @@ class TaskOperations:
             FlowLimitError: There were as many as a task may have.
         """
         if self._questions.asked:
-            # Somebody swallowed the question: nothing more is done before the answer.
+            # The node caught the exception: nothing more is done before the answer.
             raise InterruptException(self._questions.asked[0])
         limit = self._parts.flow.limits.max_operations
         if self._next + len(self._keys) >= limit:
@@ -110,7 +110,7 @@ class TaskOperations:
 
     @property
     def replaying(self) -> bool:
-        """Whether the next operation is one that was written down."""
+        """True if the next operation without a key was recorded before."""
         return self._journal.knows(str(self._next))
 
     async def call(
@@ -150,7 +150,7 @@ class TaskOperations:
     async def once(
         self, function: Callable[..., Any], args: Sequence[Any], *, key: str | None
     ) -> JsonValue:
-        """Call a function, and keep what it returned."""
+        """Call a function, and record the value that it returned."""
         op = self.place(key)
         name = getattr(function, "__qualname__", type(function).__qualname__)
         self._journal.check(op, "once", name, None)
@@ -179,7 +179,7 @@ class TaskOperations:
         *,
         key: str | None,
     ) -> ModelResponse:
-        """Ask a model, and keep its answer."""
+        """Ask a model, and record its answer."""
         op, name = self.place(key), type(model).__qualname__
         self._journal.check(op, "model", name, None)
         done = self._journal.finished.get(op)
@@ -213,7 +213,7 @@ class TaskOperations:
 
 
 def check_size(limit: str, most: int, value: Any) -> None:
-    """Look how large a JSON value is. Raises FlowLimitError."""
+    """Check the size of a JSON value in bytes. Raises FlowLimitError."""
     if len(json_bytes(value)) > most:
         raise FlowLimitError(
             f"a value has more than {most} bytes",

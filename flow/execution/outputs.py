@@ -1,4 +1,4 @@
-"""What a node returned, as its step takes it."""
+"""The values that nodes return, read and checked for their step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def update_of(output: Output) -> dict[str, Pieces]:
 def read_output(
     output: Any, graph: Graph[Any], spec: TaskSpec, limits: FlowLimits
 ) -> Returned:
-    """Return what a node's output means.
+    """Return a node's output as its step takes it.
 
     Raises:
         InvalidInputError: It cannot be used.
@@ -114,7 +114,7 @@ def _check_aggregator(graph: Graph[Any], name: str) -> None:
 
 
 def check_targets(graph: Graph[Any], targets: Sequence[str | Send]) -> None:
-    """Look whether a step can go there. Raises GraphError."""
+    """Check that a step can go to the targets. Raises GraphError: it cannot."""
     for target in targets:
         if target == END:
             continue

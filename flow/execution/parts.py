@@ -1,4 +1,4 @@
-"""What all tasks of a thread share while it runs."""
+"""The parts that all tasks of a thread share while it runs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .journal import TaskJournal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowParts:
-    """What a Flow was made with."""
+    """The parts that a Flow was made with."""
 
     graph: Graph[Any]
     shape: str
-    """Of the graph; slow to find out."""
+    """The shape of the graph, computed once because that is slow."""
 
     checkpointer: Checkpointer
     executor: ToolExecutor | None
@@ -47,13 +47,13 @@ class RunParts:
     run_id: str
     room: anyio.CapacityLimiter
     rooms: dict[str, anyio.CapacityLimiter] = field(default_factory=dict)
-    """For nodes that have a bound of their own."""
+    """The limiters of nodes with a `max_concurrency`, by the node's name."""
 
     group: TaskGroup | None = None
-    """Of the step that runs: what it began ends in it."""
+    """The task group of the step that runs: calls that it began end in it."""
 
     async def write(self, journal: TaskJournal, *records: JournalRecord) -> None:
-        """Write down what a task did, then know it."""
+        """Store records of a task, then add them to its journal."""
         await self.append(records)
         for record in records:
             journal.add(record)
@@ -61,6 +61,6 @@ class RunParts:
     async def append(
         self, records: Sequence[JournalRecord], head: Head | None = None
     ) -> None:
-        """Write to the journal, and put the head in the place of the old one."""
+        """Store records, and replace the head of the thread unless `head` is None."""
         texts = [record.to_bytes() for record in records]
         await self.flow.checkpointer.append(self.lease, texts, head)

@@ -34,15 +34,15 @@ DOUBT_SCHEMA: dict[str, JsonValue] = {
     "required": ["outcome"],
     "additionalProperties": False,
 }
-"""What may be said of a call of which nobody knows whether it took effect."""
+"""The schema of an answer about a call that may or may not have taken effect."""
 
 
 class Questions:
-    """What a task asks, and has asked.
+    """The questions that one attempt of a task asks, and their answers.
 
     Args:
-        parts: Of the thread.
-        journal: Of the task.
+        parts: The parts that the tasks of the thread share.
+        journal: The recorded operations of the task.
         node: The node's name.
     """
 
@@ -51,10 +51,10 @@ class Questions:
         self._journal = journal
         self._node = node
         self.asked: list[InterruptValue] = []
-        """Those that have no answer."""
+        """The questions that have no answer yet."""
 
         self.places: dict[str, str] = {}
-        """Of each of them, by its id."""
+        """The places of those questions, by question id."""
 
     def ask(self, op: str, question: Question) -> Any:
         """Return the answer to a question of the node.
@@ -64,7 +64,7 @@ class Questions:
             InterruptDeniedError: Nobody will give one.
             InvalidInputError: The question has no JSON form.
             FlowLimitError: It is too large.
-            ReplayError: Another was written down here.
+            ReplayError: Another operation was recorded in this place.
         """
         adapter = None if question.answer is None else TypeAdapter(question.answer)
         try:

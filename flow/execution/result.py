@@ -1,4 +1,4 @@
-"""How one run or resume of a thread ended."""
+"""The result of one run or resume of a thread."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ S = TypeVar("S", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowResult(Generic[S]):
-    """How a thread stands. What went wrong in it is here, and not raised."""
+    """The status and state of a thread; a failure is a value here, not an exception."""
 
     thread_id: str
     status: Literal["done", "interrupted", "failed", "cancelled"]
     state: S
-    """As of the last step that was committed."""
+    """The state after the last step that was committed."""
 
     checkpoint_id: str
     waiting: tuple[InterruptState, ...] = ()
-    """The open questions, each with how its step stands."""
+    """The open questions, each with the progress of its step."""
 
     error: ErrorInfo | None = None
-    """Why it failed, as it is kept."""
+    """The reason of its failure, as it is stored; None if it did not fail."""
 
     exception: ToolcellError | None = None
-    """The error itself, with its cause; only in the process in which it failed."""
+    """The error itself, with its cause; None if an earlier run failed."""
 
     @property
     def interrupts(self) -> tuple[InterruptValue, ...]:

@@ -44,23 +44,35 @@ Outcome = Literal["done", "interrupted", "failed"]
 
 
 class Runner:
-    """Runs the steps of a thread that its owner holds.
+    """Runs the steps of a thread whose lease the caller holds.
+
+    A step runs its tasks in parallel on the same state, merges their updates in the
+    order of the tasks, and stores the new state, the next tasks and the head in one
+    write. If the process dies before that write, the next owner runs the tasks that
+    have not ended; their journals prevent recorded operations from being done twice.
+    A node that fails ends the run with the outcome `failed`; it raises nothing.
 
     Args:
-        parts: Of the thread.
-        view: How it stands.
+        parts: The parts that the tasks of the thread share.
+        view: The thread as it was read; it is updated after each write.
     """
 
     def __init__(self, parts: RunParts, view: ThreadView) -> None:
         self._parts = parts
         self.view = view
         self.error: ToolcellError | None = None
-        """Why the thread failed, if it did."""
+        """The error that made the thread fail, else None."""
 
         self._tries_failed = view.head.status == "failed"
 
     async def run(self) -> Outcome:
-        """Run steps until the thread pauses or ends, and write down how it stands."""
+        """Run steps until the thread pauses, fails or ends, and store its status.
+
+        Raises:
+            InvalidInputError: A question was answered before the handler answered it.
+            LeaseLostError: Another owner took the thread.
+            StoreUnavailableError: The store does not answer.
+        """
         steps = 0
         while self.view.checkpoint.next:
             limit = self._parts.flow.limits.max_steps
@@ -133,7 +145,7 @@ class Runner:
                 for task in tasks:
                     group.start_soon(task.run)
         except BaseExceptionGroup as error:
-            # Only what is no matter of a node gets here: the store, or the lease.
+            # Nodes do not raise here: these are errors of the store or the lease.
             found = _first(error)
             if found is None:
                 raise
@@ -195,7 +207,7 @@ class Runner:
         self.view.head = head
 
     async def _commit(self, tasks: Sequence[TaskRun]) -> None:
-        """Merge what the tasks returned, and go on to the next step.
+        """Merge the outputs of the tasks, and store the next step.
 
         Raises:
             FlowError: It cannot be merged; nothing was written.
@@ -216,7 +228,7 @@ class Runner:
     async def commit(
         self, state: State, plan: Plan, answers: Sequence[GivenAnswer] = ()
     ) -> None:
-        """Write a checkpoint, and take it as how the thread stands."""
+        """Store a checkpoint, then make it the current one of the view."""
         view, flow = self.view, self._parts.flow
         patch = view.state.changes(state)
         whole = self._is_whole(sum(map(len, patch.values())))
@@ -251,7 +263,7 @@ class Runner:
         view.whole_bytes = len(text) if whole else view.whole_bytes
 
     def _is_whole(self, more: int) -> bool:
-        """Return whether the patches weigh as much as the state they change."""
+        """Return whether the patches have as many bytes as the state they change."""
         view = self.view
         if view.whole_bytes == 0 or view.patches >= _MOST_PATCHES:
             return True
@@ -349,12 +361,12 @@ def _reached(limit: str, value: int, what: str) -> FlowLimitError:
 
 
 def _first(error: BaseException) -> Any:
-    """Return the first error of ours in a group."""
+    """Return the first error of toolcell in a group; None if others are in it too."""
     if isinstance(error, ToolcellError):
         return error
     if isinstance(error, BaseExceptionGroup):
         found = [_first(inner) for inner in error.exceptions]
-        # Of several things that went wrong nothing is swallowed but our own errors.
+        # A group that holds any other error is raised whole, so that none is lost.
         if all(each is not None for each in found):
             return found[0]
     return None

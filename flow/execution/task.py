@@ -41,12 +41,13 @@ class TaskRun:
     """One task of the step that runs.
 
     Args:
-        parts: Of the thread.
-        spec: Which node, with what.
-        journal: What the task has done already.
-        state: As of the step's start.
-        began: When the step began.
-        alone: Whether it is the step's only task: what it returns then goes into the
+        parts: The parts that the tasks of the thread share.
+        spec: The node to run, and its arguments.
+        journal: The recorded operations of the task.
+        state: The state at the start of the step.
+        step: The number of the step; 1 is the first of a thread.
+        began: The time at which the step began.
+        alone: True if it is the step's only task: its output then goes into the
             checkpoint, and needs no record.
     """
 
@@ -64,10 +65,10 @@ class TaskRun:
         self.spec = spec
         self.journal = journal
         self.returned: Returned | None = None
-        """What came of it, once it is done in this process."""
+        """The output, once the node has returned in this process."""
 
         self.error: FlowError | InvalidInputError | None = None
-        """Why it failed."""
+        """The error of the last attempt, if it failed in this process."""
 
         self._parts = parts
         self._node: Node = parts.flow.graph.nodes[spec.node]
@@ -82,14 +83,14 @@ class TaskRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended in a way that the step can go on with."""
+        """True if the node has returned, in this process or an earlier one."""
         ended = self.journal.ended
         return self.returned is not None or (
             ended is not None and ended.status == "done"
         )
 
     async def run(self) -> None:
-        """Run it to its end; what goes wrong in the node is an outcome."""
+        """Run it until it returns, asks or fails; errors of the node are recorded."""
         limiter = self._parts.rooms.get(self.spec.node)
         async with self._parts.room:
             if limiter is None:
@@ -140,7 +141,7 @@ class TaskRun:
                 raise
             return rest
         if self._calls.questions.asked:
-            # It swallowed the question.
+            # The node caught the exception of its question.
             self.returned = None
         return None
 
@@ -202,7 +203,7 @@ class TaskRun:
         return True
 
     async def _forget_failures(self, wanted: bool) -> None:
-        """Forget the failures that ended an attempt: they are tried again."""
+        """Remove the failures that ended an attempt, so that they are tried again."""
         ops = self.journal.failures_at_end() if wanted else []
         if ops or self.journal.ended is not None:
             redo = Redo(task=self.journal.task_id, ops=ops)
@@ -242,7 +243,7 @@ class TaskRun:
 
     @property
     def output(self) -> Output:
-        """What it returned."""
+        """The output of a task that is over."""
         if self.returned is not None:
             return self.returned.record
         ended = self.journal.ended
@@ -250,7 +251,7 @@ class TaskRun:
         return ended.output or Output()
 
     def _told(self, failure: BaseException) -> FlowError | InvalidInputError:
-        """Return a failure as an error whose text may be kept."""
+        """Return a failure as an error whose text may be stored."""
         leaves = list(_leaves(failure))
         if len(leaves) == 1 and isinstance(leaves[0], FlowError | InvalidInputError):
             return leaves[0]

@@ -26,7 +26,7 @@ from .journal import TaskJournal, journals
 
 @dataclass(slots=True, kw_only=True)
 class ThreadView:
-    """A thread at one checkpoint, and how far its next step has come."""
+    """A thread at one checkpoint, and the progress of its next step."""
 
     head: Head
     checkpoint: Checkpoint
@@ -34,13 +34,13 @@ class ThreadView:
     journals: dict[str, TaskJournal]
     answers: dict[str, Answered]
     patches: int = 0
-    """Checkpoints since the last whole one."""
+    """The number of checkpoints since the last one that holds the whole state."""
 
     patch_bytes: int = 0
-    """How large they are."""
+    """The size of those checkpoints together, in bytes."""
 
     whole_bytes: int = 0
-    """How large the last whole one is; 0: the next one has to be whole."""
+    """The size of the last whole one, in bytes; 0: the next one has to be whole."""
 
     def journal(self, task_id: str) -> TaskJournal:
         """Return the journal of a task of the next step."""
@@ -54,12 +54,12 @@ class ThreadView:
         return [f"{step}.{place}" for place in range(len(self.checkpoint.next))]
 
     def open_questions(self) -> list[InterruptValue]:
-        """Return what waits for an answer, in the order of the tasks."""
+        """Return the questions without an answer, in the order of the tasks."""
         known = [self.journals[id_] for id_ in self.task_ids() if id_ in self.journals]
         return [each.interrupt for journal in known for each in journal.open]
 
     def interrupt_states(self) -> tuple[InterruptState, ...]:
-        """Return the open questions, each with how the step stands."""
+        """Return the open questions, each with the progress of the step."""
         pending, partial = [], {}
         for task_id, spec in zip(self.task_ids(), self.checkpoint.next, strict=True):
             journal = self.journals.get(task_id)
@@ -86,7 +86,7 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
     """Return a thread as its graph sees it.
 
     Raises:
-        CheckpointSerializationError: What is kept does not fit the graph.
+        CheckpointSerializationError: The stored thread does not fit the graph.
     """
     checkpoints = [read_checkpoint(text) for text in stored.checkpoints]
     pieces = _fold(checkpoints)
@@ -113,7 +113,7 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
         answers=answers,
         patches=len(sizes) - 1,
         patch_bytes=sum(sizes[1:]),
-        # A patch is one of what is kept, not of what was made to fit.
+        # A patch changes the stored state, not one that was migrated.
         whole_bytes=sizes[0] if state.pieces == pieces else 0,
     )
 

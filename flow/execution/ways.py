@@ -1,4 +1,4 @@
-"""Which tasks come next."""
+"""The choice of the tasks that come next."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Plan:
     joins: dict[str, list[str]] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     plain: set[str] = field(default_factory=set)
-    """Nodes that run once, however often they are mentioned."""
+    """The nodes that were added by name; each of them runs once in the step."""
 
     def go(self, target: str | Send) -> None:
         """Add a target; Sends are never merged."""
@@ -72,10 +72,10 @@ def next_tasks(
     """Return the tasks that follow a step.
 
     Args:
-        graph: Of the thread.
-        done: The step's tasks in their order, and what they returned.
-        joins: Which sources of which join have ended before.
-        collected: Of each batch of the step the aggregator, and its results.
+        graph: The graph of the thread.
+        done: The step's tasks in their order, and their outputs.
+        joins: The sources that ended in earlier steps, by the key of their join.
+        collected: The aggregator and the results of each batch of the step.
         view: Returns the state after the step.
 
     Raises:

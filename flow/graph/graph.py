@@ -29,7 +29,7 @@ Migrate = Callable[[dict[str, JsonValue], str], dict[str, JsonValue]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A function of a graph, and how it is tried."""
+    """A function of a graph, with its retries and limits."""
 
     name: str
     function: Callable[..., Any]
@@ -40,14 +40,14 @@ class Node:
 
     @property
     def is_async(self) -> bool:
-        """Whether it runs on the loop; others run in threads."""
+        """True if it runs on the event loop; others run in worker threads."""
         target = unwrapped(self.function)
         return inspect.iscoroutinefunction(target)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A choice after a step, and what may be chosen."""
+    """A choice after a step, and the targets that it may choose."""
 
     choose: Callable[[Any], Chosen]
     targets: tuple[str, ...]
@@ -62,24 +62,29 @@ class Join:
 
     @property
     def key(self) -> str:
-        """What it is called in checkpoints."""
+        """The name of the join in checkpoints."""
         return f"{'+'.join(self.sources)}>{self.target}"
 
 
 class Graph(Generic[S]):
-    """Nodes and the ways between them.
+    """Nodes and the ways between them, for a `Flow` to run.
+
+    A graph holds no state of a thread and may serve several Flows. The nodes of one
+    step all see the state from before the step; their updates are merged when the step
+    commits. Nodes and ways may be added in any order, but before a Flow is made: it
+    checks the graph once, then.
 
     Args:
         state: The model of the state. An update is checked field by field; validators
             of the whole model see the first state alone.
         name: 1 to 64 of `a-z A-Z 0-9 _ -`.
-        version: Yours. Kept with each thread.
+        version: Your own version of the graph, stored with each thread; default "1".
         migrate: Makes the state of another version fit: it gets the state as JSON and
             its version, and returns the state as JSON. None: threads of another version
             go on if their state and open tasks fit.
 
     Raises:
-        GraphError: The name cannot be used, the state cannot be kept as JSON, or a
+        GraphError: The name cannot be used, the state cannot be stored as JSON, or a
             field has two reducers.
     """
 
@@ -131,18 +136,18 @@ class Graph(Generic[S]):
     ) -> Any:
         """Add a function as a node, async or not; usable as a decorator.
 
-        What it takes, by type: the state, as its model or as `BaseModel`;
+        Its parameters are filled by type: the state, as its model or as `BaseModel`;
         `NodeContext`; `Send`, the one that started it; `list[SendResult]`, as an
         aggregator. Every other parameter is an argument that a Send gives it by name.
-        Unknown arguments are refused, but for `index` and
-        `total` of `scatter`; `**rest` takes all.
+        Unknown arguments are refused, but for `index` and `total` of `scatter`;
+        `**rest` takes all.
 
         Args:
             function: The node; it is returned as it is.
             name: Default: the function's.
             retry: Tries the node again when it raises, but for errors of toolcell that
-                are not `retryable`; what it did through its context
-                is not done again, but for the failures it ended with.
+                are not `retryable`. Recorded operations are not done again, but for
+                the failures that the attempt ended with. None: one attempt.
             timeout: Seconds of one attempt. When it is reached the attempt fails; calls
                 that have begun are seen through and recorded, and a plain function in a
                 thread runs on. None: no limit.
@@ -215,10 +220,10 @@ class Graph(Generic[S]):
         return self
 
     def check(self) -> None:
-        """Look whether it can be run.
+        """Check that the graph can be run.
 
         Raises:
-            GraphError: With all that is wrong, in `details["problems"]`.
+            GraphError: It cannot; `details["problems"]` lists every reason.
         """
         problems = [*self._wrong_ways(), *self._missing_arguments()]
         if not {START} & {*self.edges, *self.routes}:
@@ -305,7 +310,7 @@ def _wrong(problem: str) -> GraphError:
 def migrated(
     graph: Graph[Any], state: Mapping[str, JsonValue], version: str
 ) -> dict[str, JsonValue]:
-    """Return a kept state as the graph's version of it."""
+    """Return a stored state, migrated to the version of the graph."""
     if version == graph.version or graph.migrate is None:
         return dict(state)
     return graph.migrate(dict(state), version)

@@ -1,4 +1,4 @@
-"""What a node takes: the state, its context, a Send, results, arguments by name."""
+"""The parameters of a node: state, context, Send, results, arguments by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Role = Literal["state", "context", "send", "results", "argument", "rest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What there is for a node."""
+    """The values that can fill the parameters of a node."""
 
     state: Any
     context: NodeContext
@@ -89,11 +89,11 @@ class Signature:
 
     @property
     def takes_results(self) -> bool:
-        """Whether it can be an aggregator."""
+        """True if the node can be an aggregator."""
         return any(each.role == "results" for each in self._parameters)
 
     def described(self) -> list[list[str]]:
-        """Return what it takes, for the shape of a graph."""
+        """Return the names and roles of the parameters, for the shape of a graph."""
         return [[each.name, each.role] for each in self._parameters]
 
     def bind(self, given: Given) -> tuple[list[Any], dict[str, Any]]:

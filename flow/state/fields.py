@@ -1,7 +1,7 @@
 """A state's fields: their types and reducers, and values that nodes cannot spoil.
 
 A field whose type cannot be changed in place is handed out as it is. Any other one is
-kept as JSON alone, and decoded anew for whoever asks.
+stored as JSON alone, and decoded again for each reader.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Field:
         """Return a value in pieces.
 
         Args:
-            value: Of the field's type.
+            value: A value of the field's type.
             before: An older value and its pieces: of a tuple that has grown only the
                 new elements are encoded.
 
@@ -215,7 +215,7 @@ class Schema:
         return [(name, self.fields[name]) for name in pieces]
 
     def encode_update(self, update: Mapping[str, Any], node: str) -> dict[str, Pieces]:
-        """Return what a node wants changed, in pieces.
+        """Return the update of a node, in pieces.
 
         Raises:
             InvalidInputError: A field is unknown, or a value does not fit it.

@@ -1,6 +1,6 @@
-"""Two encoded values and what lies between them: pure functions on JSON texts.
+"""Differences between encoded values: pure functions on JSON texts.
 
-A field is kept in pieces: a list by element, an object by key, anything else whole.
+A field is stored in pieces: a list by element, an object by key, anything else whole.
 Pieces are compared as bytes, so a patch is exact, and reading one runs no user's code.
 
 A patch of a field is `["=", value]` (replaced), `["+", n, [values]]` (the first n

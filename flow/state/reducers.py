@@ -1,4 +1,4 @@
-"""How a field takes an update: reducers, where they are found, and the built-in ones.
+"""Reducers, which merge an update into a field: their lookup and the built-in ones.
 
 A reducer gets the current value and an update and returns the merged value. It changes
 neither. The laws in the docstrings hold for every value of its type and are tested.
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 REMOVE_ALL_MESSAGES: Final = "__remove_all__"
-"""In an update of `add_messages`: what stood before it is gone."""
+"""An element of an update of `add_messages` that removes all messages before it."""
 
 _UPDATE = "__toolcell_update__"
 
@@ -89,7 +89,7 @@ def apply_reducers(
 
     Args:
         current: Values by name.
-        update: What changes.
+        update: The new values, by name.
         reducers: By name; without one the update takes the place of the value, as it
             does where there is no value yet.
     """

@@ -1,4 +1,4 @@
-"""One state of a thread: kept as JSON, merged from the updates of a step."""
+"""One state of a thread: stored as JSON, merged from the updates of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .patch import Pieces, diff, join, size_of, value_of
 
 
 class Update(NamedTuple):
-    """What one task wants changed."""
+    """The changes that one task returned, by field."""
 
     task_id: str
     node: str
@@ -42,7 +42,7 @@ class State:
         """Return it as the user's model; changing what is in it changes nothing else.
 
         Raises:
-            ValueError: What was kept does not fit the model.
+            ValueError: The stored state does not fit the model.
         """
         named = self.schema.of(self.pieces)
         values = {name: self._value(field) for name, field in named}
@@ -58,7 +58,7 @@ class State:
 
     @property
     def size(self) -> int:
-        """How large it is as JSON, about."""
+        """The size of its values as JSON, in bytes, without names and separators."""
         return sum(map(size_of, self.pieces.values()))
 
     def texts(self) -> dict[str, bytes]:

@@ -1,1 +1,1 @@
-"""Where threads are kept (internal to toolcell.flow)."""
+"""Stores of threads (internal to toolcell.flow)."""

@@ -1,4 +1,4 @@
-"""What keeps threads: one writer each, all or nothing, and anybody may answer."""
+"""The contract of stores of threads: one writer each, and whole writes only."""
 
 from __future__ import annotations
 
@@ -35,28 +35,32 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A thread as it is kept."""
+    """A thread as it is stored."""
 
     head: Head
     checkpoints: Sequence[bytes]
-    """From the latest whole one to the one asked for."""
+    """The records from the latest whole checkpoint to the one that was asked for."""
 
     journal: Sequence[bytes] = ()
-    """Of the step that runs; empty if an older checkpoint was asked for."""
+    """The records of the step that runs; empty for an older checkpoint."""
 
     answers: Sequence[bytes] = field(default=())
 
 
 class Checkpointer(ABC):
-    """Keeps threads.
+    """Stores threads: their heads, checkpoints, journals and answers.
 
-    A thread's owner holds its lease and writes; a lease that was taken over writes
-    nothing. An instance belongs to one event loop. Every method raises
-    StoreUnavailableError where the store does not answer.
+    A thread has one owner at most, who holds its lease and alone may write. Once
+    another owner has claimed the thread, each write with the older lease is refused
+    with LeaseLostError. Answers need no lease: the first one to a question counts.
+
+    Each abstract method that reads or writes is one transaction: it happens as a whole
+    or not at all. An instance belongs to one event loop. Every method raises
+    StoreUnavailableError if the store does not answer.
     """
 
     durable: bool = True
-    """Whether threads outlive the process."""
+    """True if threads outlive the process."""
 
     def __init__(self) -> None:
         self._saving = anyio.Lock()
@@ -74,7 +78,7 @@ class Checkpointer(ABC):
         """Become the owner of a thread.
 
         Args:
-            thread_id: Which.
+            thread_id: The id of the thread.
             steal: Take it from an owner that lives; its next write is refused.
 
         Raises:
@@ -84,13 +88,13 @@ class Checkpointer(ABC):
 
     @abstractmethod
     async def release(self, lease: Lease) -> None:
-        """Let go of a thread; a lease that was lost already is no error."""
+        """Give a lease back; one that was lost already is no error."""
 
     @abstractmethod
     async def append(
         self, lease: Lease, records: Sequence[bytes], head: Head | None = None
     ) -> None:
-        """Add records to the journal and put the head in the place of the old one.
+        """Add records to the journal, and replace the head unless it is None.
 
         Raises:
             LeaseLostError: The thread has another owner; nothing was written.
@@ -100,13 +104,13 @@ class Checkpointer(ABC):
     async def commit(
         self, lease: Lease, checkpoint: bytes, head: Head, *, whole: bool
     ) -> None:
-        """Add a checkpoint, named by the head; the journal and its answers go.
+        """Add a checkpoint, named by the head, and delete the journal and the answers.
 
         Args:
-            lease: The caller's.
+            lease: The lease that the caller holds.
             checkpoint: The record.
-            head: The thread from now on.
-            whole: Whether it holds all of the state.
+            head: The new head of the thread.
+            whole: True if the record holds the whole state, False if it is a patch.
 
         Raises:
             LeaseLostError: The thread has another owner; nothing was written.
@@ -114,7 +118,7 @@ class Checkpointer(ABC):
 
     @abstractmethod
     async def put_once(self, thread_id: str, key: str, record: bytes) -> bool:
-        """Keep an answer unless there is one; whoever asks needs no lease.
+        """Store an answer unless there is one; the caller needs no lease.
 
         Returns:
             False: the key is taken.
@@ -127,9 +131,13 @@ class Checkpointer(ABC):
     async def read(
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> Stored | None:
-        """Return a thread as of a checkpoint, by default the latest; None: not there.
+        """Return a thread as of a checkpoint, by default the latest.
+
+        Returns:
+            None: there is no such thread.
 
         Raises:
+            CheckpointNotFoundError: The thread has no such checkpoint.
             CheckpointSerializationError: A row was changed, lost or moved.
         """
 
@@ -140,9 +148,10 @@ class Checkpointer(ABC):
         """Return checkpoints, newest first.
 
         Args:
-            thread_id: Which thread; none of an unknown one.
-            limit: How many at most; when it is reached, ask again with `before`.
-            before: Only those older than this id.
+            thread_id: The id of the thread; an unknown one has none.
+            limit: The largest number of them; when it is reached, ask again with
+                `before`.
+            before: The id that all returned checkpoints are older than; None: any.
         """
 
     @abstractmethod
@@ -157,15 +166,19 @@ class Checkpointer(ABC):
         """Return threads, the last changed first.
 
         Args:
-            graph: Only threads of it.
-            status: Only threads that stand so.
-            limit: How many at most; when it is reached, ask again with `before`.
-            before: Only those changed before this thread was.
+            graph: The name of their graph; None: any.
+            status: The status of the threads; None: any.
+            limit: The largest number of them; when it is reached, ask again with
+                `before`.
+            before: The id of a thread that changed after all returned ones; None: any.
         """
 
     @abstractmethod
     async def delete(self, thread_id: str) -> bool:
-        """Remove all of a thread that nobody runs; False: it was not there.
+        """Delete a thread that nobody runs.
+
+        Returns:
+            False: there was no such thread.
 
         Raises:
             ThreadBusyError: Somebody runs it.
@@ -173,11 +186,11 @@ class Checkpointer(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of the store; threads stay in it as it promises."""
+        """Close the store; threads remain in it if it is `durable`."""
 
     @property
     def capabilities(self) -> CheckpointerCapabilities:
-        """Which optional things it does as a `CheckpointerProtocol`."""
+        """The optional features of `CheckpointerProtocol` that it has."""
         return CheckpointerCapabilities(persistent_checkpoint_ids=self.durable)
 
     async def save(
@@ -189,10 +202,10 @@ class Checkpointer(ABC):
         *,
         after: str | None = None,
     ) -> str:
-        """Keep a state that no Flow runs, whole, and return its checkpoint's id.
+        """Store a state that no Flow runs, and return its checkpoint's id.
 
         Args:
-            state: A JSON value; what the caller changes later is not kept.
+            state: A JSON value; later changes by the caller are not stored.
             thread_id: The run; not a thread of a Flow.
             checkpoint_id: An id to use; None: a new one.
             metadata: Facts about it, JSON values.
@@ -240,7 +253,7 @@ class Checkpointer(ABC):
 
         Args:
             thread_id: The run.
-            checkpoint_id: Which of its states.
+            checkpoint_id: The id of one of its states; None: the latest.
 
         Raises:
             CheckpointSerializationError: It cannot be read, or was changed.
@@ -261,8 +274,9 @@ class Checkpointer(ABC):
 
         Args:
             thread_id: The run; an unknown one has none.
-            limit: How many at most; when it is reached, ask again with `before`.
-            before: Only those older than this id.
+            limit: The largest number of them; when it is reached, ask again with
+                `before`.
+            before: The id that all returned checkpoints are older than; None: any.
         """
         texts = await self.checkpoints(thread_id, limit, before)
         return [read_checkpoint(text).id for text in texts]

@@ -1,4 +1,4 @@
-"""What is kept of a thread: its head, checkpoints, and the journal of a step.
+"""The stored records of a thread: its head, checkpoints, and the journal of a step.
 
 Each record is one JSON object with a version and a type. A higher version, an unknown
 key or a value that does not fit is an error: nothing is guessed.
@@ -29,13 +29,13 @@ _R = TypeVar("_R")
 
 _HINT = "restore the store from a copy, or delete the thread"
 VERSION = 1
-"""Of the records that are written."""
+"""The version of the records that are written."""
 
 ThreadStatus = Literal["running", "interrupted", "failed", "done", "cancelled"]
 
 
 class Record(FrozenModel):
-    """One thing that is kept."""
+    """One stored value, with its version."""
 
     refusal: ClassVar[type[ToolcellError]] = CheckpointSerializationError
 
@@ -64,7 +64,7 @@ class TaskSpec(FrozenModel):
     """The batch of the step that it works for."""
 
     results: list[SendResult] | None = None
-    """What an aggregator gets."""
+    """The results that an aggregator gets; None: it is no aggregator."""
 
 
 class Batch(FrozenModel):
@@ -76,7 +76,7 @@ class Batch(FrozenModel):
 
 
 class GivenAnswer(FrozenModel):
-    """One question of a step that was answered, without what was said."""
+    """One question of a step that was answered, without the answer."""
 
     id: str
     node: str
@@ -92,7 +92,7 @@ class Checkpoint(Record):
     step: int
     at: datetime
     turn: int = 1
-    """How often the thread was begun by `run`."""
+    """The number of times that `run` has begun the thread."""
 
     of: str | None = None
     """The checkpoint that `patch` changes; None: `state` is whole."""
@@ -144,7 +144,7 @@ class Begin(Record):
 
 
 class Finish(Record):
-    """What came of an operation."""
+    """An operation has ended, with this value."""
 
     type: Literal["end"] = "end"
     task: str
@@ -157,7 +157,7 @@ class Finish(Record):
 
 
 class Redo(Record):
-    """Operations that are forgotten, and done again."""
+    """Operations whose records no longer count, so that they are done again."""
 
     type: Literal["redo"] = "redo"
     task: str
@@ -174,16 +174,16 @@ class Asked(Record):
 
 
 class Output(FrozenModel):
-    """What a task returned, as the step takes it."""
+    """The output of a task, as the step takes it."""
 
     update: dict[str, JsonValue] = Field(default_factory=dict)
     goto: list[str | Send] | None = None
     ends: bool = False
-    """It ends the thread."""
+    """True if it ends the thread."""
 
     batch: SendBatch | None = None
     result: JsonValue = None
-    """What a worker of a batch returned."""
+    """The value that a worker of a batch returned."""
 
 
 class Ended(Record):
@@ -209,7 +209,7 @@ class Answered(Record):
     how: str
     at: datetime
     update: dict[str, JsonValue] = Field(default_factory=dict)
-    """Of the state, merged when the step commits."""
+    """An update of the state, merged when the step commits."""
 
 
 JournalRecord = Begin | Finish | Redo | Asked | Ended

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _SQLCheckpointer(Checkpointer):
-    """What both kinds share: each method is one transaction of `Tables`."""
+    """A checkpointer on SQLite: each method is one transaction of `Tables`."""
 
     _in_thread = False
 
@@ -90,7 +90,7 @@ class _SQLCheckpointer(Checkpointer):
         if not self._in_thread:
             await anyio.lowlevel.checkpoint()
             return turn()
-        # What has begun ends: a caller that is cancelled must not leave half a write.
+        # A write that has begun ends, even if its caller is cancelled.
         with anyio.CancelScope(shield=True):
             done = await run_sync(turn)
         return done
@@ -127,7 +127,7 @@ class _SQLCheckpointer(Checkpointer):
 
 
 class MemoryCheckpointer(_SQLCheckpointer):
-    """Threads that end with the process: for tests, and runs that may be lost."""
+    """Threads in memory: for tests, and for runs that may be lost with the process."""
 
     durable = False
 
@@ -142,17 +142,17 @@ class MemoryCheckpointer(_SQLCheckpointer):
 class SQLiteCheckpointer(_SQLCheckpointer):
     """Threads in a file on a local disk, shared by the processes that open it.
 
-    Whether an owner lives is asked of the kernel: a thread whose process died can be
-    claimed at once. States and results are kept as they are, secrets included: the
-    file is its owner's alone (mode 0600).
+    The kernel knows which owners live: a thread whose process died can be claimed at
+    once. States and results are stored as they are, secrets included, so only the
+    user who owns the file can read it (mode 0600).
 
     Args:
         path: The file; it is made if it is missing, its folder is not.
-        power_safe: Whether what was written survives a loss of power, too; each write
-            then waits for the disk, in a worker thread. False: it survives the end of
-            the process, however it ends.
-        busy_seconds: How long to wait while another process writes. When it is reached
-            StoreUnavailableError is raised.
+        power_safe: True, the default: writes survive a loss of power, and each of them
+            waits for the disk in a worker thread. False: they survive the end of the
+            process, however it ends, but perhaps not a loss of power.
+        busy_seconds: Seconds to wait while another process writes; default 1.0. When
+            it is reached StoreUnavailableError is raised.
 
     Raises:
         StoreUnavailableError: The file cannot be opened.

@@ -1,4 +1,4 @@
-"""The tables of threads, and what each transaction does in them."""
+"""The tables of threads, and the transactions on them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Tables:
     that a row that was changed, lost or moved is found when the thread is read.
 
     Args:
-        owner: The name of this store's threads' owner.
-        lives: Whether another owner of that name lives.
+        owner: The name under which this store owns threads.
+        lives: Returns whether another owner, given by name, lives.
     """
 
     def __init__(self, owner: str, lives: Callable[[str], bool]) -> None:
@@ -177,7 +177,7 @@ class Tables:
         self._set_head(db, thread, head, b"", chain)
 
     def _owned(self, db: sqlite3.Connection, lease: Lease) -> tuple[bytes, bytes]:
-        """Return the head's text and the chain of a thread that is still ours."""
+        """Return the head's text and the chain. Raises LeaseLostError."""
         row = db.execute(
             "SELECT head, chain FROM flow_threads"
             " WHERE thread = ? AND token = ? AND owner = ?",

@@ -1,1 +1,1 @@
-"""What nodes, flows and people say to each other (internal to toolcell.flow)."""
+"""Values between nodes, flows and people (internal to toolcell.flow)."""

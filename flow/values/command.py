@@ -1,4 +1,4 @@
-"""What a node returns to steer the graph."""
+"""Commands, which a node returns to steer the graph."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from toolcell.core.models import FrozenModel
 from .send import Send
 
 START: Final = "__start__"
-"""Where a thread begins; only the source of edges and routes."""
+"""The beginning of a thread; only a source of edges and routes."""
 
 END: Final = "__end__"
-"""Where a branch ends; only a target."""
+"""The end of a branch; only a target."""
 
 _Target = str | Send | list[str | Send] | None
 
@@ -48,22 +48,22 @@ class Command(FrozenModel):
 
     @property
     def has_update(self) -> bool:
-        """Whether it changes the state."""
+        """True if it changes the state."""
         return bool(self.update)
 
     @property
     def has_goto(self) -> bool:
-        """Whether it says where to go."""
+        """True if it names targets."""
         return self.goto is not None
 
     @property
     def has_resume(self) -> bool:
-        """Whether it carries an answer, which may be None."""
+        """True if it carries an answer, which may be None."""
         return self.resume is not UNSET
 
     @property
     def targets(self) -> list[str | Send]:
-        """Where to go, as a list; empty for the normal way."""
+        """The targets as a list; empty for the normal way."""
         if self.goto is None:
             return []
         return self.goto if isinstance(self.goto, list) else [self.goto]
@@ -142,7 +142,7 @@ def normalize_node_output(
     that were set; anything else is `{"result": value}`.
 
     Args:
-        output: What the node returned.
+        output: The value that the node returned.
         state: The model of the graph's state.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a node has in its hands besides the state."""
+"""The context that a node gets besides the state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolcell.tools import Tool
 
 
 class Operations(Protocol):
-    """What a task does for its node, and writes down."""
+    """The operations that a task does for its node, and records."""
 
     async def call(
         self,
@@ -37,7 +37,7 @@ class Operations(Protocol):
     async def once(
         self, function: Callable[..., Any], args: Sequence[Any], *, key: str | None
     ) -> JsonValue:
-        """Call a function, and keep what it returned."""
+        """Call a function, and record the value that it returned."""
         ...
 
     async def ask(
@@ -49,7 +49,7 @@ class Operations(Protocol):
         *,
         key: str | None,
     ) -> ModelResponse:
-        """Ask a model, and keep its answer."""
+        """Ask a model, and record its answer."""
         ...
 
     def tools(self) -> list[Tool]:
@@ -58,7 +58,7 @@ class Operations(Protocol):
 
     @property
     def replaying(self) -> bool:
-        """Whether the next operation is one that was written down."""
+        """True if the next operation without a key was recorded before."""
         ...
 
 
@@ -66,25 +66,37 @@ class Operations(Protocol):
 class NodeContext:
     """One task, as its node sees it.
 
-    What a node does through this is written down, and is not done again when the node
-    runs again. Operations are known by their place among those that the node's own
-    task begins; in a task group of the node each needs a `key`.
+    A node that has asked a question, failed or lost its process runs again from its
+    first line. Calls, answers of models and values that it got through its context are
+    recorded: the node gets them again, and they are not done again.
+
+    For that it has to begin the same operations in the same order in every run. An
+    operation is known by its place among those that the node's own task begins, or by
+    its `key`, which each needs in a task group of the node. Another operation in a
+    recorded place raises ReplayError, and one beyond `FlowLimits.max_operations`
+    FlowLimitError.
     """
 
     thread_id: str
     graph: str
     node: str
     step: int
+    """The number of the step; 1 is the first of a thread."""
+
     task_id: str
+    """The id of the task in its thread; the same in every run of the task."""
+
     attempt: int
-    """Which try of this process it is; 1 is the first."""
+    """The number of the attempt since the task was last started; 1 is the first."""
 
     agent_id: str | None
+    """The agent of the calls; None: they name none."""
+
     started_at: datetime
-    """When the step began: the same in every run of the task."""
+    """The time at which the step began; the same in every run of the task."""
 
     random: random.Random
-    """Seeded by the task: the same numbers in every run of it."""
+    """A generator that is seeded by the task: the same numbers in every run of it."""
 
     operations: Operations
 
@@ -104,13 +116,13 @@ class NodeContext:
 
         Args:
             tool: The tool's name, or a call of a model, whose id is in the result.
-            arguments: By name; for names that are taken, such as `key`.
+            arguments: Arguments by name; needed for names such as `key`.
             key: In a task group of the node: 1 to 64 characters, once per task.
             **named: Arguments by name.
 
         Raises:
             InvalidInputError: The flow has no executor, or the key is missing.
-            ReplayError: Another call was written down in this place.
+            ReplayError: Another call was recorded in this place.
         """
         if isinstance(tool, ToolCall):
             return await self.operations.call(
@@ -137,19 +149,20 @@ class NodeContext:
     async def once(
         self, function: Callable[..., Any], /, *args: Any, key: str | None = None
     ) -> JsonValue:
-        """Call a function, and write down what it returns.
+        """Call a function, and record the value that it returns.
 
         It is for values, such as the time or a file's text. If the process dies in the
         middle it is called again: effects belong in tools.
 
         Args:
             function: Async or not; one that is not runs where it is called.
-            *args: What it takes.
+            *args: The arguments of the function.
             key: As for `call`.
 
         Raises:
-            InvalidInputError: What it returned has no JSON form; or as `call`.
-            ReplayError: Another operation was written down in this place.
+            InvalidInputError: The value has no JSON form; or as `call`.
+            FlowLimitError: The value is larger than `FlowLimits.record_bytes`.
+            ReplayError: Another operation was recorded in this place.
         """
         return await self.operations.once(function, args, key=key)
 
@@ -162,13 +175,13 @@ class NodeContext:
         key: str | None = None,
         **options: Any,
     ) -> ModelResponse:
-        """Ask a model, and write its answer down.
+        """Ask a model, and record its answer.
 
         After a crash in the middle it is asked again; an answer that was given is
         never asked for again, even if the conversation is another one by then.
 
         Args:
-            model: What speaks to the provider.
+            model: The client of the provider.
             messages: The conversation so far.
             tools: Tools that the model may ask for, as the provider takes them.
             key: As for `call`.
@@ -176,7 +189,7 @@ class NodeContext:
 
         Raises:
             ModelResponseError: It returned no `ModelResponse`.
-            ReplayError: Another operation was written down in this place.
+            ReplayError: Another operation was recorded in this place.
         """
         return await self.operations.ask(model, messages, tools, options, key=key)
 
@@ -186,5 +199,5 @@ class NodeContext:
 
     @property
     def replaying(self) -> bool:
-        """Whether the next operation is one that was written down."""
+        """True if the next operation without a key was recorded before."""
         return self.operations.replaying

@@ -1,4 +1,4 @@
-"""Who answers questions in the process that runs the thread."""
+"""Handlers, which answer questions in the process that runs the thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class InterruptHandler:
     """Answers questions while their thread runs, before it pauses.
 
     Subclass it: a prompt on a terminal, a web page, a queue. Several questions are
-    handed to it at once. What it raises is logged, and leaves the question open.
+    handed to it at once. An exception that it raises is logged, and the question
+    remains open.
     """
 
     async def can_handle(self, interrupt: InterruptValue) -> bool:
@@ -27,19 +28,19 @@ class InterruptHandler:
 
     @property
     def name(self) -> str:
-        """What stands in the history of threads that it answered."""
+        """The name of the handler in the history of the threads that it answered."""
         return f"handler:{type(self).__name__}"
 
 
 class AutoApproveHandler(InterruptHandler):
     """Answers every question with the same value; for tests and pipelines.
 
-    A Flow of the profile `production` refuses it. Each use is logged. It leaves doubts
-    open: nobody has looked.
+    A Flow of the profile `production` refuses it. Each use is logged. It does not
+    answer doubts: nobody has looked whether the call took effect.
 
     Args:
         response: The answer.
-        by: Who is answerable for it.
+        by: The name of who is responsible for the answers.
     """
 
     def __init__(self, response: Any = "approved", *, by: str) -> None:
@@ -58,5 +59,5 @@ class AutoApproveHandler(InterruptHandler):
 
     @property
     def name(self) -> str:
-        """What stands in the history of threads that it answered."""
+        """The name of the handler in the history of the threads that it answered."""
         return f"auto:{self.by}"

@@ -1,4 +1,4 @@
-"""Questions of a node to a person: the call, what it raises, and how it is kept."""
+"""Questions of a node to a person: the call, its exceptions and its records."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class InterruptValue(FrozenModel):
     """One question that a thread waits for."""
 
     interrupt_id: str
-    """Bound to thread, task, position and payload: the answer is one to this."""
+    """An id that is bound to thread, task, position and payload, as is its answer."""
 
     payload: Json
-    """What the person is shown."""
+    """The text or JSON value that the person is shown."""
 
     node_id: str | None = None
     graph_id: str | None = None
     created_at: datetime
     metadata: JsonObject = Field(default_factory=dict)
-    """For the caller's own bookkeeping; not shown."""
+    """JSON values for the caller's own bookkeeping; not shown."""
 
     thread_id: str
     task_id: str
     kind: InterruptKind = "question"
     expires_at: datetime | None = None
-    """From when on it counts as denied; None: never."""
+    """The time from which on it counts as denied; None: never."""
 
     answer_schema: JsonObject | None = None
     """The JSON Schema that the answer has to fit; None: any JSON value."""
@@ -63,7 +63,7 @@ def _safe(value: Any) -> JsonValue:
 
 
 class InterruptState(FrozenModel):
-    """A question, and how its step stands: nothing that is done is lost."""
+    """A question, and the progress of its step."""
 
     interrupt: InterruptValue
     node_id: str
@@ -73,14 +73,14 @@ class InterruptState(FrozenModel):
     """Nodes of the step that have not returned, the asking one included."""
 
     partial_results: JsonObject = Field(default_factory=dict)
-    """What the tasks that are done returned, by task id."""
+    """The updates or results of the tasks that have returned, by task id."""
 
 
 class InterruptException(BaseException):
     """Pauses a thread. Raised by `interrupt`; not for you to catch.
 
-    It is no `Exception`, so that `except Exception` does not swallow it. Swallowing it
-    does not help either: the node has asked, and what it returns is dropped.
+    It is no `Exception`, so that `except Exception` does not catch it. A node that
+    catches it all the same pauses too, and its output is dropped.
     """
 
     def __init__(self, value: InterruptValue) -> None:
@@ -92,9 +92,9 @@ class GraphInterrupted(FlowError):
     """A thread waits for answers.
 
     Args:
-        interrupts: What is asked, with all that is needed to resume.
+        interrupts: The questions, with all that is needed to resume.
         thread_id: The thread.
-        checkpoint_id: Where it stands.
+        checkpoint_id: The id of its latest checkpoint.
     """
 
     kind = "flow.interrupted"
@@ -114,7 +114,7 @@ class GraphInterrupted(FlowError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a node asks."""
+    """A question as the node asks it."""
 
     payload: Any
     answer: Any
@@ -136,7 +136,7 @@ class Asker(Protocol):
 
 
 current: ContextVar[Asker | None] = ContextVar("current", default=None)
-"""The task in whose node we are."""
+"""The task whose node runs here; None outside of nodes."""
 
 inside_tool: ContextVar[bool] = ContextVar("inside_tool", default=False)
 """True in a tool that a node has called."""
@@ -153,14 +153,14 @@ def interrupt(
     """Ask a person, and return the answer.
 
     Without an answer the thread pauses here, and may go on in another process, days
-    later. The node then runs again from its first line: what it did through its
-    context is not done again, and each question gets its own answer, by its position.
+    later. The node then runs again from its first line: operations of its context are
+    not done again, and each question gets its own answer, by its position.
 
     Args:
-        payload: What is shown: text, a dict, any JSON value.
+        payload: The text, dict or other JSON value that the person is shown.
         answer: A type that the answer has to fit; it is returned as one. None: any
             JSON value.
-        expires_seconds: From when on it counts as denied. None: never.
+        expires_seconds: Seconds after which it counts as denied. None: never.
         key: Needed in a task group of the node, where positions are not the same in
             each run: 1 to 64 characters, once per task.
         **metadata: For your own bookkeeping, JSON values; not shown.

@@ -1,4 +1,4 @@
-"""How much one thread may be."""
+"""Bounds of one thread."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class FlowLimits:
     the thread fails."""
 
     record_bytes: int = 1 << 20
-    """Bytes of what one task, `once` or send returns. When it is reached the task
-    fails. Of a larger result of a tool its size and first 8,000 characters are kept,
-    and handed out: the effect has happened."""
+    """Bytes of the output of a task, and of a value of `once` or `ask`. When it is
+    reached the task fails. A larger result of a tool is no failure, since its effect
+    has happened: its size and first 8,000 characters stand for it."""
 
     question_bytes: int = 64 << 10
     """Bytes of a question's payload. When it is reached the task fails."""

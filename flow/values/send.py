@@ -1,4 +1,4 @@
-"""One node, many inputs: what fans out, and what comes back."""
+"""One node, many inputs: Sends, and their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .interrupt import current
 from .json_values import Json, JsonObject
 
 NUMBERED = ("index", "total")
-"""What `scatter` adds to a payload; workers that do not take it do not get it."""
+"""Arguments that `scatter` adds; a worker that does not take one does not get it."""
 
 
 def _new_id() -> str:
@@ -52,7 +52,7 @@ class Send(FrozenModel):
 class SendBatch(FrozenModel):
     """Sends whose results are collected.
 
-    What the workers return is no update of the state: it is the `result` of a
+    The output of a worker is no update of the state: it is the `result` of a
     `SendResult`. The aggregator runs in the step after theirs, with all results in the
     order of the sends.
     """
@@ -67,8 +67,8 @@ class SendBatch(FrozenModel):
     is a result with `success=False`."""
 
     min_success: int | float | None = None
-    """How many have to succeed when failures are collected: a count, or a share from
-    0.0 to 1.0. With fewer the step fails. None: no matter how many."""
+    """The successes that are needed when failures are collected: a count, or a share
+    from 0.0 to 1.0. With fewer the step fails. None: any number will do."""
 
     @property
     def target_nodes(self) -> list[str]:
@@ -77,7 +77,7 @@ class SendBatch(FrozenModel):
 
     @property
     def count(self) -> int:
-        """How many sends there are."""
+        """The number of sends."""
         return len(self.sends)
 
     def group_by_node(self) -> dict[str, list[Send]]:
@@ -89,14 +89,14 @@ class SendBatch(FrozenModel):
 
 
 class SendResult(FrozenModel):
-    """What came of one Send of a batch."""
+    """The result of one Send of a batch."""
 
     send_id: str
     node: str
     success: bool
     result: Json = None
     error: str | None = None
-    """What went wrong, without the exception's text; None if it succeeded."""
+    """The failure, without the exception's text; None if it succeeded."""
 
     error_kind: str | None = None
     duration_ms: float | None = None
@@ -120,10 +120,10 @@ def scatter(
     """Return a Send for each item, `{key: item, "index": i, "total": n}`.
 
     Args:
-        node: Who works on the items.
+        node: The node that works on the items.
         items: JSON values, or models, which become objects.
         key: The argument that takes the item.
-        include_index: Whether `index`, from 0, and `total` stand beside it.
+        include_index: True, the default: `index`, from 0, and `total` stand beside it.
 
     Raises:
         InvalidInputError: An item has no JSON form, or the key is taken.

@@ -1,4 +1,4 @@
-"""What came of a batch: by send, or folded into one value."""
+"""The results of a batch: by send, or folded into one value."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def is_enough(succeeded: int, total: int, min_success: int | float | None) -> bo
     """Return whether enough sends succeeded.
 
     Args:
-        succeeded: How many did.
-        total: Of how many.
+        succeeded: The number of sends that did.
+        total: The number of all sends.
         min_success: A whole number is a count, another a share from 0 to 1.
     """
     if min_success is None:
@@ -35,9 +35,9 @@ def extract_send_results(
     """Return one value of each result by its send id.
 
     Args:
-        results: What came back.
+        results: The results of the batch.
         key: A field of `SendResult`; else a key of the result, which is then a dict.
-        failures: What becomes of sends that failed: an error, a value as of any other
+        failures: The treatment of sends that failed: an error, a value as of any other
             (a key of a dict result is None there), or nothing.
 
     Raises:
@@ -72,10 +72,11 @@ def aggregate_send_results(
     """Return the results as a list, or folded by a reducer; nothing to fold is None.
 
     Args:
-        results: What came back.
+        results: The results of the batch.
         reducer: Called with what there is so far and the next result.
-        on_failure: Whether failed sends are an error, or left out.
-        min_success: How many have to succeed: a count, or a share from 0.0 to 1.0.
+        on_failure: `fail`: a failed send is an error. `skip`: it is not in the result.
+        min_success: The successes that are needed: a count, or a share from 0.0 to
+            1.0. None: any number will do.
 
     Raises:
         InvalidInputError: A send failed, or too few succeeded.

@@ -32,7 +32,7 @@ def test_the_code_passes(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-ROOMS_IN_SENTENCES = ("core", "guard", "host", "sandbox", "tools")
+ROOMS_IN_SENTENCES = ("core", "flow", "guard", "host", "sandbox", "tools")
 """Rooms whose docstrings are checked."""
 
 RELATIVE = ("Who", "What", "Whether", "How", "Where", "When", "That", "Which", "Why")
