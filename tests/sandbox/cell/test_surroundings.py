@@ -70,10 +70,19 @@ for how in (_thread.interrupt_main, lambda: os.kill(os.getpid(), signal.SIGINT))
         for _ in range(1000): pass
     except KeyboardInterrupt:
         heard.append('here')
-for command in ([sys.executable, '-I', '-c', 'input()'], ['cat']):
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    child.send_signal(signal.SIGINT)
-    heard.append(child.wait(10))
+pipes = {name: subprocess.PIPE for name in ('stdin', 'stdout', 'stderr')}
+says = 'print(input(), flush=True); input()'
+for command in ([sys.executable, '-I', '-c', says], ['cat']):
+    child = subprocess.Popen(command, bufsize=0, **pipes)
+    # An interpreter that is interrupted while it starts ends with 1.
+    child.stdin.write(b'up\\n')
+    child.stdout.readline()
+    # Python misses one that comes just before it begins to read.
+    while child.poll() is None:
+        child.send_signal(signal.SIGINT)
+        try: child.wait(0.5)
+        except subprocess.TimeoutExpired: pass
+    heard.append(child.poll())
     child.communicate()
 heard
 """
