@@ -33,6 +33,7 @@ class SessionCommands:
         cwd: str = "",
         timeout_seconds: float | None = None,
         pty: tuple[int, int] | None = None,
+        background: bool = False,
     ) -> Process:
         """Start a command in the session's cell; return it as soon as it runs.
 
@@ -52,6 +53,9 @@ class SessionCommands:
                 its terminal session are killed and its status is `timeout`. None: no
                 limit but the session's.
             pty: Rows and columns of a pseudo-terminal to run in; None: pipes.
+            background: True if it never waits for somebody to read its output or to
+                call `wait`; the latest 65,536 bytes are there for a reader. False: with
+                524,288 bytes unread it waits for one of the two.
 
         Raises:
             InvalidInputError: It cannot be started: no such program or folder, too
@@ -67,6 +71,7 @@ class SessionCommands:
             stdin=stdin,
             timeout_seconds=timeout_seconds,
             pty=pty,
+            background=background,
         )
         shared = self._shared
         if shared.over:

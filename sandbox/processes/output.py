@@ -59,9 +59,10 @@ class _Piece:
 class OutputFeed:
     """Passes output to any number of readers; the slowest one sets the pace.
 
-    While nobody reads, output flows into the ring of recent bytes and the command is
-    never held up. A reader that stops reading holds the command up, and costs no more
-    memory than the credit that the command has.
+    Until the first reader comes, or `release`, output is held, and the command waits
+    when it has used up its credit. After that, while nobody reads, output flows into
+    the ring of recent bytes and the command is never held up. A reader that stops
+    reading holds the command up, and costs no more memory than the command's credit.
 
     Args:
         give_credit: Called with a number of bytes that every reader has taken.
@@ -69,6 +70,7 @@ class OutputFeed:
 
     def __init__(self, give_credit: Callable[[int], None]) -> None:
         self._give_credit = give_credit
+        self._is_held = True
         self._recent: deque[tuple[Stream, bytes]] = deque()
         self._recent_bytes = 0
         self._queues: list[deque[_Piece]] = []
@@ -77,6 +79,10 @@ class OutputFeed:
 
     def add(self, stream: Stream, data: bytes) -> None:
         """Take a piece of output."""
+        if self._is_held:
+            self._recent.append((stream, data))
+            self._recent_bytes += len(data)
+            return
         self._remember(stream, data)
         if not self._queues:
             self._give_credit(len(data))
@@ -86,6 +92,13 @@ class OutputFeed:
             queue.append(piece)
         self._wake()
 
+    def release(self) -> None:
+        """Let output flow whether or not anybody reads."""
+        if self._is_held:
+            self._is_held = False
+            self._give_credit(self._recent_bytes)
+            self._trim()
+
     def end(self) -> None:
         """Let readers end, once they have read the rest."""
         self._ended = True
@@ -94,8 +107,13 @@ class OutputFeed:
     async def read(self) -> AsyncGenerator[tuple[Stream, bytes], None]:
         """Yield the recent output, then what comes, until the end."""
         queue: deque[_Piece] = deque()
-        recent = list(self._recent)
         self._queues.append(queue)
+        recent = list(self._recent)
+        if self._is_held:
+            self._is_held = False
+            queue.extend(_Piece(stream, data, 1) for stream, data in recent)
+            recent = []
+            self._trim()
         try:
             for stream, data in recent:
                 yield stream, data
@@ -120,6 +138,9 @@ class OutputFeed:
         data = data[-RECENT_BYTES:]
         self._recent.append((stream, data))
         self._recent_bytes += len(data)
+        self._trim()
+
+    def _trim(self) -> None:
         while self._recent_bytes > RECENT_BYTES:
             first_stream, first = self._recent.popleft()
             over = min(self._recent_bytes - RECENT_BYTES, len(first))

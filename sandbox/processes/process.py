@@ -52,6 +52,7 @@ class Process:
         traits: What the cell's backend promises.
         has_terminal: True if it runs in a pseudo-terminal.
         has_input: True if its standard input can be written to.
+        background: True if its output flows though nobody reads or waits.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Process:
         traits: CellTraits,
         has_terminal: bool,
         has_input: bool,
+        background: bool = False,
     ) -> None:
         self.argv = argv
         """The program and its arguments."""
@@ -83,6 +85,8 @@ class Process:
             "stderr": KeptOutput(cap),
         }
         self._feed = OutputFeed(partial(give_credit, number))
+        if background:
+            self._feed.release()
         self._room = WINDOW_BYTES
         self._room_came = anyio.Event()
         self._writing = anyio.Lock()
@@ -104,6 +108,7 @@ class Process:
         Raises:
             CellLostError: The cell, or what runs its commands, is gone.
         """
+        self._feed.release()
         await self._ended.wait()
         if self._result is None:
             raise CellLostError(
@@ -114,9 +119,10 @@ class Process:
     async def output(self) -> AsyncGenerator[tuple[Stream, bytes], None]:
         """Yield recent output, then output as it comes, until the end.
 
-        Any number of readers may follow one command, from its start or later; a later
-        one begins with the last 65,536 bytes. A reader that does not read holds the
-        command up. Close the iterator to stop reading; the command goes on.
+        The first reader gets all of it, unless `wait` was called before or the command
+        is one of the background; any other begins with the last 65,536 bytes. A reader
+        that does not read holds the command up. Close the iterator to stop reading;
+        the command goes on.
         """
         feed = self._feed.read()
         try:
@@ -194,6 +200,7 @@ class Process:
         Raises:
             CellLostError: The cell is gone.
         """
+        self._feed.release()
         await self._send("exec_kill")
 
     async def _send(self, kind: str, payload: bytes = b"", **fields: Any) -> None:

@@ -41,6 +41,7 @@ class Command:
     stdin: bytes | Literal["pipe"] | None = field(default=None, repr=False)
     timeout_seconds: float | None = None
     pty: tuple[int, int] | None = None
+    background: bool = False
 
     def __post_init__(self) -> None:
         texts = (*self.argv, *self.env, *self.env.values(), self.cwd)
@@ -130,6 +131,7 @@ class ProcessTable:
             traits=self._traits,
             has_terminal=command.pty is not None,
             has_input=command.stdin is not None or command.pty is not None,
+            background=command.background,
         )
         started = self._starting[number] = anyio.Event()
         self._living[number] = process

@@ -247,6 +247,21 @@ async def test_a_reader_holds_the_command_up_and_loses_nothing(
     assert seen >= size
 
 
+async def test_output_waits_for_its_first_reader(session: Session) -> None:
+    size = 3_000_000
+    process = await session.exec(f"yes | head -c {size}; echo end")
+    idle = await session.exec("yes | head -c 3000000; touch done", background=True)
+    with anyio.fail_after(60):
+        assert (await idle.wait()).ok
+        # The first one had as much time, and waits.
+        assert process.running
+        seen = b"".join([data async for _, data in process.output()])
+        latest = b"".join([data async for _, data in idle.output()])
+
+    assert len(seen) == size + 4
+    assert len(latest) <= 65_536
+
+
 async def test_a_later_reader_begins_with_what_came_last(session: Session) -> None:
     process = await session.exec("seq 100000; echo up; cat", stdin="pipe")
     with anyio.fail_after(60):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from toolcell.core.text.printable import escaped
 from toolcell.sandbox import ExecutionResult, OpaqueValue, SandboxManager, Session
 from toolcell.sandbox.cell.wire.frames import FrameError, strict_json
 
@@ -201,11 +202,6 @@ def is_obeyed(character: str) -> bool:
 def raw_controls(text: str) -> set[str]:
     """Return what of a text a terminal would obey, but for its own line ends."""
     return {each for each in text.replace("\r\n", "\n") if is_obeyed(each)}
-
-
-def escaped(text: str) -> str:
-    """Return text as a terminal must get it."""
-    return "".join(f"\\x{ord(each):02x}" if is_obeyed(each) else each for each in text)
 
 
 def test_a_message_about_a_naughty_name_is_harmless() -> None:
