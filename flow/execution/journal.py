@@ -76,8 +76,10 @@ class TaskJournal:
         ]
 
     def knows(self, op: str) -> bool:
-        """Return whether an operation was recorded in this place."""
-        return op in self.finished or op in self.asked or op in self.begun
+        """Return True if an operation, or one of several calls, was recorded there."""
+        below = f"{op}/"
+        recorded = (*self.finished, *self.asked, *self.begun)
+        return any(each == op or each.startswith(below) for each in recorded)
 
     def check(self, op: str, kind: Kind, name: str, digest: str | None) -> None:
         """Check that an operation is the one that was recorded in its place.

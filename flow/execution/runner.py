@@ -25,6 +25,7 @@ from ..stores.records import (
     GivenAnswer,
     Output,
     TaskSpec,
+    read_answer,
 )
 from ..values.interrupt import InterruptValue
 from ..values.send import SendResult
@@ -180,9 +181,18 @@ class Runner:
                 group.start_soon(ask, question)
         checkpointer, thread = self._parts.flow.checkpointer, self._parts.lease[0]
         for answer in answers:
-            await store_answer(checkpointer, thread, answer)
-            self.view.answers[answer.id] = answer
+            try:
+                await store_answer(checkpointer, thread, answer)
+                self.view.answers[answer.id] = answer
+            except InvalidInputError:
+                await self._take_answers_of_others()
         return bool(answers)
+
+    async def _take_answers_of_others(self) -> None:
+        """Take answers that came from elsewhere while the handler was at work."""
+        stored = await self._parts.flow.checkpointer.read(self._parts.lease[0])
+        for answer in map(read_answer, stored.answers if stored else ()):
+            self.view.answers.setdefault(answer.id, answer)
 
     async def _pause(self) -> Outcome:
         await self._set_status("interrupted", None)

@@ -47,12 +47,14 @@ async def test_nothing_is_done_twice_after_a_question() -> None:
     counter = Counter()
     values = itertools.count()
     seen: list[Any] = []
+    recorded: list[bool] = []
 
     async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
         known: list[Any] = [ctx.replaying]
         for n in range(2):
             known.append((await ctx.call("count", n=n)).content)
         batch = [ToolCall(id=f"c{n}", name="count", arguments={"n": n}) for n in (5, 6)]
+        recorded.append(ctx.replaying)
         results = await ctx.calls(batch)
         known += [(each.call_id, each.content) for each in results]
         known += [await ctx.once(next, values), ctx.random.random(), ctx.started_at]
@@ -67,6 +69,7 @@ async def test_nothing_is_done_twice_after_a_question() -> None:
     assert sorted(counter.made) == [0, 1, 5, 6]
     assert seen[0][1:] == seen[1][1:]
     assert (seen[0][0], seen[1][0]) == (False, True)
+    assert recorded == [False, True]
     assert seen[0][3:5] == [("c5", 50), ("c6", 60)]
     assert next(values) == 1
 

@@ -442,6 +442,19 @@ async def test_several_questions_are_handed_over_at_once_lc_34() -> None:
     assert done.unwrap().log == ("x", "x")
 
 
+async def test_the_first_answer_counts_also_before_the_handler_s_lc_34() -> None:
+    class Late(Answers):
+        async def handle(self, interrupt: InterruptValue) -> Any:
+            await asks.answer("t", interrupt.interrupt_id, "first", by="anna")
+            return "late"
+
+    def ask(state: Log) -> dict[str, Any]:
+        return said(interrupt("a?"))
+
+    asks = flow(ask, handler=Late("x"))
+    assert (await asks.run({}, "t")).unwrap().log == ("first",)
+
+
 async def test_a_slow_handler_is_stopped_lc_34() -> None:
     class Slow(InterruptHandler):
         async def handle(self, interrupt: InterruptValue) -> Any:
