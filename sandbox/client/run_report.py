@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import hashlib
-import os
 import signal
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -26,6 +25,7 @@ from ..cell.wire.frames import (
 )
 from ..config.settings import IsolationLevel, Limits
 from ..results.media_type import mime_of
+from ..results.process_end import exit_of, kept_text, signal_name
 from ..results.result import (
     Artifact,
     Connection,
@@ -61,12 +61,8 @@ class _OutputStream:
     def raw(self) -> bytes:
         return bytes(self.data) + self.tail
 
-    def text(self, raw: bytes) -> str:
-        if not self.dropped:
-            return raw.decode("utf-8", "replace")
-        head = self.data.decode("utf-8", "replace")
-        tail = self.tail.decode("utf-8", "replace")
-        return f"{head}\n[... {self.dropped} bytes left out ...]\n{tail}"
+    def text(self) -> str:
+        return kept_text(self.data, self.tail, self.dropped)
 
 
 @dataclass(slots=True)
@@ -289,12 +285,12 @@ def build_result(
         value=_value(report) if status == "ok" else None,
         stdout_bytes=stdout,
         stderr_bytes=stderr,
-        stdout=report.stdout.text(stdout),
-        stderr=report.stderr.text(stderr),
+        stdout=report.stdout.text(),
+        stderr=report.stderr.text(),
         truncated=_truncated(report),
         exception=_exception(report),
         exit_code=code,
-        signal=_signal_name(number),
+        signal=signal_name(number),
         self_reported=self_reported,
         reasons=(),
         warnings=_warnings(report),
@@ -374,9 +370,7 @@ def _ending(report: RunReport) -> tuple[int | None, int | None]:
         # An interpreter that lives on can only report its exit code itself.
         code = (report.program_report or {}).get("exit_code")
         return (code if isinstance(code, int) else None), None
-    if os.WIFSIGNALED(report.wait_status):
-        return None, os.WTERMSIG(report.wait_status)
-    return os.WEXITSTATUS(report.wait_status), None
+    return exit_of(report.wait_status)
 
 
 def _status(
@@ -447,12 +441,3 @@ def _exception(report: RunReport) -> ExceptionInfo | None:
         message=exception["message"],
         traceback=exception["traceback"],
     )
-
-
-def _signal_name(number: int | None) -> str | None:
-    if number is None:
-        return None
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from ..client.types import Stream
+from ..results.process_end import kept_text
 
 RECENT_BYTES = 65_536
 """Bytes of a command's latest output that a new reader gets first. When it is reached
@@ -42,11 +43,7 @@ class KeptOutput:
 
     def text(self) -> str:
         """Return it as text; what is not UTF-8 is replaced."""
-        if not self.dropped:
-            return self.raw().decode("utf-8", "replace")
-        head = self.head.decode("utf-8", "replace")
-        tail = self.tail.decode("utf-8", "replace")
-        return f"{head}\n[... {self.dropped} bytes left out ...]\n{tail}"
+        return kept_text(self.head, self.tail, self.dropped)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
@@ -17,6 +16,7 @@ from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..client.types import CellTraits, Stream
 from ..config.settings import Limits
 from ..network.types import SendFrame
+from ..results.process_end import exit_of, signal_name
 from ..results.result import (
     ExecutionResult,
     Isolation,
@@ -238,12 +238,7 @@ class Process:
         self._room_came = anyio.Event()
 
     def _build_result(self, header: dict[str, Any]) -> ExecutionResult:
-        code, number = None, None
-        wait_status = int(header["wait_status"])
-        if os.WIFSIGNALED(wait_status):
-            number = os.WTERMSIG(wait_status)
-        else:
-            code = os.WEXITSTATUS(wait_status)
+        code, number = exit_of(int(header["wait_status"]))
         out, err = self._kept["stdout"], self._kept["stderr"]
         return ExecutionResult(
             status=_status(header["reason"], code, number),
@@ -253,7 +248,7 @@ class Process:
             stderr=err.text(),
             truncated=Truncated(stdout=out.dropped, stderr=err.dropped),
             exit_code=code,
-            signal=None if number is None else _signal_name(number),
+            signal=signal_name(number),
             usage=Usage(
                 wall_ms=float(header["wall_ms"]),
                 cpu_ms=float(header["cpu_ms"]),
@@ -272,13 +267,6 @@ def _status(reason: object, code: int | None, number: int | None) -> Status:
     if number is not None:
         return "crashed" if number in _CRASHES else "killed"
     return "ok" if code == 0 else "exit"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"
 
 
 def checked_size(size: tuple[int, int]) -> tuple[int, int]:

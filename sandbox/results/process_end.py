@@ -1,0 +1,34 @@
+"""Exit codes, signals and kept output of a process, in the terms of results."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def exit_of(wait_status: int) -> tuple[int | None, int | None]:
+    """Return the exit code and the signal number of a wait status; one is None."""
+    if os.WIFSIGNALED(wait_status):
+        return None, os.WTERMSIG(wait_status)
+    return os.WEXITSTATUS(wait_status), None
+
+
+def signal_name(number: int | None) -> str | None:
+    """Return the name of a signal, such as `SIGSEGV`; None for none."""
+    if number is None:
+        return None
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIG{number}"
+
+
+def kept_text(head: bytes | bytearray, tail: bytes | bytearray, dropped: int) -> str:
+    """Return a stream as text, with a line for the bytes dropped from its middle.
+
+    What is not UTF-8 is replaced.
+    """
+    if not dropped:
+        return (head + tail).decode("utf-8", "replace")
+    start, end = (part.decode("utf-8", "replace") for part in (head, tail))
+    return f"{start}\n[... {dropped} bytes left out ...]\n{end}"
