@@ -68,8 +68,6 @@ if __name__ == "__main__":
     for name in ("bundle", "compiled_bundle"):
         setattr(launcher_start, name, lambda: packed)
     if request["user"] is not None:
-        # Whatever is imported later may lie where an ordinary user cannot read.
-        anyio.run(main, {**request, "kinds": {}})
         os.setgroups([])
         os.setresgid(*[request["user"]] * 3)
         os.setresuid(*[request["user"]] * 3)
