@@ -66,12 +66,12 @@ def _parsed(value: Any) -> Any:
     return read_json(value) if isinstance(value, str) else value
 
 
-_Json = Annotated[JsonValue, AfterValidator(_copied)]
+_JsonValue = Annotated[JsonValue, AfterValidator(_copied)]
 _JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_copied)]
 _Arguments = Annotated[_JsonObject, BeforeValidator(_parsed)]
 # The bounds make pydantic look at each character: half a surrogate pair is refused.
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
-_Text = Annotated[str, AfterValidator(_whole)]
+_WholeText = Annotated[str, AfterValidator(_whole)]
 _Count = Annotated[int, Field(ge=0, strict=True)]
 _DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
 _Decimal = Annotated[str, Field(pattern=f"^{_DECIMAL.pattern}$")]
@@ -163,8 +163,8 @@ class ErrorInfo(_Record):
     kind: _Id
     """`ToolcellError.kind` of the error's class."""
 
-    message: Annotated[_Text, Field(min_length=1)]
-    hint: _Text | None = None
+    message: Annotated[_WholeText, Field(min_length=1)]
+    hint: _WholeText | None = None
     """Advice for the caller; None: there is none."""
 
     retryable: bool = False
@@ -190,7 +190,7 @@ class ToolResult(_Record):
     call_id: _Id
     name: _Id
     status: ToolStatus = "ok"
-    content: _Json = None
+    content: _JsonValue = None
     """The tool's return value; of a failed call, what it had returned until then."""
 
     error: ErrorInfo | None = None
@@ -291,7 +291,7 @@ class Message(_Record):
     """One turn of a conversation with a model."""
 
     role: Role
-    content: _Text = ""
+    content: _WholeText = ""
     id: _Id | None = None
     """The caller's name for it; providers do not see it."""
 

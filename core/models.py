@@ -15,8 +15,9 @@ _set = object.__setattr__
 def put_together(kind: type[_M], fields: dict[str, Any], given: set[str]) -> _M:
     """Return a model of values that are known to be valid, as by unpickling.
 
-    For what is made for each call or run: to check it again takes ten times as long,
-    and `model_construct` looks at each field.
+    For what is made for each call or run. With checks a guarded call in memory takes
+    1.6 times as long, a call without a guard 1.1 times, and the result of a run 15 µs
+    instead of 6. `model_construct` looks at each field.
 
     Args:
         kind: The model.

@@ -1,6 +1,8 @@
 """Durable runs of tools: graphs whose threads pause for people and survive crashes."""
 
 from .agent import agent_turn
+from .conformance import FLOW_CHECKPOINTER_CHECKS, check_flow_checkpointer
+from .control.stream import EventStream
 from .execution.history import CheckpointInfo, ThreadInfo
 from .execution.result import FlowResult
 from .flow import Flow
@@ -24,7 +26,10 @@ from .state.reducers import (
     set_union,
     unique_append_list,
 )
+from .stored_threads import StoredThread, StoredThreads
+from .stores.adapter import adapt
 from .stores.base import Checkpointer
+from .stores.redis import RedisCheckpointer
 from .stores.sqlite import MemoryCheckpointer, SQLiteCheckpointer
 from .values.command import (
     END,
@@ -39,6 +44,18 @@ from .values.command import (
     resume_with,
 )
 from .values.context import NodeContext
+from .values.events import (
+    Answered,
+    CallEnded,
+    Emitted,
+    Ended,
+    FlowEvent,
+    Interrupted,
+    StepCommitted,
+    StepStarted,
+    TaskEnded,
+    TaskStarted,
+)
 from .values.handlers import AutoApproveHandler, InterruptHandler
 from .values.interrupt import (
     GraphInterrupted,
@@ -62,14 +79,21 @@ from .values.send import (
 from .values.send_results import aggregate_send_results, extract_send_results
 
 __all__ = [
+    "Answered",
     "AutoApproveHandler",
+    "CallEnded",
     "CheckpointInfo",
     "Checkpointer",
     "Command",
     "Continue",
     "END",
+    "Emitted",
     "End",
+    "Ended",
+    "EventStream",
+    "FLOW_CHECKPOINTER_CHECKS",
     "Flow",
+    "FlowEvent",
     "FlowLimits",
     "FlowResult",
     "Graph",
@@ -78,16 +102,25 @@ __all__ = [
     "InterruptHandler",
     "InterruptState",
     "InterruptValue",
+    "Interrupted",
     "MemoryCheckpointer",
     "NodeContext",
     "REMOVE_ALL_MESSAGES",
+    "RedisCheckpointer",
     "Reducer",
     "SQLiteCheckpointer",
     "START",
     "Send",
     "SendBatch",
     "SendResult",
+    "StepCommitted",
+    "StepStarted",
+    "StoredThread",
+    "StoredThreads",
+    "TaskEnded",
+    "TaskStarted",
     "ThreadInfo",
+    "adapt",
     "add_messages",
     "add_numbers",
     "agent_turn",
@@ -95,6 +128,7 @@ __all__ = [
     "append_list",
     "apply_reducers",
     "broadcast",
+    "check_flow_checkpointer",
     "deep_merge_dict",
     "end",
     "extract_send_results",

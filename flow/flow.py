@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -13,39 +12,48 @@ from typing import Any, Literal, TypeVar
 import anyio
 from pydantic import BaseModel, JsonValue
 
-from toolcell.core import (
-    ConfigError,
-    InvalidInputError,
-    StoreUnavailableError,
-    ThreadBusyError,
-)
+from toolcell.core import ConfigError, InvalidInputError, ThreadBusyError
 from toolcell.tools import ToolExecutor
 
-from .execution.answers import answered, checked, denied, store_answer
+from .control.cancelling import cancel_thread
+from .control.given import (
+    add_answers,
+    can_go_on,
+    check_answerer,
+    check_ended,
+    checked_id,
+    expired_answers,
+    find_question,
+    forked,
+    given_answers,
+)
+from .control.ownership import (
+    RunOptions,
+    drive,
+    let_go_after,
+    owned,
+    result_of,
+    runner_of,
+)
+from .control.stream import EventStream
 from .execution.beginning import begin, create_thread
-from .execution.outputs import check_targets
-from .execution.parts import FlowParts, RunParts
+from .execution.desk import Desk
+from .execution.parts import FlowParts
 from .execution.result import FlowResult
-from .execution.runner import Runner
 from .execution.thread import ThreadView
-from .execution.ways import Plan
 from .graph.graph import Graph
 from .state.state import State, Update
 from .stores.base import Checkpointer, Lease
-from .stores.records import (
-    Answered,
-    Head,
-)
+from .stores.records import Answered
 from .stores.sqlite import MemoryCheckpointer
-from .threads import Threads, find_question
+from .threads import Threads
 from .values.command import Command
+from .values.events import Tell
 from .values.handlers import AutoApproveHandler, InterruptHandler
 from .values.limits import FlowLimits
 
 S = TypeVar("S", bound=BaseModel)
-T = TypeVar("T")
 _log = logging.getLogger("toolcell.flow")
-_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def _now() -> datetime:
@@ -72,6 +80,9 @@ class Flow(Threads[S]):
         handler: Asked in this process about each question, before the thread pauses.
         handler_seconds: Seconds that it may take; default 60. When it is reached the
             question stays open, and the thread pauses.
+        approval_seconds: Seconds that a call which a person has to approve waits in
+            this process; default 0. When it is reached the thread pauses, and the
+            request stays open.
         limits: The bounds of each thread; default: `FlowLimits()`.
         profile: `production` refuses AutoApproveHandler.
         clock: Returns the time with its zone; default: the system's.
@@ -91,6 +102,7 @@ class Flow(Threads[S]):
         session: str | None = None,
         handler: InterruptHandler | None = None,
         handler_seconds: float = 60.0,
+        approval_seconds: float = 0.0,
         limits: FlowLimits | None = None,
         profile: Literal["production", "development"] = "production",
         clock: Callable[[], datetime] = _now,
@@ -112,6 +124,7 @@ class Flow(Threads[S]):
             session=session,
             handler=handler,
             handler_seconds=handler_seconds,
+            approval_seconds=approval_seconds,
             limits=FlowLimits() if limits is None else limits,
             clock=clock,
         )
@@ -122,6 +135,7 @@ class Flow(Threads[S]):
         thread_id: str | None = None,
         *,
         metadata: Mapping[str, JsonValue] | None = None,
+        wait_seconds: float = 0.0,
     ) -> FlowResult[S]:
         """Run a thread from START until it ends, fails or pauses.
 
@@ -132,6 +146,9 @@ class Flow(Threads[S]):
             value: The state, or its fields.
             thread_id: 1 to 128 of `A-Z a-z 0-9 _ . : -`. None: a new random one.
             metadata: Facts to find a new thread by, JSON values.
+            wait_seconds: Seconds to wait in this process for another owner to end, and
+                for answers that others give; default 0. When it is over ThreadBusyError
+                is raised, or the thread pauses.
 
         Raises:
             InvalidInputError: The state or the id cannot be used; or the thread is
@@ -144,27 +161,34 @@ class Flow(Threads[S]):
             StoreUnavailableError: The store does not answer.
             CheckpointSerializationError: The stored thread cannot be read.
         """
-        thread = _checked_id(secrets.token_hex(8) if thread_id is None else thread_id)
-        stored = await self._store.read(thread)
-        if stored is None:
-            return await self._start(value, thread, metadata or {})
-        _check_ended(stored.head)
-        return await self._owned(thread, partial(self._next_turn, value))
+        options = _options(wait_seconds)
+        return await self._run(value, thread_id, metadata or {}, options)
 
-    async def _start(
-        self, value: Any, thread: str, metadata: Mapping[str, JsonValue]
+    async def _run(
+        self,
+        value: Any,
+        thread_id: str | None,
+        metadata: Mapping[str, JsonValue],
+        options: RunOptions,
     ) -> FlowResult[S]:
+        thread = checked_id(secrets.token_hex(8) if thread_id is None else thread_id)
+        stored = await self._store.read(thread)
+        if stored is not None:
+            check_ended(stored.head)
+            next_turn = partial(self._next_turn, value, options)
+            return await owned(self._parts, thread, next_turn, options)
         state = State(self._graph.schema, self._graph.schema.start(value))
         plan = begin(self._parts, state)
         lease, view = await create_thread(
             self._parts, thread, self._agent_id, state, plan, metadata
         )
-        return await self._let_go_after(lease, self._drive(lease, view))
+        work = drive(self._parts, lease, view, options)
+        return await let_go_after(self._parts, lease, work)
 
     async def _next_turn(
-        self, value: Any, lease: Lease, view: ThreadView
+        self, value: Any, options: RunOptions, lease: Lease, view: ThreadView
     ) -> FlowResult[S]:
-        _check_ended(view.head)
+        check_ended(view.head)
         given = (
             {name: getattr(value, name) for name in value.model_fields_set}
             if isinstance(value, BaseModel)
@@ -172,11 +196,11 @@ class Flow(Threads[S]):
         )
         pieces = self._graph.schema.encode_update(given, "run")
         state = view.state.merged([Update("run", "run", pieces)])
-        runner = self._runner(lease, view)
+        runner = runner_of(self._parts, lease, view, options)
         turn = view.checkpoint.turn + 1
         view.checkpoint = view.checkpoint.model_copy(update={"turn": turn})
         await runner.commit(state, begin(self._parts, state))
-        return await self._drive(lease, view)
+        return await drive(self._parts, lease, view, options)
 
     async def resume(
         self,
@@ -184,6 +208,7 @@ class Flow(Threads[S]):
         answers: Mapping[str, Any] | Command | None = None,
         *,
         by: str = "resume",
+        wait_seconds: float = 0.0,
         steal: bool = False,
     ) -> FlowResult[S]:
         """Go on with a thread: after answers, a failure, a crash or a cancellation.
@@ -197,90 +222,116 @@ class Flow(Threads[S]):
                 one open question and whose `update` is merged when the step commits,
                 before those of its tasks. None: only those given by `answer`.
             by: The name of whoever answers, for the history.
+            wait_seconds: As in `run`.
             steal: Take it from an owner that lives but hangs: the next write of that
                 one is refused.
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
             InvalidInputError: An id is unknown or answered already, an answer does not
-                fit, or one Command is for several questions. Nothing was written.
+                fit, one Command is for several questions, or `by` is the agent of the
+                thread. Nothing was written.
             ThreadBusyError: Another owner runs it.
             LeaseLostError: Another owner took it.
             StoreUnavailableError: The store does not answer.
             CheckpointSerializationError: The stored thread cannot be read.
         """
-        given = self._given(await self._view(thread_id), answers, by)
-        return await self._owned(thread_id, partial(self._resumed, given), steal=steal)
+        options = _options(wait_seconds, steal=steal)
+        return await self._resume(thread_id, answers, by, options)
+
+    async def _resume(
+        self,
+        thread_id: str,
+        answers: Mapping[str, Any] | Command | None,
+        by: str,
+        options: RunOptions,
+    ) -> FlowResult[S]:
+        view, now = await self._view(thread_id), self._clock()
+        check_answerer(view, by)
+        given = given_answers(self._graph, view, answers, by=by, at=now)
+        resumed = partial(self._resumed, given, options)
+        return await owned(self._parts, thread_id, resumed, options)
 
     async def _resumed(
-        self, given: list[Answered], lease: Lease, view: ThreadView
+        self,
+        given: list[Answered],
+        options: RunOptions,
+        lease: Lease,
+        view: ThreadView,
     ) -> FlowResult[S]:
-        thread = lease.thread_id
         for answer in given:
             # Another owner may have answered, and run it, before this claim.
             find_question(view, answer.id)
         if view.head.status in ("done", "cancelled"):
-            return self._result(view)
-        now = self._clock()
-        given = given + [
-            denied(each, "expired", by="expiry", how="expiry", at=now)
-            for each in view.open_questions()
-            if each.expires_at is not None and each.expires_at <= now
-        ]
-        for answer in given:
-            await store_answer(self._store, thread, answer)
-            view.answers[answer.id] = answer
-        return await self._drive(lease, view)
+            return result_of(view)
+        await add_answers(self._store, view, given)
+        await Desk(self._parts, view).take_answers()
+        expired = expired_answers(view, self._clock())
+        await add_answers(self._store, view, expired)
+        return await drive(self._parts, lease, view, options)
 
-    def _given(
-        self, view: ThreadView, answers: Mapping[str, Any] | Command | None, by: str
-    ) -> list[Answered]:
-        """Return answers, each checked against its question."""
-        if answers is None:
-            return []
-        update: dict[str, JsonValue] = {}
-        if isinstance(answers, Command):
-            update = self._command_update(answers)
-            answers = {_only(view): answers.resume}
-        now = self._clock()
-        found = []
-        for interrupt_id, value in answers.items():
-            question = find_question(view, interrupt_id)
-            answer = checked(question, value)
-            found.append(
-                answered(question, answer, by=by, how="resume", at=now, update=update)
-            )
-        return found
+    def stream(
+        self,
+        value: S | Mapping[str, Any] | None = None,
+        thread_id: str | None = None,
+        *,
+        answers: Mapping[str, Any] | Command | None = None,
+        by: str = "resume",
+        metadata: Mapping[str, JsonValue] | None = None,
+        wait_seconds: float = 0.0,
+    ) -> EventStream[S]:
+        """Run a thread, or resume one, and hand out its events.
 
-    def _command_update(self, command: Command) -> dict[str, JsonValue]:
-        if not command.has_resume or command.has_goto or command.graph is not None:
+        `async with flow.stream(...) as events:`, and in it `async for event in events`.
+        After the last event `events.result` is the result.
+
+        Args:
+            value: As in `run`. None: the thread is resumed.
+            thread_id: The id of the thread; needed to resume one.
+            answers: As in `resume`; without `value` alone.
+            by: As in `resume`.
+            metadata: As in `run`.
+            wait_seconds: As in `run`.
+
+        Raises:
+            InvalidInputError: The arguments are those of neither `run` nor `resume`.
+                What `run` and `resume` raise is raised in the `async for`.
+        """
+        if (value is None and thread_id is None) or (value is not None and answers):
             raise InvalidInputError(
-                "this Command answers nothing, or says more than an answer",
-                hint="resume_with(value, field=...); to go elsewhere, fork the thread",
+                "a stream runs a value, or resumes a thread",
+                hint="stream(value) or stream(thread_id=..., answers=...)",
             )
-        pieces = self._graph.schema.encode_update(command.update, "resume")
-        state = State(self._graph.schema, pieces)
-        return state.to_json()
 
-    async def cancel(self, thread_id: str) -> None:
-        """End a thread that nobody runs. It cannot be resumed; it can be forked.
+        async def work(tell: Tell) -> FlowResult[S]:
+            options = _options(wait_seconds, tell=tell)
+            if value is None:
+                return await self._resume(str(thread_id), answers, by, options)
+            return await self._run(value, thread_id, metadata or {}, options)
+
+        return EventStream(work)
+
+    async def cancel(
+        self, thread_id: str, *, by: str, wait_seconds: float = 10.0
+    ) -> None:
+        """End a thread wherever it runs. It cannot be resumed; it can be forked.
+
+        An owner in any process stops it within a second: its nodes are cancelled, and
+        calls that they have begun are cut off.
 
         Args:
             thread_id: The id of the thread; one that has ended stays as it is.
+            by: The name of whoever ends it.
+            wait_seconds: Seconds to wait for its owner; default 10. When it is over
+                ThreadBusyError is raised; an owner that hangs ends it when it thaws.
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
-            ThreadBusyError: Somebody runs it.
+            ThreadBusyError: Its owner did not stop in time.
             StoreUnavailableError: The store does not answer.
         """
-
-        async def end(lease: Lease, view: ThreadView) -> None:
-            if view.head.status != "done":
-                changed = {"status": "cancelled", "updated": self._clock()}
-                head = view.head.model_copy(update=changed)
-                await self._store.append(lease, [], head)
-
-        await self._owned(thread_id, end)
+        end = partial(cancel_thread, self._store, thread_id, by=by)
+        await end(wait_seconds=wait_seconds, clock=self._clock)
 
     async def recover(self, limit: int = 100) -> list[FlowResult[S]]:
         """Go on with threads whose owner died, or whose questions were all answered.
@@ -297,16 +348,12 @@ class Flow(Threads[S]):
             for head in await self._heads(status, limit):
                 try:
                     view = await self._view(head.thread_id)
-                    if self._can_go_on(view):
+                    await Desk(self._parts, view).take_answers()
+                    if can_go_on(view, self._clock()):
                         results.append(await self.resume(head.thread_id))
                 except ThreadBusyError:
                     _log.debug("thread %s has an owner", head.thread_id)
         return results
-
-    def _can_go_on(self, view: ThreadView) -> bool:
-        now = self._clock()
-        ends = [each.expires_at for each in view.open_questions()]
-        return all(each is not None and each <= now for each in ends)
 
     async def fork(
         self,
@@ -335,114 +382,19 @@ class Flow(Threads[S]):
             CheckpointSerializationError: The stored thread cannot be read.
             StoreUnavailableError: The store does not answer.
         """
-        new = _checked_id(new_thread_id or secrets.token_hex(8))
+        new = checked_id(new_thread_id or secrets.token_hex(8))
         view = await self._view(thread_id, checkpoint_id)
-        state, at = view.state, view.checkpoint
-        plan = Plan(tasks=at.next, joins=dict(at.joins), batches=at.batches)
-        if command is not None:
-            if command.has_resume or command.graph is not None:
-                raise InvalidInputError(
-                    "a fork takes an update and targets", hint="goto(target, field=...)"
-                )
-            pieces = self._graph.schema.encode_update(command.update, "fork")
-            state = state.merged([Update("fork", "fork", pieces)])
-            if command.has_goto:
-                check_targets(self._graph, command.targets)
-                plan = Plan()
-                for target in command.targets:
-                    plan.go(target)
-        origin: dict[str, JsonValue] = {"thread": thread_id, "checkpoint": at.id}
-        metadata = {**view.head.metadata, "forked_from": origin}
-        lease, _ = await create_thread(
-            self._parts, new, view.head.agent, state, plan, metadata
-        )
+        state, plan = forked(self._graph, view, command)
+        origin = {"thread": thread_id, "checkpoint": view.checkpoint.id}
+        facts: dict[str, Any] = {**view.head.metadata, "forked_from": origin}
+        agent = view.head.agent
+        lease, _ = await create_thread(self._parts, new, agent, state, plan, facts)
         await self._store.release(lease)
         return new
 
-    async def _owned(
-        self,
-        thread: str,
-        work: Callable[[Lease, ThreadView], Awaitable[T]],
-        *,
-        steal: bool = False,
-    ) -> T:
-        """Do something as the owner of a thread, which is read after its claim."""
-        lease = await self._store.claim(thread, steal=steal)
 
-        async def done() -> T:
-            return await work(lease, await self._view(thread))
-
-        return await self._let_go_after(lease, done())
-
-    async def _let_go_after(self, lease: Lease, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        finally:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self._store.release(lease)
-                except StoreUnavailableError:
-                    # It is free once this process has ended.
-                    _log.warning("thread %s was not released", lease.thread_id)
-
-    def _runner(self, lease: Lease, view: ThreadView) -> Runner:
-        limits = self._parts.limits
-        rooms = {
-            name: anyio.CapacityLimiter(node.max_concurrency)
-            for name, node in self._graph.nodes.items()
-            if node.max_concurrency is not None
-        }
-        parts = RunParts(
-            flow=self._parts,
-            lease=lease,
-            agent=view.head.agent,
-            run_id=f"{lease.thread_id}:{view.checkpoint.turn}",
-            room=anyio.CapacityLimiter(limits.max_concurrency),
-            rooms=rooms,
-        )
-        return Runner(parts, view)
-
-    async def _drive(self, lease: Lease, view: ThreadView) -> FlowResult[S]:
-        runner = self._runner(lease, view)
-        await runner.run()
-        return self._result(view, runner.error)
-
-    def _result(self, view: ThreadView, error: Any = None) -> FlowResult[S]:
-        status = view.head.status
-        return FlowResult(
-            thread_id=view.head.thread_id,
-            status="interrupted" if status == "running" else status,
-            state=view.state.view(),
-            checkpoint_id=view.checkpoint.id,
-            waiting=view.interrupt_states(),
-            error=view.head.error,
-            exception=error,
-        )
-
-
-def _checked_id(thread_id: str) -> str:
-    if _ID.fullmatch(thread_id) is None:
-        raise InvalidInputError(
-            "this is no id of a thread",
-            hint="1 to 128 of `A-Z a-z 0-9 _ . : -`",
-        )
-    return thread_id
-
-
-def _check_ended(head: Head) -> None:
-    if head.status != "done":
-        raise InvalidInputError(
-            f"the thread is {head.status}, and is not begun anew",
-            hint="resume it, or take another id",
-            details={"thread": head.thread_id, "status": head.status},
-        )
-
-
-def _only(view: ThreadView) -> str:
-    found = view.open_questions()
-    if len(found) != 1:
-        raise InvalidInputError(
-            f"one Command answers one question, and {len(found)} are open",
-            hint="answer them by their ids",
-        )
-    return found[0].interrupt_id
+def _options(
+    wait_seconds: float, *, tell: Tell | None = None, steal: bool = False
+) -> RunOptions:
+    until = anyio.current_time() + wait_seconds if wait_seconds > 0 else 0.0
+    return RunOptions(tell=tell, wait_until=until, steal=steal)

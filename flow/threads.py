@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from toolcell.core import CheckpointNotFoundError, InvalidInputError
+from toolcell.core import CheckpointNotFoundError
 
+from .control.given import check_answerer, find_question
 from .execution.answers import answered, checked, denied, store_answer
 from .execution.history import (
     CheckpointInfo,
@@ -21,7 +22,7 @@ from .execution.thread import ThreadView, view_of
 from .graph.graph import Graph
 from .stores.base import Checkpointer
 from .stores.records import Head, ThreadStatus
-from .values.interrupt import InterruptState, InterruptValue
+from .values.interrupt import InterruptState
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -57,6 +58,16 @@ class Threads(Generic[S]):
         view = await self._view(thread_id, checkpoint_id)
         found: S = view.state.view()
         return found
+
+    async def graph_of(self, thread_id: str) -> str | None:
+        """Return the name of the graph of a thread in the store; None: no such thread.
+
+        Raises:
+            CheckpointSerializationError: The stored thread cannot be read.
+            StoreUnavailableError: The store does not answer.
+        """
+        stored = await self._store.read(thread_id)
+        return None if stored is None else stored.head.graph
 
     async def interrupts(self, thread_id: str) -> list[InterruptState]:
         """Return the open questions. Raises as `state`."""
@@ -122,10 +133,13 @@ class Threads(Generic[S]):
 
         Raises:
             CheckpointNotFoundError: There is no such thread.
-            InvalidInputError: The question is not open, or the answer does not fit.
+            InvalidInputError: The question is not open, the answer does not fit, or
+                `by` is the agent of the thread.
             StoreUnavailableError: The store does not answer.
         """
-        question = find_question(await self._view(thread_id), interrupt_id)
+        view = await self._view(thread_id)
+        question = find_question(view, interrupt_id)
+        check_answerer(view, by)
         answer = checked(question, value)
         now = self._clock()
         record = answered(question, answer, by=by, how="answer", at=now)
@@ -147,7 +161,9 @@ class Threads(Generic[S]):
             InvalidInputError: The question is not open.
             StoreUnavailableError: The store does not answer.
         """
-        question = find_question(await self._view(thread_id), interrupt_id)
+        view = await self._view(thread_id)
+        question = find_question(view, interrupt_id)
+        check_answerer(view, by)
         now = self._clock()
         record = denied(question, "denied", by=by, how="deny", at=now, reason=reason)
         await store_answer(self._store, thread_id, record)
@@ -163,15 +179,3 @@ class Threads(Generic[S]):
                 details={"thread": thread_id},
             )
         return view_of(stored, self._graph)
-
-
-def find_question(view: ThreadView, interrupt_id: str) -> InterruptValue:
-    """Return an open question. Raises InvalidInputError: it is not open."""
-    for each in view.open_questions():
-        if each.interrupt_id == interrupt_id:
-            return each
-    raise InvalidInputError(
-        f"the thread has no open question {interrupt_id!r}",
-        hint="flow.interrupts(thread_id) lists them",
-        details={"interrupt": interrupt_id},
-    )

@@ -15,6 +15,7 @@ from .approvals.types import (
     Grant,
     Reject,
     StandingGrant,
+    is_same_name,
 )
 from .audit.chain import AuditHead, AuditProblem, AuditReport, verify_audit
 from .audit.log import AuditLog
@@ -66,6 +67,7 @@ __all__ = [
     "Store",
     "Tried",
     "Unit",
+    "is_same_name",
     "load_policies",
     "policy_schema",
     "verify_audit",

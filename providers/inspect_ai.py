@@ -6,12 +6,10 @@ Inspect finds it by the entry point `inspect_ai` of the package. A configuration
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from contextlib import AsyncExitStack
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
-import anyio
 from inspect_ai.util import (
     ExecResult,
     OutputLimitExceededError,
@@ -22,32 +20,13 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel
 
-from toolcell.core import InvalidInputError
-from toolcell.sandbox import (
-    ExecutionResult,
-    Limits,
-    Process,
-    SandboxConfig,
-    SandboxManager,
-    Session,
-)
+from toolcell.core import GuardDeniedError, InvalidInputError
+from toolcell.guard import ActionGuard
+from toolcell.sandbox import SandboxConfig, SandboxManager, Session
+
+from .guarded_session import GuardedSession, default_config, exit_code
 
 _NAME = "toolcell"
-_DAY_SECONDS = 86_400.0
-_KILL_SECONDS = 5.0
-
-DEFAULT_CONFIG = SandboxConfig(
-    limits=Limits(
-        memory_mb=2048,
-        disk_mb=2048,
-        pids=512,
-        output_bytes=SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE,
-    ),
-    session_idle_seconds=_DAY_SECONDS,
-    session_lifetime_seconds=_DAY_SECONDS,
-)
-"""The cells of a task that names no configuration: 2 GiB of memory and of disk, 512
-processes, a day, and what Inspect takes of a command's output. They have no network."""
 
 # Inspect names a task differently when it begins, runs samples and ends.
 _managers: dict[str, SandboxManager] = {}
@@ -59,15 +38,25 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
     """One session of toolcell as a sandbox of Inspect.
 
     Commands run as the cell's own user; another user is SandboxUserUnsupportedError.
+    What the guard refuses is a PermissionError, which Inspect tells the model.
 
     Args:
         session: Runs the commands and has the files of one sample.
         closing: Ends the session.
     """
 
+    guard: ClassVar[ActionGuard | None] = None
+    """Decides about the commands and files of samples that begin from now on, as
+    `GuardedSession` names them. None: everything is allowed."""
+
+    agent_id: ClassVar[str] = "inspect"
+    """The agent that the guard knows."""
+
     def __init__(self, session: Session, closing: AsyncExitStack) -> None:
         super().__init__()
-        self._session = session
+        self._session = GuardedSession(
+            session, guard=self.guard, agent_id=self.agent_id
+        )
         self._closing = closing
 
     @classmethod
@@ -130,7 +119,7 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
         """Run a command; one that is killed by a signal has the code 128 + its number.
 
         Raises:
-            PermissionError: The program may not be executed.
+            PermissionError: The program may not be executed, or the guard refuses it.
             SandboxUserUnsupportedError: `user` is given.
             TimeoutError: `timeout` seconds were not enough.
         """
@@ -140,24 +129,25 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
             )
         stdin = input.encode() if isinstance(input, str) else input
         try:
-            process = await self._session.exec(
+            result = await self._session.exec(
                 cmd, stdin=stdin, cwd=cwd or "", env=env, timeout_seconds=timeout
             )
+        except GuardDeniedError as error:
+            raise PermissionError(str(error)) from error
         except InvalidInputError as error:
             return _not_started(error)
-        result = await _ended(process)
         if result.status == "timeout":
             raise TimeoutError(f"the command took more than {timeout} seconds")
         if result.truncated:
             limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR
             raise OutputLimitExceededError(limit, result.stdout)
-        code = _exit_code(result)
+        code = exit_code(result)
         return ExecResult(code == 0, code, result.stdout, result.stderr)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         try:
             await self._session.write_file(file, contents)
-        except InvalidInputError as error:
+        except (GuardDeniedError, InvalidInputError) as error:
             raise _file_error(error) from error
 
     @overload
@@ -170,36 +160,20 @@ class ToolcellSandboxEnvironment(SandboxEnvironment):
         most = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         try:
             data = await self._session.read_file(file, most)
-        except InvalidInputError as error:
+        except (GuardDeniedError, InvalidInputError) as error:
             raise _file_error(error) from error
         return data.decode() if text else data
 
 
 def _checked(config: BaseModel | str | None) -> SandboxConfig:
     if config is None:
-        return DEFAULT_CONFIG
+        return default_config(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE)
     if not isinstance(config, SandboxConfig):
         raise InvalidInputError(
             "the sandbox's configuration must be a SandboxConfig",
             hint='use SandboxEnvironmentSpec("toolcell", SandboxConfig(...))',
         )
     return config
-
-
-async def _ended(process: Process) -> ExecutionResult:
-    """Return the result of a command; a cancelled wait kills it."""
-    try:
-        return await process.wait()
-    except BaseException:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(_KILL_SECONDS):
-            await process.kill()
-        raise
-
-
-def _exit_code(result: ExecutionResult) -> int:
-    if result.exit_code is not None:
-        return result.exit_code
-    return 128 + signal.Signals[result.signal or "SIGKILL"].value
 
 
 def _not_started(error: InvalidInputError) -> ExecResult[str]:
@@ -209,7 +183,9 @@ def _not_started(error: InvalidInputError) -> ExecResult[str]:
     return ExecResult(False, 127, "", error.message)
 
 
-def _file_error(error: InvalidInputError) -> Exception:
+def _file_error(error: GuardDeniedError | InvalidInputError) -> Exception:
+    if isinstance(error, GuardDeniedError):
+        return PermissionError(str(error))
     match error.details.get("reason"):
         case "missing" | "not_folder":
             return FileNotFoundError(error.message)

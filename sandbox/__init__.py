@@ -16,10 +16,11 @@ if typing.TYPE_CHECKING:
         pull_image,
     )
     from .backends.launcher_start import early_launcher
-    from .batch import BatchResults, Job, JobResult
-    from .client.host_calls import HostCalls, pause_deadline
+    from .batch import Batch, BatchResults, Job, JobResult, OnProgress, Programs
+    from .client.host_calls import HostCalls, answer_for, pause_deadline
     from .client.types import Freshness, Language, OnOutput
     from .client.workdir import FileInfo, save_artifact
+    from .config.package_rules import PackageRules
     from .config.settings import (
         CodePolicy,
         Enforcer,
@@ -27,14 +28,16 @@ if typing.TYPE_CHECKING:
         Limits,
         Mount,
         Network,
-        PackageRules,
         SandboxConfig,
     )
     from .manager import SandboxManager
     from .network.types import OnConnection, Resolver
+    from .packages.distributions import OnStep
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
+    from .processes.ports import PortStream
     from .processes.process import Process
-    from .programs.function_program import CallProgram, call_program
+    from .programs.function_program import CallProgram, call_program, returned
+    from .protocols import Sandbox, SandboxProcess, SandboxSession
     from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
     from .results.result import (
         Artifact,
@@ -48,12 +51,14 @@ if typing.TYPE_CHECKING:
         Usage,
     )
     from .run_sync import run
+    from .scheduling.fair_queue import FairQueue
     from .scheduling.pool import PoolStats
     from .session import Session
 
 __all__ = [
     "Artifact",
     "ArtifactMade",
+    "Batch",
     "BatchResults",
     "CallProgram",
     "Cleaned",
@@ -66,6 +71,7 @@ __all__ = [
     "Event",
     "ExceptionInfo",
     "ExecutionResult",
+    "FairQueue",
     "FileInfo",
     "Finished",
     "Freshness",
@@ -81,20 +87,28 @@ __all__ = [
     "Network",
     "OnConnection",
     "OnOutput",
+    "OnProgress",
+    "OnStep",
     "OpaqueValue",
     "PackageLayer",
     "PackageRules",
     "PoolStats",
+    "PortStream",
     "Process",
+    "Programs",
     "Resolver",
+    "Sandbox",
     "SandboxConfig",
     "SandboxManager",
+    "SandboxProcess",
+    "SandboxSession",
     "Session",
     "Status",
     "Stderr",
     "Stdout",
     "Truncated",
     "Usage",
+    "answer_for",
     "build_image",
     "call_program",
     "clean",
@@ -107,6 +121,7 @@ __all__ = [
     "prune_images",
     "prune_packages",
     "pull_image",
+    "returned",
     "run",
     "save_artifact",
 ]
@@ -121,25 +136,29 @@ __getattr__ = _lazy_face(
             pull_image
         """,
         ".backends.launcher_start": "early_launcher",
-        ".batch": "BatchResults Job JobResult",
-        ".client.host_calls": "HostCalls pause_deadline",
+        ".batch": "Batch BatchResults Job JobResult OnProgress Programs",
+        ".client.host_calls": "HostCalls answer_for pause_deadline",
         ".client.types": "Freshness Language OnOutput",
         ".client.workdir": "FileInfo save_artifact",
+        ".config.package_rules": "PackageRules",
         ".config.settings": """
-            CodePolicy Enforcer IsolationLevel Limits Mount Network
-            PackageRules SandboxConfig
+            CodePolicy Enforcer IsolationLevel Limits Mount Network SandboxConfig
         """,
         ".manager": "SandboxManager",
         ".network.types": "OnConnection Resolver",
+        ".packages.distributions": "OnStep",
         ".packages.layer_store": "PackageLayer list_packages prune_packages",
+        ".processes.ports": "PortStream",
         ".processes.process": "Process",
-        ".programs.function_program": "CallProgram call_program",
+        ".programs.function_program": "CallProgram call_program returned",
+        ".protocols": "Sandbox SandboxProcess SandboxSession",
         ".results.events": "ArtifactMade Connected Event Finished Stderr Stdout",
         ".results.result": """
             Artifact Connection ExceptionInfo ExecutionResult Isolation
             OpaqueValue Status Truncated Usage
         """,
         ".run_sync": "run",
+        ".scheduling.fair_queue": "FairQueue",
         ".scheduling.pool": "PoolStats",
         ".session": "Session",
     },

@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-import anyio
 from pydantic import SecretStr
 
-from toolcell.core import InvalidInputError
-from toolcell.core.detached import Detachable
-
-from .backends.selection import check_strength, open_backend
-from .client.argument_checks import check_freshness
-from .client.backend import Backend
-from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
-from .client.types import Freshness, Language, OnOutput, Program
-from .client.workdir import WorkDir
+from .client.types import Freshness, Language, OnOutput
 from .config.settings import Limits, Network, SandboxConfig
-from .program_factory import ProgramFactory, not_open
+from .lifecycle import SandboxLifecycle
 from .programs.function_program import call_program, returned
 from .programs.program import RunRequest
-from .results.events import Event, Finished
+from .results.events import Event
 from .results.result import ExecutionResult
-from .scheduling.active_cells import ActiveCells
-from .scheduling.background_work import BackgroundWork
-from .scheduling.cell_supply import CellSupply
-from .scheduling.pool import PoolStats
 from .session import Session
+from .shared_cell import SharedCell
 
 if TYPE_CHECKING:
-    from .batch import BatchResults, OnProgress, Programs, Work
-    from .network.types import OnConnection, Resolver
+    from .batch import BatchResults, OnProgress, Programs
+    from .network.types import OnConnection
     from .packages.distributions import OnStep
 
 
-class SandboxManager(Detachable):
+class SandboxManager(SandboxLifecycle):
     """Runs untrusted programs in cells.
 
     Use it as an async context manager; leaving it ends every run as `cancelled`
@@ -55,87 +43,6 @@ class SandboxManager(Detachable):
             `async def resolver(host, port)`, and returns addresses or raises OSError;
             None asks this machine's.
     """
-
-    _work: BackgroundWork
-
-    def __init__(
-        self, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
-    ) -> None:
-        self.config = config or SandboxConfig()
-        self._resolver = resolver
-        self._stack = AsyncExitStack()
-        self._backend: Backend | None = None
-        self._supply: CellSupply | None = None
-        self._active = ActiveCells()
-        self._factory: ProgramFactory | None = None
-        self._entered = False
-        self.notices: tuple[str, ...] = ()
-        """Remarks on the choice of the backend, one line each."""
-
-    @classmethod
-    async def open(
-        cls, config: SandboxConfig | None = None, *, resolver: Resolver | None = None
-    ) -> Self:
-        """Return an open manager, which any task of this event loop may close.
-
-        Arguments and errors are those of `SandboxManager` and of entering it.
-        """
-        return await cls(config, resolver=resolver)._open_detached()
-
-    async def __aenter__(self) -> SandboxManager:
-        if self._entered:
-            raise InvalidInputError(
-                "the manager is open already",
-                hint="use the open one, or make another SandboxManager",
-            )
-        self._entered = True
-        try:
-            await self._open()
-        except BaseException:
-            self._entered = False
-            raise
-        return self
-
-    async def _open(self) -> None:
-        backend, self.notices = await open_backend(self.config)
-        try:
-            check_strength(self.config, backend.traits)
-            tasks = await self._stack.enter_async_context(anyio.create_task_group())
-        except BaseException:
-            await backend.aclose()
-            raise
-        self._backend = backend
-        self._work = BackgroundWork(tasks)
-        self._supply = CellSupply(backend, self.config, tasks, self._active)
-        self._factory = ProgramFactory(
-            self.config,
-            backend,
-            spawn=tasks.start_soon,
-            resolver=self._resolver,
-            open_build_session=open_build_session,
-        )
-        if self.config.packages:
-            try:
-                await self.install()
-            except BaseException:
-                await self.__aexit__()
-                raise
-
-    async def __aexit__(self, *_: object) -> None:
-        backend, supply, factory = self._backend, self._supply, self._factory
-        self._backend = self._supply = self._factory = None
-        with anyio.CancelScope(shield=True):
-            if supply is not None:
-                self._work.cancel()
-                await supply.aclose()
-            if factory is not None:
-                factory.close()
-        # The task group waits for every cell that is still being destroyed.
-        await self._stack.aclose()
-        with anyio.CancelScope(shield=True):
-            if backend is not None:
-                await backend.aclose()
-        self._entered = False
 
     async def run(
         self,
@@ -208,19 +115,15 @@ class SandboxManager(Detachable):
             stdin=stdin,
             secrets=secrets,
             calls=calls,
+            files=files,
+            packages=packages,
+            agent_id=agent_id,
+            network=network,
+            minimum_freshness=minimum_freshness,
         )
-        programs = self._programs
-        program = programs.make(request, final=True)
-        program = programs.with_network(program, network, on_connection, agent_id)
-        refusal = programs.refusal(program)
-        if refusal is not None:
-            return refusal
-        program = await programs.with_packages(program, packages)
-        again = self._may_use_again(program, secrets, minimum_freshness)
-        async with self._cells.cell(program.limits, agent_id, again=again) as cell:
-            await WorkDir(cell).write_all(files)
-            report = await cell.run(program, on_output)
-            return cell.result(report, program)
+        return await self._runs.run(
+            request, on_output=on_output, on_connection=on_connection
+        )
 
     async def install(
         self,
@@ -274,36 +177,15 @@ class SandboxManager(Detachable):
             limits=limits,
             secrets=secrets,
             streamed=True,
+            files=files,
+            packages=packages,
+            agent_id=agent_id,
+            network=network,
+            minimum_freshness=minimum_freshness,
         )
-        pending = PendingEvents()
-        programs = self._programs
-        program = programs.make(request, final=True)
-        program = programs.with_network(
-            program, network, pending.add_connection, agent_id
-        )
-        refusal = programs.refusal(program)
-        if refusal is not None:
-            yield Finished(refusal)
-            return
-        program = await programs.with_packages(program, packages)
-        again = self._may_use_again(program, secrets, minimum_freshness)
-        async with self._cells.cell(program.limits, agent_id, again=again) as cell:
-            await WorkDir(cell).write_all(files)
-            async with aclosing(stream_run(cell, program, pending)) as events:
-                async for event in events:
-                    yield event
-
-    def _may_use_again(
-        self, program: Program, secrets: object, minimum_freshness: Freshness
-    ) -> bool:
-        """Return True if a program's cell may have run, or may run, others."""
-        check_freshness(minimum_freshness)
-        return (
-            self.config.programs_per_cell > 1
-            and minimum_freshness == "program"
-            and program.egress is None
-            and not secrets
-        )
+        async with aclosing(self._runs.stream(request)) as events:
+            async for event in events:
+                yield event
 
     async def call(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -350,14 +232,12 @@ class SandboxManager(Detachable):
         rules = programs.narrowed_network(network)
         await programs.install(packages)
         async with self._cells.cell(self.config.limits, agent_id) as cell:
-            session = Session(
-                programs, cell, agent_id, packages=tuple(packages), network=rules
-            )
+            shared = SharedCell(cell, rules)
             idle = self.config.session_idle_seconds
             lifetime = self.config.session_lifetime_seconds
-            watch = self._start(partial(session.end_when_idle, idle, lifetime))
+            watch = self._start(partial(shared.end_when_idle, idle, lifetime))
             try:
-                yield session
+                yield Session(programs, shared, agent_id, packages=tuple(packages))
             finally:
                 watch.cancel()
 
@@ -399,54 +279,9 @@ class SandboxManager(Detachable):
         )
         return BatchResults(batch)
 
-    def _start(self, work: Work) -> anyio.CancelScope:
-        """Start work that ends with the manager; return a scope that cancels it."""
-        _ = self._open_backend
-        return self._work.start(work)
-
-    def pool_stats(self) -> PoolStats:
-        """Return the state of the pool of prepared cells.
-
-        Raises:
-            SandboxUnavailableError: The manager is not open.
-        """
-        return self._cells.stats
-
-    async def check(self) -> None:
-        """Ask whether cells can be made, without making one.
-
-        Raises:
-            SandboxUnavailableError: The engine, its image or the launcher is gone, or
-                the manager is not open.
-        """
-        await self._open_backend.check()
-
-    @property
-    def active_cells(self) -> int:
-        """The number of cells that runs and sessions use now."""
-        return len(self._active)
-
-    @property
-    def _open_backend(self) -> Backend:
-        if self._backend is None:
-            raise not_open()
-        return self._backend
-
-    @property
-    def _cells(self) -> CellSupply:
-        if self._supply is None:
-            raise not_open()
-        return self._supply
-
-    @property
-    def _programs(self) -> ProgramFactory:
-        if self._factory is None:
-            raise not_open()
-        return self._factory
-
-
-@asynccontextmanager
-async def open_build_session(config: SandboxConfig) -> AsyncIterator[Session]:
-    """Open a session of a sandbox of its own, to build a package in."""
-    async with SandboxManager(config) as sandbox, sandbox.session() as session:
-        yield session
+    @asynccontextmanager
+    async def _open_build_session(
+        self, config: SandboxConfig
+    ) -> AsyncIterator[Session]:
+        async with SandboxManager(config) as sandbox, sandbox.session() as session:
+            yield session

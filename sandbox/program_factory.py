@@ -17,6 +17,7 @@ from .programs.program import RunRequest, make_program, refused
 from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
+    from .network.egress import Egress
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep, OpenBuildSession
     from .packages.installer import PackageInstaller
@@ -164,16 +165,33 @@ class ProgramFactory:
             on_connection: Called with each connection when it has ended or was refused.
             agent_id: The agent whose share of the name look-ups it uses.
         """
+        egress = self.egress(network, program.limits, on_connection, agent_id)
+        return replace(program, egress=egress)
+
+    def egress(
+        self,
+        network: Network,
+        limits: Limits,
+        on_connection: OnConnection | None,
+        agent_id: str | None,
+    ) -> Egress:
+        """Return a proxy to a network, for one run or one command.
+
+        Args:
+            network: The hosts that it may reach.
+            limits: They hold for its connections.
+            on_connection: Called with each connection when it has ended or was refused.
+            agent_id: The agent whose share of the name look-ups it uses.
+        """
         from .network.egress import Egress
 
-        egress = Egress(
+        return Egress(
             network,
-            program.limits,
+            limits,
             resolve=self._resolver or self._look_ups.of_run(agent_id),
             spawn=self.spawn,
             on_connection=on_connection,
         )
-        return replace(program, egress=egress)
 
     def close(self) -> None:
         """Make no further programs, and let go of the layers of packages."""

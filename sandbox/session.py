@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -16,30 +13,24 @@ from pydantic import SecretStr
 from toolcell.core import InvalidInputError
 
 from .backends.selection import check_network
-from .client.cell import Cell
-from .client.download import MAX_DOWNLOAD_BYTES
 from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
 from .client.types import Language, OnOutput, Program
-from .client.workdir import MAX_READ_BYTES, FileInfo, WorkDir
 from .config.settings import Limits, Network
 from .program_factory import ProgramFactory
 from .programs.program import RunRequest
 from .results.events import Event, Finished
 from .results.result import ExecutionResult
-from .session_commands import SessionCommands
+from .session_files import SessionFiles
+from .session_pauses import SessionPauses
 from .shared_cell import MAIN_BRANCH, SharedCell
 
 if TYPE_CHECKING:
     from .network.types import OnConnection
     from .packages.distributions import OnStep
 
-MAX_BRANCHES = 16
-"""Forks and checkpoints of one session that live at once. When it is reached the
-next fork is refused."""
 
-
-class Session(SessionCommands):
+class Session(SessionPauses, SessionFiles):
     """A cell that several runs of one agent share.
 
     Variables, imports, the current folder and files stay from run to run, until the
@@ -48,24 +39,21 @@ class Session(SessionCommands):
     replaced: every later call raises CellLostError.
 
     `SandboxManager.session` opens one, and `fork` makes another in the same cell.
-
     """
 
     def __init__(
         self,
         programs: ProgramFactory,
-        cell: Cell,
+        shared: SharedCell,
         agent_id: str | None,
         *,
-        network: Network = Network.none,
-        shared: SharedCell | None = None,
         branch: str = MAIN_BRANCH,
         warnings: tuple[str, ...] = (),
         packages: tuple[str, ...] = (),
     ) -> None:
         self._programs = programs
-        self._shared = shared or SharedCell(cell, network)
-        self._is_fork = shared is not None
+        self._shared = shared
+        self._is_fork = branch != MAIN_BRANCH
         self._branch = branch
         self._packages = packages
         self._installing = anyio.Lock()
@@ -147,13 +135,19 @@ class Session(SessionCommands):
         language: Language = "python",
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield its events as they happen.
 
         Arguments and errors are those of `run`; see `SandboxManager.stream`.
         """
         request = RunRequest(
-            code=code, language=language, inputs=inputs, limits=limits, streamed=True
+            code=code,
+            language=language,
+            inputs=inputs,
+            limits=limits,
+            secrets=secrets,
+            streamed=True,
         )
         program = self._program(request, fresh=fresh)
         refusal = self._programs.refusal(program)
@@ -246,7 +240,7 @@ class Session(SessionCommands):
 
         The change holds at once for new connections of a run that goes on, and when
         this returns, open connections to hosts that are no longer allowed are closed.
-        A run that began without network has none until it ends.
+        A run or a command that began without network has none until it ends.
 
         Args:
             network: `Network.none`, or `Network.allow([...])`.
@@ -262,8 +256,8 @@ class Session(SessionCommands):
         shared = self._shared
         check_network(network, shared.cell.traits.level)
         shared.network = network
-        if shared.egress is not None:
-            await shared.egress.set_network(network)
+        for egress in shared.proxies:
+            await egress.set_network(network)
 
     async def interrupt(self) -> None:
         """Interrupt the run of this session, if there is one, as Ctrl-C does.
@@ -289,44 +283,38 @@ class Session(SessionCommands):
                 are 16 forks and checkpoints already.
             CellLostError: The cell went away.
         """
-        async with self._shared as cell:
-            name, warnings = await self._fork_branch(
-                cell, self._own_branch, allow_threads
+        async with self._shared:
+            name, warnings = await self._shared.fork_branch(
+                self._own_branch, allow_threads=allow_threads
             )
         return Session(
             self._programs,
-            self._shared.cell,
+            self._shared,
             self.agent_id,
-            shared=self._shared,
             branch=name,
             warnings=warnings,
             packages=self._packages,
         )
 
-    async def _fork_branch(
-        self, cell: Cell, branch: str, allow_threads: bool
-    ) -> tuple[str, tuple[str, ...]]:
-        shared = self._shared
-        if len(shared.branches) > MAX_BRANCHES:
-            raise InvalidInputError(
-                f"{MAX_BRANCHES} forks and checkpoints live already", hint="close one"
-            )
-        shared.made += 1
-        name = f"{MAIN_BRANCH}-{shared.made}"
-        request = {"branch": branch, "to": name, "allow_threads": allow_threads}
-        answer, _ = await cell.ask({"type": "fork", **request})
-        if "error" in answer:
-            raise InvalidInputError(
-                f"cannot fork: {str(answer['error'])[:1000]}",
-                hint="run a program in it first, and let its threads end",
-            )
-        shared.branches.add(name)
-        return name, tuple(str(each) for each in answer.get("warnings", ()))
+    async def context(self) -> Session:
+        """Return a second session without variables, in the same work dir.
 
-    async def _drop_branch(self, cell: Cell, branch: str) -> None:
-        if branch in self._shared.branches:
-            await cell.send_frame({"type": "drop", "branch": branch})
-            self._shared.branches.remove(branch)
+        It has an interpreter of its own, counts as a fork, and ends with this session,
+        or by `aclose`.
+
+        Raises:
+            InvalidInputError: There are 16 forks and checkpoints already.
+            CellLostError: The cell went away.
+        """
+        async with self._shared:
+            name = self._shared.add_branch()
+        return Session(
+            self._programs,
+            self._shared,
+            self.agent_id,
+            branch=name,
+            packages=self._packages,
+        )
 
     async def checkpoint(self) -> str:
         """Save the current variables and files; return the id for `rollback`.
@@ -335,10 +323,8 @@ class Session(SessionCommands):
             InvalidInputError: As `fork`.
             CellLostError: The cell went away.
         """
-        async with self._shared as cell:
-            name, _ = await self._fork_branch(
-                cell, self._own_branch, allow_threads=False
-            )
+        async with self._shared:
+            name, _ = await self._shared.fork_branch(self._own_branch)
         return name
 
     async def rollback(self, checkpoint: str) -> None:
@@ -348,83 +334,25 @@ class Session(SessionCommands):
             InvalidInputError: There is no such checkpoint.
             CellLostError: The cell went away.
         """
-        async with self._shared as cell:
+        async with self._shared:
             line = self._own_branch
             if checkpoint not in self._shared.branches or checkpoint == line:
                 raise InvalidInputError(
                     f"there is no checkpoint {checkpoint!r}",
                     hint="use one that `checkpoint()` of this session returned",
                 )
-            name, _ = await self._fork_branch(cell, checkpoint, allow_threads=False)
-            await self._drop_branch(cell, line)
+            name, _ = await self._shared.fork_branch(checkpoint)
+            await self._shared.drop_branch(line)
             self._branch = name
 
     async def drop(self, checkpoint: str) -> None:
         """Forget a checkpoint. Raises CellLostError."""
-        async with self._shared as cell:
+        async with self._shared:
             if checkpoint != self._branch:
-                await self._drop_branch(cell, checkpoint)
+                await self._shared.drop_branch(checkpoint)
 
     async def aclose(self) -> None:
         """End a fork; the session that it came from goes on."""
         if self._is_fork and not self._shared.over:
-            async with self._shared as cell:
-                await self._drop_branch(cell, self._branch)
-
-    async def write_file(self, path: str | PathLike[str], data: bytes | str) -> None:
-        """Write a file of the work dir, with its folders; as `WorkDir.write`."""
-        async with self._shared as cell:
-            await WorkDir(cell, self._own_branch).write(path, data)
-
-    async def read_file(
-        self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES
-    ) -> bytes:
-        """Return the bytes of a file of the work dir; as `WorkDir.read`."""
-        async with self._shared as cell:
-            return await WorkDir(cell, self._own_branch).read(path, max_bytes)
-
-    async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
-        """Return what is below a folder of the work dir; as `WorkDir.list`."""
-        async with self._shared as cell:
-            return await WorkDir(cell, self._own_branch).list(path)
-
-    async def remove(self, path: str | PathLike[str]) -> None:
-        """Remove a file or a folder of the work dir; as `WorkDir.remove`."""
-        async with self._shared as cell:
-            await WorkDir(cell, self._own_branch).remove(path)
-
-    async def upload(self, source: str | Path, path: str = "") -> int:
-        """Write a folder's files into the work dir; as `WorkDir.upload`."""
-        async with self._shared as cell:
-            return await WorkDir(cell, self._own_branch).upload(source, path)
-
-    async def download(
-        self,
-        target: str | Path,
-        path: str = "",
-        *,
-        max_bytes: int = MAX_DOWNLOAD_BYTES,
-    ) -> int:
-        """Write the work dir's files into a new folder; as `WorkDir.download`."""
-        async with self._shared as cell:
-            files = WorkDir(cell, self._own_branch)
-            return await files.download(target, path, max_bytes=max_bytes)
-
-    async def end_when_idle(self, idle: float, lifetime: float) -> None:
-        """End the session after `idle` seconds without a run, or `lifetime` in all."""
-        shared = self._shared
-        born = shared.used
-        while True:
-            until = min(shared.used + idle, born + lifetime)
-            left = until - time.monotonic()
-            if left > 0:
-                await anyio.sleep(left)
-                continue
-            if shared.is_busy and until < born + lifetime:
-                await anyio.sleep(idle)
-                continue
-            why = "idle" if until < born + lifetime else "open"
-            seconds = idle if why == "idle" else lifetime
-            shared.over = f"the session was {why} for {seconds:g} seconds and was ended"
-            await shared.cell.kill()
-            return
+            async with self._shared:
+                await self._shared.drop_branch(self._branch)

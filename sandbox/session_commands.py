@@ -1,4 +1,4 @@
-"""Commands of a session: any program, beside the session's own interpreter."""
+"""Commands and ports of a session, beside its own interpreter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from toolcell.core import CellLostError, InvalidInputError
+from toolcell.core import InvalidInputError
 
+from .processes.ports import PortStream
 from .processes.process import Process
 from .processes.table import Command, argv_of
 from .program_factory import ProgramFactory
@@ -15,10 +16,11 @@ from .shared_cell import SharedCell
 
 
 class SessionCommands:
-    """The part of a session that runs commands."""
+    """The part of a session that runs commands, and connects to their servers."""
 
     _programs: ProgramFactory
     _shared: SharedCell
+    agent_id: str | None
 
     @property
     @abstractmethod
@@ -39,8 +41,10 @@ class SessionCommands:
 
         Commands run beside each other and beside the session's own runs, as the same
         confined user, in the same files and within the same limits of the cell; 64 at
-        once. They have no network. What they leave in the background lives on, on
-        gVisor until the next run ends; all of it ends with the session.
+        once. Each has the session's network from its start to its end, with limits on
+        connections and bytes of its own. What they leave in the background lives on
+        without network, on gVisor until the next run ends; all of it ends with the
+        session.
 
         Args:
             command: The program and its arguments; a text is a script of bash. Texts
@@ -73,15 +77,54 @@ class SessionCommands:
             pty=pty,
             background=background,
         )
+        self._require_cell("runs no commands")
+        table = await self._shared.commands(self._programs.spawn)
+        limits, egress = self._programs.config.limits, None
+        if self._shared.network.mode != "none":
+            egress = self._programs.egress(
+                self._shared.network, limits, None, self.agent_id
+            )
+        return await table.start(wanted, limits, self._own_branch, egress)
+
+    async def connect(self, port: int) -> PortStream:
+        """Connect to a server inside the session's cell, on its loopback interface.
+
+        The bytes pass over the cell's own channel: nothing listens outside of the cell,
+        and the cell cannot open a connection this way. Servers are found at 127.0.0.1,
+        else at ::1. Connections go on beside runs and commands, 128 at once, and end
+        with the session.
+
+        Args:
+            port: The port, 1 to 65535.
+
+        Returns:
+            A stream of anyio (`ByteStream`); close it, or use it in `async with`.
+
+        Raises:
+            InvalidInputError: It cannot be connected to; `details["reason"]` is
+                `missing` where nothing listens, `too_many`, `busy` after 10 seconds
+                without an answer, or `failed`. Or isolation is `process`, which has
+                no network of its own.
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
+        self._require_cell("has no ports of its own")
+        table = await self._shared.ports(self._programs.spawn)
+        return await table.connect(port)
+
+    def _require_cell(self, lack: str, *, paused: bool = False) -> None:
+        """Raise what keeps this session from work beside its runs.
+
+        Args:
+            lack: The words for what `process` isolation lacks.
+            paused: True if a pause is in the way of nothing.
+        """
         shared = self._shared
-        if shared.over:
-            raise CellLostError(shared.over, hint="open a new session")
+        shared.require_open(paused=paused)
         if shared.cell.traits.level == "process":
             raise InvalidInputError(
-                "'process' isolation runs no commands", hint="use a stronger backend"
+                f"'process' isolation {lack}", hint="use a stronger backend"
             )
-        table = await shared.commands(self._programs.spawn)
-        return await table.start(wanted, self._programs.config.limits, self._own_branch)
 
     def processes(self) -> tuple[Process, ...]:
         """Return the commands that run in the session's cell, those of forks too."""

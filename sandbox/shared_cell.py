@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from toolcell.core import CellLostError, SandboxUnavailableError
+from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 
 from .client.cell import Cell
 from .config.settings import Network
+from .processes.beside import FramesBesideRuns
+from .processes.ports import PortTable
 from .processes.process import Process
 from .processes.table import ProcessTable
 
@@ -24,12 +28,24 @@ _LOST = (CellLostError, SandboxUnavailableError)
 MAIN_BRANCH = "main"
 """The branch of the session itself."""
 
+MAX_BRANCHES = 16
+"""Forks and checkpoints of one session that live at once. When it is reached the
+next fork is refused."""
+
+
+class _Beside(NamedTuple):
+    """Commands and connections of a cell, beside its runs."""
+
+    frames: FramesBesideRuns
+    commands: ProcessTable
+    ports: PortTable
+
 
 class SharedCell:
     """The cell that a session shares with its forks; one of them runs at a time.
 
     `async with shared as cell` waits until no run and no question is under way.
-    Commands need no turn: they run beside each other and beside runs.
+    Commands and connections need no turn: they go on beside each other and beside runs.
     """
 
     def __init__(self, cell: Cell, network: Network) -> None:
@@ -39,32 +55,48 @@ class SharedCell:
         self.was_out = False
         # Not a Lock, which belongs to a task: each step of a stream may be another's.
         self.turn = anyio.Semaphore(1, max_value=1, fast_acquire=True)
-        self.made = 0
+        self._made = 0
         self.branches = {MAIN_BRANCH}
         self.used = time.monotonic()
         self.over = ""
-        self._commands: ProcessTable | None = None
+        self.paused = False
+        self._beside: _Beside | None = None
 
     @property
     def alive(self) -> bool:
         """True if the next run finds it; meaningful while no run is under way."""
         if self.over:
             return False
-        # A cell whose commands live may speak at any time; its loss ends them.
-        return bool(self.processes) or self.cell.alive()
+        # A cell with commands or connections may speak at any time; its loss ends them.
+        return self._speaks or self.cell.alive()
+
+    @property
+    def _speaks(self) -> bool:
+        return self._beside is not None and self._beside.frames.is_busy
 
     @property
     def processes(self) -> tuple[Process, ...]:
         """The commands that run in the cell."""
-        return self._commands.living if self._commands is not None else ()
+        return self._beside.commands.living if self._beside is not None else ()
+
+    @property
+    def proxies(self) -> tuple[Egress, ...]:
+        """The ways to the network of the run and the commands under way."""
+        networks = [each.network for each in self.processes]
+        found = [each.egress for each in networks if each is not None]
+        return (*found, *(() if self.egress is None else (self.egress,)))
 
     @property
     def is_busy(self) -> bool:
-        """True while a run or a command is under way."""
-        return self.turn.value == 0 or bool(self.processes)
+        """True while a run, a command or a connection is under way."""
+        return self.turn.value == 0 or self._speaks
 
     async def commands(self, spawn: Spawn) -> ProcessTable:
-        """Return what starts commands in the cell.
+        """Return what starts commands in the cell. Arguments and errors: `ports`."""
+        return (await self._open_beside(spawn)).commands
+
+    async def ports(self, spawn: Spawn) -> PortTable:
+        """Return what connects to ports of the cell.
 
         Args:
             spawn: Starts tasks that may live as long as the manager.
@@ -73,25 +105,100 @@ class SharedCell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        if self._commands is None:
+        return (await self._open_beside(spawn)).ports
+
+    async def _open_beside(self, spawn: Spawn) -> _Beside:
+        if self._beside is None:
             async with self as cell:
-                channel = await cell.open_channel()
+                frames = FramesBesideRuns(await cell.open_channel(), spawn)
                 # Another task may have waited for the same turn.
-                self._commands = self._commands or ProcessTable(
-                    channel, cell.traits, spawn
+                self._beside = self._beside or _Beside(
+                    frames, ProcessTable(frames, cell.traits), PortTable(frames)
                 )
-        return self._commands
+        return self._beside
 
     async def __aenter__(self) -> Cell:
         await self.turn.acquire()
-        if self.over:
+        try:
+            self.require_open()
+        except BaseException:
             self.turn.release()
-            raise CellLostError(self.over, hint=_OPEN_ANOTHER)
+            raise
         return self.cell
+
+    def require_open(self, *, paused: bool = False) -> None:
+        """Raise CellLostError if it was ended, InvalidInputError if it is paused.
+
+        Args:
+            paused: True if it may be paused.
+        """
+        if self.over:
+            raise CellLostError(self.over, hint=_OPEN_ANOTHER)
+        if self.paused and not paused:
+            raise InvalidInputError("the session is paused", hint="call resume() first")
+
+    async def pause(self) -> None:
+        """Stop all of its processes but the supervisor, once the run has ended.
+
+        Raises:
+            InvalidInputError: They do not stop.
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
+        async with self._even_if_paused():
+            await self._set_paused(True)
+
+    async def resume(self) -> None:
+        """Let its processes go on. Raises CellLostError."""
+        async with self._even_if_paused():
+            await self._set_paused(False)
+
+    @asynccontextmanager
+    async def stopped(self) -> AsyncIterator[Cell]:
+        """Yield the cell while no process in it runs. Raises as `pause`."""
+        async with self._even_if_paused() as cell:
+            runs = not self.paused and cell.traits.level != "process"
+            if runs:
+                await self._set_paused(True)
+            try:
+                yield cell
+            finally:
+                # A cell that is in the middle of an answer is about to be killed.
+                if runs and cell.settled:
+                    with anyio.CancelScope(shield=True):
+                        await self._set_paused(False)
+
+    @asynccontextmanager
+    async def _even_if_paused(self) -> AsyncIterator[Cell]:
+        await self.turn.acquire()
+        problem: BaseException | None = None
+        try:
+            self.require_open(paused=True)
+            yield self.cell
+        except BaseException as error:
+            problem = error
+            raise
+        finally:
+            await self._give_back(problem)
+
+    async def _set_paused(self, paused: bool) -> None:
+        if self.paused == paused:
+            return
+        answer, _ = await self.cell.ask({"type": "pause" if paused else "resume"})
+        if paused and answer.get("held") is not True:
+            raise InvalidInputError(
+                "the processes of the session wake each other",
+                hint="end some of them, or the session",
+                details={"reason": "busy"},
+            )
+        self.paused = paused
 
     async def __aexit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: object
     ) -> None:
+        await self._give_back(error)
+
+    async def _give_back(self, error: BaseException | None) -> None:
         try:
             lost = isinstance(error, _LOST)
             if lost or (error is not None and not self.cell.settled):
@@ -103,3 +210,73 @@ class SharedCell:
             self.egress = None
             self.used = time.monotonic()
             self.turn.release()
+
+    async def fork_branch(
+        self, branch: str, *, allow_threads: bool = False
+    ) -> tuple[str, tuple[str, ...]]:
+        """Copy a branch; the caller has the turn.
+
+        Args:
+            branch: The branch to copy.
+            allow_threads: Copy it even though threads of the program live.
+
+        Returns:
+            The new branch, and the files and threads that it shares or has lost.
+
+        Raises:
+            InvalidInputError: There is no state to copy, threads live, or there are
+                too many branches.
+            CellLostError: The cell went away.
+        """
+        name = self._unused_name()
+        request = {"branch": branch, "to": name, "allow_threads": allow_threads}
+        answer, _ = await self.cell.ask({"type": "fork", **request})
+        if "error" in answer:
+            raise InvalidInputError(
+                f"cannot fork: {str(answer['error'])[:1000]}",
+                hint="run a program in it first, and let its threads end",
+            )
+        self.branches.add(name)
+        return name, tuple(str(each) for each in answer.get("warnings", ()))
+
+    def add_branch(self) -> str:
+        """Make a branch without state; the caller has the turn.
+
+        Raises:
+            InvalidInputError: There are too many branches.
+        """
+        name = self._unused_name()
+        self.branches.add(name)
+        return name
+
+    def _unused_name(self) -> str:
+        if len(self.branches) > MAX_BRANCHES:
+            raise InvalidInputError(
+                f"{MAX_BRANCHES} forks and checkpoints live already", hint="close one"
+            )
+        self._made += 1
+        return f"{MAIN_BRANCH}-{self._made}"
+
+    async def drop_branch(self, branch: str) -> None:
+        """End a branch, if it lives; the caller has the turn. Raises CellLostError."""
+        if branch in self.branches:
+            await self.cell.send_frame({"type": "drop", "branch": branch})
+            self.branches.remove(branch)
+
+    async def end_when_idle(self, idle: float, lifetime: float) -> None:
+        """End the cell after `idle` seconds without a run, or `lifetime` in all."""
+        born = self.used
+        while True:
+            until = min(self.used + idle, born + lifetime)
+            left = until - time.monotonic()
+            if left > 0:
+                await anyio.sleep(left)
+                continue
+            if (self.is_busy or self.paused) and until < born + lifetime:
+                await anyio.sleep(idle)
+                continue
+            why = "idle" if until < born + lifetime else "open"
+            seconds = idle if why == "idle" else lifetime
+            self.over = f"the session was {why} for {seconds:g} seconds and was ended"
+            await self.cell.kill()
+            return

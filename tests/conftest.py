@@ -21,8 +21,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
+from toolcell.sandbox import Limits, Sandbox, SandboxConfig, SandboxManager
 
+from .support.cluster.local import local_cluster
+from .support.cluster.rows import NOT_ALL_YET, NOT_YET
 from .support.kernel import uml
 from .support.paths import TESTS
 
@@ -60,9 +62,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    _choose_for_cluster(config, items)
     places = {name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(_name(item), len(places)))
+
+
+def _choose_for_cluster(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the row `cluster` for tests of a sandbox that they do not make."""
+    dropped: list[pytest.Item] = []
+    for item in items:
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        if item.callspec.params.get("backend") is not CLUSTER:
+            continue
+        if "sandbox" not in item.fixturenames:
+            dropped.append(item)
+        elif item.originalname in NOT_YET:
+            why = NOT_YET[item.originalname]
+            item.add_marker(pytest.mark.xfail(reason=why, strict=True))
+        elif item.originalname in NOT_ALL_YET:
+            why = NOT_ALL_YET[item.originalname]
+            item.add_marker(pytest.mark.xfail(reason=why, strict=False))
+    gone = set(dropped)
+    items[:] = [item for item in items if item not in gone]
+    config.hook.pytest_deselected(items=dropped)
 
 
 def _name(item: pytest.Item) -> str:
@@ -78,6 +104,9 @@ class BackendRow:
     held_by_kernel: bool = True
     """Whether memory and pids are held by a cgroup."""
 
+    on_nodes: bool = False
+    """Whether the `sandbox` of tests is a cluster of two nodes."""
+
     def config(self, **options: Any) -> SandboxConfig:
         return SandboxConfig(**{**self.options, **options})
 
@@ -89,8 +118,10 @@ RUNSC = BackendRow(
     options={"backend": "docker", "image": IMAGE, "runtime": "runsc"},
     held_by_kernel=False,
 )
+CLUSTER = BackendRow(name="cluster", options={"backend": "subprocess"}, on_nodes=True)
 BACKENDS = [
     pytest.param(SUBPROCESS, id="subprocess"),
+    pytest.param(CLUSTER, id="cluster"),
     pytest.param(DOCKER, id="docker", marks=pytest.mark.docker),
     pytest.param(RUNSC, id="runsc", marks=[pytest.mark.docker, pytest.mark.runsc]),
 ]
@@ -157,11 +188,15 @@ def backend(request: pytest.FixtureRequest) -> BackendRow:
 
 
 @pytest.fixture(scope="session")
-async def sandbox(backend: BackendRow) -> AsyncIterator[SandboxManager]:
+async def sandbox(backend: BackendRow) -> AsyncIterator[Sandbox]:
     """An open manager of this backend, shared by all tests that ask for it."""
-    limits = Limits(wall_seconds=20)
-    async with SandboxManager(backend.config(limits=limits)) as manager:
-        yield manager
+    config = backend.config(limits=Limits(wall_seconds=20))
+    if backend.on_nodes:
+        async with local_cluster(config) as cluster:
+            yield cluster
+    else:
+        async with SandboxManager(config) as manager:
+            yield manager
 
 
 @pytest.fixture(scope="session")

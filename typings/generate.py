@@ -14,7 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-ROOMS = ("core", "sandbox", "guard", "tools", "flow", "host")
+ROOMS = ("core", "sandbox", "cluster", "guard", "tools", "flow", "host")
 FACES = (*ROOMS, "tools.builtin")
 READERS = (*ROOMS, "tests", "benchmarks", "examples")
 LAZY = {"host": {"host.runtime.host": "Host", "host.config.host_config": "HostConfig"}}

@@ -24,6 +24,7 @@ from harness.measure import (
     take_turns,
 )
 
+from rows.flow import FLOW_ROWS
 from rows.guard import GUARD_ROWS
 from rows.host_calls import BRIDGE_ROWS
 from rows.mcp import MCP_ROWS
@@ -141,6 +142,24 @@ async def reused(options: Options) -> list[Row]:
             bwrap.values.append(rate)
     work = f"subprocess, reused cells from {_WORKERS} tasks"
     return against(work, [ours, bwrap], [3.2], "rate")
+
+
+async def reused_containers(
+    runtime: str, runs_a_round: int, gate: float, options: Options
+) -> list[Row]:
+    """Containers that are made new for each program, and never-used ones."""
+    config = _docker_config(options, runtime)
+    again = config.model_copy(update={"programs_per_cell": _PROGRAMS_PER_CELL})
+    ours = Sample(name="sandbox.run, reused", unit="runs/s")
+    new = Sample(name="sandbox.run, never used", unit="runs/s")
+    async with SandboxManager(again) as reuses, SandboxManager(config) as makes:
+        await _per_second(reuses, 2 * _WORKERS)
+        for _ in range(min(_REUSED_ROUNDS, options.runs)):
+            ours.values.append(await _per_second(reuses, runs_a_round))
+            new.values.append(await _per_second(makes, 2 * _WORKERS))
+            await processes.containers_settled(_WORKERS)
+    work = f"docker/{runtime}, reused containers from {_WORKERS} tasks"
+    return against(work, [ours, new], [gate], "rate")
 
 
 async def _per_second(sandbox: SandboxManager, runs: int) -> float:
@@ -317,6 +336,8 @@ ROWS: dict[str, RowMaker] = {
     "subprocess-prepared": prepared,
     "subprocess-sustained": sustained,
     "subprocess-reused": reused,
+    "docker-reused": partial(reused_containers, "runc", 200, 25),
+    "runsc-reused": partial(reused_containers, "runsc", 40, 5),
     "docker-session": partial(session, "runc", (60, 15)),
     "runsc-session": partial(session, "runsc", (16, None)),
     "docker-cold": partial(cold, "runc", 0.7),
@@ -331,5 +352,6 @@ ROWS: dict[str, RowMaker] = {
     **MCP_ROWS,
     **BRIDGE_ROWS,
     **GUARD_ROWS,
+    **FLOW_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }

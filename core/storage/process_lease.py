@@ -1,9 +1,10 @@
 """Tells living processes from dead ones, by a locked file for each.
 
 The kernel releases the lock when its owner ends, however it ends, so a file that can
-be locked belongs to a dead process. Process ids would not do: they are used again, and
-mean nothing to a container that shares the folder. A missing file proves nothing:
-somebody may have cleaned up.
+be locked belongs to a dead process. The owner's lock is exclusive, and those of
+processes that look are shared: two that look at once do not take each other for the
+owner. Process ids would not do: they are used again, and mean nothing to a container
+that shares the folder. A missing file proves nothing: somebody may have cleaned up.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class OwnerFile:
         except FileNotFoundError:
             return "missing"
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return "alive"
         finally:
@@ -93,7 +94,7 @@ class OwnerFile:
             return
         try:
             # While we have the lock no new owner can take the file.
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             Path(path).unlink(missing_ok=True)
         except BlockingIOError:
             return

@@ -15,6 +15,10 @@ from .forks import ForkLock
 OPEN_SECONDS = 5.0
 """Longest wait for others that open or write. When it is over, `sqlite3.Error`."""
 
+FORMAT = 1
+"""The format of all files (`PRAGMA user_version`). A later toolcell that writes another
+one raises it, and migrates older files when it opens them."""
+
 _RETRY_SECONDS = 0.005
 _making = ForkLock()
 
@@ -76,8 +80,8 @@ def open_sqlite(
 
     Raises:
         OSError: The file cannot be made, or is a link, a folder or a device.
-        sqlite3.Error: The file is not a database, or others held it for
-            `OPEN_SECONDS`.
+        sqlite3.Error: The file is not a database, is of a newer toolcell, or others
+            held it for `OPEN_SECONDS`.
     """
     with _making:
         _make_private(path)
@@ -91,13 +95,27 @@ def open_sqlite(
     try:
         _use_log(database)
         database.execute(f"PRAGMA synchronous = {synchronous}")
+        found = _format_of(database, path)
         prepare(database)
+        if found != FORMAT:
+            database.execute(f"PRAGMA user_version = {FORMAT}")
         database._note_place(path)
         database.execute(f"PRAGMA busy_timeout = {round(busy_seconds * 1000)}")
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _format_of(database: sqlite3.Connection, path: str | Path) -> int:
+    """Return the format of a file, 0 for a new one; refuse a newer one."""
+    [found] = database.execute("PRAGMA user_version").fetchone()
+    if found > FORMAT:
+        raise sqlite3.DatabaseError(
+            f"{os.path.basename(path)} is of a newer toolcell: its format is "
+            f"{found}, and this one reads {FORMAT}"
+        )
+    return int(found)
 
 
 def _make_private(path: str | Path) -> None:

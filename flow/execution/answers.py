@@ -15,6 +15,9 @@ from ..stores.records import Answered
 from ..values.interrupt import InterruptValue
 from ..values.json_values import jsonable
 
+CANCEL = "cancel"
+"""The key, among the answers, of the wish that the thread ends."""
+
 
 def checked(question: InterruptValue, value: Any) -> JsonValue:
     """Return an answer as JSON, if it is one to this question.

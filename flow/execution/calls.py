@@ -18,12 +18,13 @@ from toolcell.core import (
 from toolcell.guard import Redactor
 from toolcell.tools import RunContext, ToolExecutor
 
-from ..stores.records import Answered, Begin, Finish, Redo
+from ..stores.records import Answered, Asked, Begin, Finish, Redo
+from ..values.events import CallEnded, Interrupted
 from ..values.interrupt import current, inside_tool
 from ..values.json_values import digest, json_bytes, jsonable
 from .journal import TaskJournal
 from .parts import RunParts
-from .questions import DOUBT_SCHEMA, Questions
+from .questions import DOUBT_SCHEMA, Questions, is_parked
 
 _SHOWN_CHARACTERS = 8_000
 
@@ -40,7 +41,7 @@ class Calls:
     def __init__(self, parts: RunParts, journal: TaskJournal, node: str) -> None:
         self._parts = parts
         self._journal = journal
-        self._node = node
+        self.node = node
         self._flying: dict[str, anyio.Event] = {}
         self.questions = Questions(parts, journal, node)
         """The questions of the attempt that runs."""
@@ -71,13 +72,22 @@ class Calls:
         if op in self._flying:
             # An earlier attempt began it, and ended before it.
             await self._flying[op].wait()
-        if op not in self._journal.finished and op in self._journal.begun:
+        replayed = op in self._journal.finished
+        if not replayed and op in self._journal.begun:
             if not await self._settle(executor, op, name, given):
                 return None
         if op not in self._journal.finished:
+            if self.questions.waits_for_approval(op):
+                return None
             await self._begin(executor, op, name, given, body)
+        if op not in self._journal.finished and self.questions.waits_for_approval(op):
+            return None
         result = ToolResult.model_validate(self._journal.finished[op].value)
-        return result.model_copy(update={"call_id": call_id or self._call_id(op)})
+        own_id = self._call_id(op)
+        await self._parts.announce(
+            CallEnded(self._journal.task_id, name, own_id, result.status, replayed)
+        )
+        return result.model_copy(update={"call_id": call_id or own_id})
 
     async def _begin(
         self,
@@ -116,10 +126,20 @@ class Calls:
             if begin.op not in self._journal.begun:
                 await self._parts.write(self._journal, begin)
             result = await executor.call(call, run=self._run(), raise_on_error=False)
-            await self._finish(begin.op, begin.digest, result)
+            if is_parked(result):
+                await self._park(call, begin.op, result)
+            else:
+                await self._finish(begin.op, begin.digest, result)
         finally:
             del self._flying[begin.op]
             ended.set()
+
+    async def _park(self, call: ToolCall, op: str, result: ToolResult) -> None:
+        """Record that a call was not made, since a person has to approve it."""
+        asked = self.questions.of_approval(op, call, result)
+        record = Asked(task=self._journal.task_id, op=op, interrupt=asked)
+        await self._parts.write(self._journal, record)
+        await self._parts.announce(Interrupted(asked))
 
     async def _finish(self, op: str, body: str, result: ToolResult) -> None:
         kept = self._cut(result)
@@ -161,7 +181,7 @@ class Calls:
         answer = self.questions.answer(op, doubt)
         if answer is None:
             return False
-        result = self._as_told(answer, name, op)
+        result = self._as_reported(answer, name, op)
         if result is None:
             redo = Redo(task=self._journal.task_id, ops=[op])
             await self._parts.write(self._journal, redo)
@@ -169,17 +189,17 @@ class Calls:
             await self._finish(op, begun.digest, result)
         return True
 
-    def _as_told(self, answer: Answered, name: str, op: str) -> ToolResult | None:
+    def _as_reported(self, answer: Answered, name: str, op: str) -> ToolResult | None:
         """Return the result that a person reported; None: make the call again."""
-        told = answer.value if isinstance(answer.value, dict) else {}
-        outcome = "failed" if answer.denied is not None else told.get("outcome")
+        said = answer.value if isinstance(answer.value, dict) else {}
+        outcome = "failed" if answer.denied is not None else said.get("outcome")
         if outcome == "again":
             return None
         call_id = self._call_id(op)
         if outcome == "done":
-            return ToolResult(call_id=call_id, name=name, content=told.get("content"))
+            return ToolResult(call_id=call_id, name=name, content=said.get("content"))
         error = ToolExecutionError(
-            str(told.get("message") or "a person said that this call failed"),
+            str(said.get("message") or "a person said that this call failed"),
             hint="do without it, or make another call",
             details={"outcome": "told", "by": answer.by},
         )
@@ -199,6 +219,8 @@ class Calls:
         return RunContext(
             run_id=self._parts.run_id,
             turn=self._journal.task_id,
+            approval_seconds=flow.approval_seconds,
+            park_approvals=True,
             session=None if session is None else session.replace("{thread}", thread),
-            metadata={"flow": flow.graph.name, "node": self._node},
+            metadata={"flow": flow.graph.name, "node": self.node},
         )

@@ -39,6 +39,7 @@ class ThreadInfo:
     """One thread, as a list shows it."""
 
     thread_id: str
+    graph: str
     status: ThreadStatus
     checkpoint_id: str
     created: datetime
@@ -67,6 +68,7 @@ def thread_info(head: Head) -> ThreadInfo:
     """Return the description of a stored thread."""
     return ThreadInfo(
         thread_id=head.thread_id,
+        graph=head.graph,
         status=head.status,
         checkpoint_id=head.checkpoint,
         created=head.created,

@@ -11,6 +11,8 @@ from ..stores.records import (
     Answered,
     Asked,
     Begin,
+    Checkpoint,
+    ChildStep,
     Ended,
     Finish,
     JournalRecord,
@@ -42,10 +44,15 @@ class TaskJournal:
         """In the order of their ends."""
 
         self.asked: dict[str, Asked] = {}
+        self.parked: dict[str, Begin] = {}
+        """Calls that were not made because a person has to approve them."""
+
         self.repeats: dict[str, int] = {}
         """The number of times that a `Redo` removed an operation, by its place."""
 
         self.ended: Ended | None = None
+        self.steps: list[Checkpoint] = []
+        """The steps of the graph that the node is, since the last whole one."""
 
     def add(self, record: JournalRecord) -> None:
         """Add a record that the checkpointer has stored."""
@@ -56,15 +63,22 @@ class TaskJournal:
                 self.finished[record.op] = record
             case Asked():
                 self.asked[record.op] = record
+                if record.interrupt.kind == "approval":
+                    self.parked[record.op] = self.begun.pop(record.op)
             case Redo():
                 for op in record.ops:
                     self.begun.pop(op, None)
                     self.finished.pop(op, None)
                     self.asked.pop(op, None)
+                    self.parked.pop(op, None)
                     self.repeats[op] = self.repeats.get(op, 0) + 1
                 self.ended = None
             case Ended():
                 self.ended = record
+            case ChildStep():
+                if record.checkpoint.of is None:
+                    self.steps.clear()
+                self.steps.append(record.checkpoint)
 
     @property
     def open(self) -> list[Asked]:
@@ -78,8 +92,12 @@ class TaskJournal:
     def knows(self, op: str) -> bool:
         """Return True if an operation, or one of several calls, was recorded there."""
         below = f"{op}/"
-        recorded = (*self.finished, *self.asked, *self.begun)
-        return any(each == op or each.startswith(below) for each in recorded)
+        places = self.places()
+        return any(each == op or each.startswith(below) for each in places)
+
+    def places(self) -> tuple[str, ...]:
+        """Return the places of all operations that were recorded."""
+        return *self.finished, *self.asked, *self.begun
 
     def check(self, op: str, kind: Kind, name: str, digest: str | None) -> None:
         """Check that an operation is the one that was recorded in its place.
@@ -100,8 +118,8 @@ class TaskJournal:
         )
 
     def _then(self, op: str) -> tuple[str, str, str | None] | None:
-        if op in self.begun:
-            begun = self.begun[op]
+        begun = self.begun.get(op) or self.parked.get(op)
+        if begun is not None:
             return "call", begun.tool, begun.digest
         if op in self.finished:
             done = self.finished[op]

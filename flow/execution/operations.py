@@ -22,6 +22,7 @@ from toolcell.core import (
 from toolcell.tools import Tool
 
 from ..stores.records import Finish
+from ..values.events import Emitted
 from ..values.interrupt import InterruptException
 from ..values.json_values import json_bytes, jsonable
 from .calls import Calls
@@ -58,6 +59,8 @@ class TaskOperations:
         self._own_task = own_task
         self._next = 0
         self._keys: set[str] = set()
+        self._ahead = set(journal.places())
+        """The operations of earlier runs of the node that this one has yet to reach."""
 
     def place(self, key: str | None) -> str:
         """Return the place of the operation that begins now.
@@ -84,7 +87,8 @@ class TaskOperations:
                 hint='pass key="...": the order of tasks is not the same in each run',
             )
         self._next += 1
-        return str(self._next - 1)
+        place = str(self._next - 1)
+        return self._reached(place)
 
     def _keyed(self, key: str) -> str:
         if (
@@ -97,7 +101,14 @@ class TaskOperations:
                 hint="1 to 64 printable characters, once in each task",
             )
         self._keys.add(key)
-        return f"key:{key}"
+        return self._reached(f"key:{key}")
+
+    def _reached(self, place: str) -> str:
+        below = f"{place}/"
+        self._ahead = {
+            each for each in self._ahead if each != place and not each.startswith(below)
+        }
+        return place
 
     def _is_own_task(self) -> bool:
         if self._own_task is None:
@@ -178,6 +189,7 @@ class TaskOperations:
         options: Mapping[str, Any],
         *,
         key: str | None,
+        stream: bool,
     ) -> ModelResponse:
         """Ask a model, and record its answer."""
         op, name = self.place(key), type(model).__qualname__
@@ -187,7 +199,11 @@ class TaskOperations:
             kept: Any = done.value
             message = Message.model_validate(kept["message"])
             return ModelResponse(message=message, usage=kept["usage"])
-        response: object = await model.complete(messages, tools, **options)
+        response: object = (
+            await self._streamed(model, messages, tools, options)
+            if stream
+            else await model.complete(messages, tools, **options)
+        )
         if not isinstance(response, ModelResponse):
             raise ModelResponseError(
                 f"{name} returned no ModelResponse",
@@ -197,6 +213,39 @@ class TaskOperations:
         value = jsonable({"message": message, "usage": dict(response.usage)})
         await self._keep(op, "model", name, value)
         return response
+
+    async def _streamed(
+        self,
+        model: ModelProtocol,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: Mapping[str, Any],
+    ) -> ModelResponse | None:
+        """Return the answer of a model whose text is emitted as it comes."""
+        response = None
+        async for chunk in model.stream(messages, tools, **options):
+            if chunk.text:
+                await self._emit(chunk.text)
+            response = chunk.response or response
+        return response
+
+    async def emit(self, data: JsonValue) -> None:
+        """Hand a value to the reader, unless an earlier run of the node did so."""
+        try:
+            value: JsonValue = jsonable(data)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"an emitted value has no JSON form: {error}",
+                hint="emit texts, numbers, lists and dicts",
+            ) from None
+        check_size("record_bytes", self._parts.flow.limits.record_bytes, value)
+        if not self._ahead:
+            await self._emit(value)
+
+    async def _emit(self, value: JsonValue) -> None:
+        await self._parts.announce(
+            Emitted(self._journal.task_id, self._calls.node, value)
+        )
 
     async def _keep(
         self, op: str, kind: Literal["model", "once"], name: str, value: JsonValue

@@ -32,9 +32,20 @@ def update_of(output: Output) -> dict[str, Pieces]:
 
 
 def read_output(
-    output: Any, graph: Graph[Any], spec: TaskSpec, limits: FlowLimits
+    output: Any,
+    graph: Graph[Any],
+    spec: TaskSpec,
+    limits: FlowLimits,
+    outer: Sequence[Graph[Any]] = (),
 ) -> Returned:
     """Return a node's output as its step takes it.
+
+    Args:
+        output: The value that the node returned.
+        graph: The graph of the node.
+        spec: The task.
+        limits: The bounds of the thread.
+        outer: The graphs that the graph is inside of, the outermost first.
 
     Raises:
         InvalidInputError: It cannot be used.
@@ -44,7 +55,7 @@ def read_output(
     if spec.batch is not None:
         made = Returned(record=Output(result=_result(output, spec)))
     else:
-        made = _steered(output, graph, spec)
+        made = _steered(output, graph, spec, outer)
     check_size("record_bytes", limits.record_bytes, made.record.model_dump(mode="json"))
     return made
 
@@ -64,7 +75,9 @@ def _result(output: Any, spec: TaskSpec) -> Any:
         ) from None
 
 
-def _steered(output: Any, graph: Graph[Any], spec: TaskSpec) -> Returned:
+def _steered(
+    output: Any, graph: Graph[Any], spec: TaskSpec, outer: Sequence[Graph[Any]]
+) -> Returned:
     if isinstance(output, SendBatch):
         check_targets(graph, output.sends)
         if output.aggregator_node is None:
@@ -76,31 +89,40 @@ def _steered(output: Any, graph: Graph[Any], spec: TaskSpec) -> Returned:
         check_targets(graph, sends)
         return Returned(record=Output(goto=list(sends) or None))
     update, command = normalize_node_output(output, graph.schema.model)
-    pieces = graph.schema.encode_update(update, spec.node)
+    meant = graph
     goto = None
     if command is not None:
-        _check_command(command, graph, spec)
+        meant = _meant(command, graph, spec, outer)
         goto = command.targets if command.has_goto else None
-        check_targets(graph, goto or ())
+        check_targets(meant, goto or ())
+    pieces = meant.schema.encode_update(update, spec.node)
     record = Output(
         update={name: value_of(each) for name, each in pieces.items()},
         goto=goto,
         ends=isinstance(command, End),
+        graph=None if meant is graph else meant.name,
     )
     return Returned(record=record, update=pieces)
 
 
-def _check_command(command: Command, graph: Graph[Any], spec: TaskSpec) -> None:
-    if command.graph not in (None, graph.name):
-        raise InvalidInputError(
-            f"node {spec.node!r} commands the graph {command.graph!r}",
-            hint=f"this is {graph.name!r}, and is inside of no other",
-        )
+def _meant(
+    command: Command, graph: Graph[Any], spec: TaskSpec, outer: Sequence[Graph[Any]]
+) -> Graph[Any]:
+    """Return the graph that a Command is for: its own, or one that it is inside of."""
     if command.has_resume:
         raise InvalidInputError(
             f"node {spec.node!r} returned an answer",
             hint="give answers to flow.resume",
         )
+    inside: list[Graph[Any]] = [*outer, graph]
+    each: Graph[Any]
+    for each in reversed(inside):
+        if command.graph in (None, each.name):
+            return each
+    raise InvalidInputError(
+        f"node {spec.node!r} commands the graph {command.graph!r}",
+        hint=f"it is inside of {', '.join(repr(each.name) for each in inside)}",
+    )
 
 
 def _check_aggregator(graph: Graph[Any], name: str) -> None:

@@ -15,6 +15,7 @@ from toolcell.tools import ToolExecutor
 from ..graph.graph import Graph
 from ..stores.base import Checkpointer, Lease
 from ..stores.records import Head, JournalRecord
+from ..values.events import FlowEvent, Tell
 from ..values.handlers import InterruptHandler
 from ..values.limits import FlowLimits
 from .journal import TaskJournal
@@ -33,8 +34,11 @@ class FlowParts:
     session: str | None
     handler: InterruptHandler | None
     handler_seconds: float
+    approval_seconds: float
     limits: FlowLimits
     clock: Callable[[], datetime]
+    outer: tuple[Graph[Any], ...] = ()
+    """The graphs that this one is inside of, the outermost first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +55,20 @@ class RunParts:
 
     group: TaskGroup | None = None
     """The task group of the step that runs: calls that it began end in it."""
+
+    graph_task: Any
+    """The class of the tasks whose nodes are graphs."""
+
+    tell: Tell | None = None
+    """Hands an event to the reader of a stream; None: nobody reads."""
+
+    wait_until: float = 0.0
+    """The time of the event loop until which answers of others are waited for."""
+
+    async def announce(self, event: FlowEvent) -> None:
+        """Hand an event to the reader of the stream, if there is one."""
+        if self.tell is not None:
+            await self.tell(event)
 
     async def write(self, journal: TaskJournal, *records: JournalRecord) -> None:
         """Store records of a task, then add them to its journal."""

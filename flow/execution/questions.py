@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import JsonValue, TypeAdapter
@@ -11,7 +12,10 @@ from toolcell.core import (
     FlowLimitError,
     InterruptDeniedError,
     InvalidInputError,
+    ToolCall,
+    ToolResult,
 )
+from toolcell.guard import Redactor
 
 from ..stores.records import Answered
 from ..values.interrupt import (
@@ -132,9 +136,48 @@ class Questions:
     def answer(self, op: str, value: InterruptValue) -> Answered | None:
         """Return the answer to a question; None: there is none, and it is asked."""
         known = self._journal.asked.get(op)
-        asked = value if known is None else known.interrupt
+        same = known is not None and known.interrupt.kind == value.kind
+        asked = known.interrupt if known is not None and same else value
         answer = self._journal.answers.get(asked.interrupt_id)
         if answer is None:
             self.asked.append(asked)
             self.places[asked.interrupt_id] = op
         return answer
+
+    def of_approval(
+        self, op: str, call: ToolCall, result: ToolResult
+    ) -> InterruptValue:
+        """Return the question that a call which was parked stands for."""
+        assert result.error is not None
+        details: Mapping[str, Any] = result.error.details
+        request, ends = details["approval_id"], details["expires_at"]
+        payload: JsonValue = {
+            "question": "may this call be made?",
+            "tool": call.name,
+            "arguments": jsonable(Redactor()(call.arguments)),
+            "request": request,
+        }
+        value = self.value(op, payload, kind="approval")
+        expires_at = datetime.fromtimestamp(ends, UTC)
+        more = {"request_id": request, "expires_at": expires_at}
+        return value.model_copy(update=more)
+
+    def waits_for_approval(self, op: str) -> bool:
+        """Return whether a call waits for a person; if so, the attempt ends."""
+        known = self._journal.asked.get(op)
+        if known is None or known.interrupt.kind != "approval":
+            return False
+        asked = known.interrupt
+        if asked.interrupt_id in self._journal.answers:
+            return False
+        self.asked.append(asked)
+        self.places[asked.interrupt_id] = op
+        return True
+
+
+def is_parked(result: ToolResult) -> bool:
+    """Return whether a call was not made since it waits for a person's approval."""
+    if result.status != "denied" or result.error is None:
+        return False
+    details = result.error.details
+    return details.get("reason") == "approval_required" and "approval_id" in details

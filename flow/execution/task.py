@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 from anyio.to_thread import run_sync
@@ -20,11 +20,11 @@ from toolcell.core import (
     ToolcellError,
 )
 
-from ..graph.graph import Node
+from ..graph.nodes import Node
 from ..graph.signature import Given
-from ..state.state import State
 from ..stores.records import Asked, Ended, Output, Redo, TaskSpec
 from ..values.context import NodeContext
+from ..values.events import Interrupted, TaskEnded, TaskStarted
 from ..values.interrupt import InterruptException, Question, current
 from ..values.json_values import digest
 from .calls import Calls
@@ -33,6 +33,7 @@ from .operations import TaskOperations
 from .outputs import Returned, read_output
 from .parts import RunParts
 from .questions import Questions
+from .thread import ThreadView
 
 _log = logging.getLogger("toolcell.flow")
 
@@ -44,9 +45,7 @@ class TaskRun:
         parts: The parts that the tasks of the thread share.
         spec: The node to run, and its arguments.
         journal: The recorded operations of the task.
-        state: The state at the start of the step.
-        step: The number of the step; 1 is the first of a thread.
-        began: The time at which the step began.
+        view: The thread at the start of the step.
         alone: True if it is the step's only task: its output then goes into the
             checkpoint, and needs no record.
     """
@@ -56,10 +55,8 @@ class TaskRun:
         parts: RunParts,
         spec: TaskSpec,
         journal: TaskJournal,
-        state: State,
+        view: ThreadView,
         *,
-        step: int,
-        began: Any,
         alone: bool,
     ) -> None:
         self.spec = spec
@@ -72,12 +69,14 @@ class TaskRun:
 
         self._parts = parts
         self._node: Node = parts.flow.graph.nodes[spec.node]
-        self._state = state
-        self._step = step
-        self._began = began
+        self._view = view
+        self._state = view.state
+        self._step = view.checkpoint.step + 1
+        self._began = view.checkpoint.at
         self._alone = alone
         self._calls = Calls(parts, journal, spec.node)
         self._operations: TaskOperations | None = None
+        self._failed_before = False
         self._sends = 0
         self._seed = digest([parts.lease.thread_id, journal.task_id])
 
@@ -94,28 +93,32 @@ class TaskRun:
         limiter = self._parts.rooms.get(self.spec.node)
         async with self._parts.room:
             if limiter is None:
-                await self._tried()
+                await self._tries()
             else:
                 async with limiter:
-                    await self._tried()
+                    await self._tries()
 
-    async def _tried(self) -> None:
+    async def _tries(self) -> None:
         started = time.perf_counter()
         ended = self.journal.ended
-        if ended is not None and ended.status == "failed":
+        self._failed_before = ended is not None and ended.status == "failed"
+        if ended is not None and self._failed_before:
             again = ended.error is None or ended.error.kind != "flow.replay"
             await self._forget_failures(again)
         attempt = 0
         while True:
             attempt += 1
             self.error = None
+            await self._parts.announce(
+                TaskStarted(self.journal.task_id, self.spec.node, attempt)
+            )
             failure = await self._attempt(attempt)
-            if self._calls.questions.asked:
+            if self._is_asking:
                 await self._write_questions()
-                return
+                return await self._announce_end("asking")
             if failure is None:
                 break
-            self.error = self._told(failure)
+            self.error = self._shown(failure)
             if not self._again(failure, attempt):
                 break
             await self._forget_failures(True)
@@ -123,13 +126,26 @@ class TaskRun:
             if retry is not None:
                 await anyio.sleep(retry.pause(attempt))
         await self._write_end((time.perf_counter() - started) * 1000)
+        await self._announce_end("done" if self.error is None else "failed")
+
+    @property
+    def _is_asking(self) -> bool:
+        """True if the last attempt waits for answers."""
+        return bool(self._calls.questions.asked)
+
+    async def _announce_end(self, status: Literal["done", "asking", "failed"]) -> None:
+        if self._parts.tell is not None:
+            error = None if self.error is None else ErrorInfo.of(self.error)
+            ended = TaskEnded(self.journal.task_id, self.spec.node, status, error)
+            await self._parts.announce(ended)
 
     async def _attempt(self, attempt: int) -> BaseException | None:
         """Run the node once; return what it raised, if it did not ask."""
         try:
             output = await self._called(attempt)
+            flow = self._parts.flow
             self.returned = read_output(
-                output, self._parts.flow.graph, self.spec, self._parts.flow.limits
+                output, flow.graph, self.spec, flow.limits, flow.outer
             )
         except InterruptException:
             return None
@@ -219,6 +235,8 @@ class TaskRun:
         ]
         if records:
             await self._parts.write(self.journal, *records)
+        for record in records:
+            await self._parts.announce(Interrupted(record.interrupt))
 
     async def _write_end(self, took: float) -> None:
         task = self.journal.task_id
@@ -250,7 +268,7 @@ class TaskRun:
         assert ended is not None
         return ended.output or Output()
 
-    def _told(self, failure: BaseException) -> FlowError | InvalidInputError:
+    def _shown(self, failure: BaseException) -> FlowError | InvalidInputError:
         """Return a failure as an error whose text may be stored."""
         leaves = list(_leaves(failure))
         if len(leaves) == 1 and isinstance(leaves[0], FlowError | InvalidInputError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from toolcell.core import CheckpointSerializationError
@@ -42,6 +44,9 @@ class ThreadView:
     whole_bytes: int = 0
     """The size of the last whole one, in bytes; 0: the next one has to be whole."""
 
+    prefix: str = ""
+    """The beginning of the ids of its tasks; of an inner graph its task and `/`."""
+
     def journal(self, task_id: str) -> TaskJournal:
         """Return the journal of a task of the next step."""
         if task_id not in self.journals:
@@ -51,12 +56,34 @@ class ThreadView:
     def task_ids(self) -> list[str]:
         """Return the ids of the next step's tasks, in their order."""
         step = self.checkpoint.step + 1
-        return [f"{step}.{place}" for place in range(len(self.checkpoint.next))]
+        count = len(self.checkpoint.next)
+        return [f"{self.prefix}{step}.{place}" for place in range(count)]
 
     def open_questions(self) -> list[InterruptValue]:
         """Return the questions without an answer, in the order of the tasks."""
-        known = [self.journals[id_] for id_ in self.task_ids() if id_ in self.journals]
-        return [each.interrupt for journal in known for each in journal.open]
+        found = [
+            (_places(task_id), each.interrupt)
+            for task_id, journal in self.journals.items()
+            if journal.asked and task_id.startswith(self.prefix)
+            for each in journal.open
+        ]
+        return [question for _, question in sorted(found, key=itemgetter(0))]
+
+    def waiting_tasks(self) -> set[str]:
+        """Return the ids of the step's tasks that wait for answers."""
+        start = len(self.prefix)
+        asking = (each.task_id[start:] for each in self.open_questions())
+        return {self.prefix + task_id.partition("/")[0] for task_id in asking}
+
+    def expired_questions(self, now: datetime) -> list[InterruptValue]:
+        """Return the open questions whose time is over; approvals have their own."""
+        return [
+            each
+            for each in self.open_questions()
+            if each.expires_at is not None
+            and each.expires_at <= now
+            and each.request_id is None
+        ]
 
     def interrupt_states(self) -> tuple[InterruptState, ...]:
         """Return the open questions, each with the progress of the step."""
@@ -82,6 +109,10 @@ class ThreadView:
         )
 
 
+def _places(task_id: str) -> list[int]:
+    return [int(number) for number in task_id.replace("/", ".").split(".")]
+
+
 def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
     """Return a thread as its graph sees it.
 
@@ -89,7 +120,6 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
         CheckpointSerializationError: The stored thread does not fit the graph.
     """
     checkpoints = [read_checkpoint(text) for text in stored.checkpoints]
-    pieces = _fold(checkpoints)
     latest = checkpoints[-1]
     head = stored.head
     if head.graph != graph.name:
@@ -98,10 +128,8 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
             hint="resume it with a Flow of that graph",
             details={"thread": head.thread_id},
         )
-    gone = [spec.node for spec in latest.next if spec.node not in graph.nodes]
-    if gone:
-        raise _unfit(head, f"the graph has no node {gone[0]!r} any more")
-    state = _state(graph, head, pieces)
+    pieces = _fold(checkpoints)
+    state = _state(graph, head, pieces, latest)
     answers = {each.id: each for each in map(read_answer, stored.answers)}
     records = [read_journal(text) for text in stored.journal]
     sizes = [len(text) for text in stored.checkpoints]
@@ -118,7 +146,17 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
     )
 
 
-def _fold(checkpoints: list[Checkpoint]) -> dict[str, Pieces]:
+def state_of(graph: Graph[Any], head: Head, checkpoints: Sequence[Checkpoint]) -> State:
+    """Return the state of a graph in a graph, which is not migrated.
+
+    Raises:
+        CheckpointSerializationError: The stored steps do not fit the graph.
+    """
+    same = head.model_copy(update={"version": graph.version})
+    return _state(graph, same, _fold(checkpoints), checkpoints[-1])
+
+
+def _fold(checkpoints: Sequence[Checkpoint]) -> dict[str, Pieces]:
     pieces: dict[str, Pieces] = {}
     before = None
     try:
@@ -139,7 +177,12 @@ def _fold(checkpoints: list[Checkpoint]) -> dict[str, Pieces]:
     return pieces
 
 
-def _state(graph: Graph[Any], head: Head, pieces: Mapping[str, Pieces]) -> State:
+def _state(
+    graph: Graph[Any], head: Head, pieces: Mapping[str, Pieces], latest: Checkpoint
+) -> State:
+    gone = [spec.node for spec in latest.next if spec.node not in graph.nodes]
+    if gone:
+        raise _unfit(head, f"the graph has no node {gone[0]!r} any more")
     if head.version != graph.version and graph.migrate is not None:
         older = {name: value_of(each) for name, each in pieces.items()}
         newer = migrated(graph, older, head.version)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, overload
 
+import anyio
 from pydantic import BaseModel, JsonValue
 
 from toolcell.core import GraphError
@@ -16,54 +15,14 @@ from toolcell.tools import RetryPolicy
 from ..state.fields import Schema
 from ..values.command import END, START
 from ..values.json_values import digest
-from ..values.send import Send
-from .signature import Signature, unwrapped
+from .nodes import Child, Chosen, Join, Node, Route
+from .signature import Signature
 
 S = TypeVar("S", bound=BaseModel)
 _F = TypeVar("_F", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-Chosen = str | Send | Sequence[str | Send] | None
 Migrate = Callable[[dict[str, JsonValue], str], dict[str, JsonValue]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A function of a graph, with its retries and limits."""
-
-    name: str
-    function: Callable[..., Any]
-    signature: Signature
-    retry: RetryPolicy | None
-    timeout: float | None
-    max_concurrency: int | None
-
-    @property
-    def is_async(self) -> bool:
-        """True if it runs on the event loop; others run in worker threads."""
-        target = unwrapped(self.function)
-        return inspect.iscoroutinefunction(target)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A choice after a step, and the targets that it may choose."""
-
-    choose: Callable[[Any], Chosen]
-    targets: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A target that runs once each of its sources has ended."""
-
-    sources: tuple[str, ...]
-    target: str
-
-    @property
-    def key(self) -> str:
-        """The name of the join in checkpoints."""
-        return f"{'+'.join(self.sources)}>{self.target}"
 
 
 class Graph(Generic[S]):
@@ -118,6 +77,18 @@ class Graph(Generic[S]):
     @overload
     def node(
         self,
+        function: Graph[Any],
+        *,
+        name: str | None = None,
+        retry: RetryPolicy | None = None,
+        timeout: float | None = None,
+        max_concurrency: int | None = None,
+        enter: Callable[..., Any] | None = None,
+        leave: Callable[[Any], Any] | None = None,
+    ) -> Graph[Any]: ...
+    @overload
+    def node(
+        self,
         function: None = None,
         *,
         name: str | None = None,
@@ -133,8 +104,10 @@ class Graph(Generic[S]):
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
         max_concurrency: int | None = None,
+        enter: Callable[..., Any] | None = None,
+        leave: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Add a function as a node, async or not; usable as a decorator.
+        """Add a function as a node, async or not, or a graph; usable as a decorator.
 
         Its parameters are filled by type: the state, as its model or as `BaseModel`;
         `NodeContext`; `Send`, the one that started it; `list[SendResult]`, as an
@@ -142,9 +115,12 @@ class Graph(Generic[S]):
         Unknown arguments are refused, but for `index` and `total` of `scatter`;
         `**rest` takes all.
 
+        A graph runs as one task of the outer one, to its end. Its steps are stored as
+        those of the outer graph are; its questions and failures are those of the node.
+
         Args:
             function: The node; it is returned as it is.
-            name: Default: the function's.
+            name: Default: the function's, or the graph's.
             retry: Tries the node again when it raises, but for errors of toolcell that
                 are not `retryable`. Recorded operations are not done again, but for
                 the failures that the attempt ended with. None: one attempt.
@@ -153,32 +129,70 @@ class Graph(Generic[S]):
                 thread runs on. None: no limit.
             max_concurrency: Tasks of this node at once. When it is reached further ones
                 wait. None: as many as the thread may have.
+            enter: For a graph: makes its first state, quickly and without effects. Its
+                parameters are filled as those of a node; one without a type is the
+                state. None: it is the state of the outer graph, of the same model.
+            leave: For a graph: takes its last state, and returns what a node returns.
+                None: its fields that changed replace those of the outer state, also
+                where these have a reducer; in a batch all of them are the result.
 
         Raises:
             GraphError: The name is taken or cannot be used, a number is below its
                 least, or a parameter cannot be filled.
         """
 
-        def add(added: _F) -> _F:
+        limits: dict[str, Any] = {
+            "retry": retry,
+            "timeout": timeout,
+            "max_concurrency": max_concurrency,
+        }
+
+        def add(added: Any) -> Any:
+            if isinstance(added, Graph):
+                self._add_graph(added, name or added.name, enter, leave, limits)
+                return added
             own = str(name or getattr(added, "__name__", ""))
-            _checked(own, "node")
-            if own in self.nodes:
-                raise _wrong(f"there are two nodes {own!r}")
-            if (timeout is not None and not timeout > 0) or (
-                max_concurrency is not None and max_concurrency < 1
-            ):
-                raise _wrong(f"{own}: timeout is above 0, max_concurrency at least 1")
-            self.nodes[own] = Node(
-                name=own,
-                function=added,
-                signature=Signature(added, self.schema.model),
-                retry=retry,
-                timeout=timeout,
-                max_concurrency=max_concurrency,
-            )
+            if enter is not None or leave is not None:
+                raise _wrong(f"{own}: enter and leave are for graphs")
+            signature = Signature(added, self.schema.model)
+            self._add(Node(name=own, function=added, signature=signature, **limits))
             return added
 
         return add if function is None else add(function)
+
+    def _add_graph(
+        self,
+        child: Graph[Any],
+        name: str,
+        enter: Callable[..., Any] | None,
+        leave: Callable[[Any], Any] | None,
+        limits: Mapping[str, Any],
+    ) -> None:
+        model = self.schema.model
+        if child.schema.model is not model and (enter is None or leave is None):
+            raise _wrong(f"{name}: a graph of another state needs enter and leave")
+        function = enter or (lambda state: state)
+        signature = Signature(function, model, untyped=model)
+        added = Node(
+            name=name,
+            function=function,
+            signature=signature,
+            child=Child(child, leave),
+            **limits,
+        )
+        if signature.takes_context or added.is_async:
+            raise _wrong(f"{name}: enter is a plain function without a context")
+        self._add(added)
+
+    def _add(self, node: Node) -> None:
+        name = _checked(node.name, "node")
+        if name in self.nodes:
+            raise _wrong(f"there are two nodes {name!r}")
+        if (node.timeout is not None and not node.timeout > 0) or (
+            node.max_concurrency is not None and node.max_concurrency < 1
+        ):
+            raise _wrong(f"{name}: timeout is above 0, max_concurrency at least 1")
+        self.nodes[name] = node
 
     def edge(self, source: str | Sequence[str], target: str | Sequence[str]) -> Self:
         """Go from each task of `source` to `target`.
@@ -225,7 +239,11 @@ class Graph(Generic[S]):
         Raises:
             GraphError: It cannot; `details["problems"]` lists every reason.
         """
+        self._check_inside(())
+
+    def _check_inside(self, outer: tuple[Graph[Any], ...]) -> None:
         problems = [*self._wrong_ways(), *self._missing_arguments()]
+        problems += self._wrong_graphs((*outer, self))
         if not {START} & {*self.edges, *self.routes}:
             problems.insert(0, "no way leads from START")
         problems += [
@@ -241,6 +259,14 @@ class Graph(Generic[S]):
                 details={"problems": unique},
             )
 
+    def rooms(self) -> dict[str, anyio.CapacityLimiter]:
+        """Return a new limiter for each node with a `max_concurrency`, by its name."""
+        return {
+            name: anyio.CapacityLimiter(node.max_concurrency)
+            for name, node in self.nodes.items()
+            if node.max_concurrency is not None
+        }
+
     def _wrong_ways(self) -> Iterator[str]:
         for source, targets in self._ways():
             if source != START and source not in self.nodes:
@@ -248,6 +274,18 @@ class Graph(Generic[S]):
             for target in targets:
                 if target != END and target not in self.nodes:
                     yield f"{source} leads to {target!r}, which is no node"
+
+    def _wrong_graphs(self, outer: tuple[Graph[Any], ...]) -> Iterator[str]:
+        for name, node in self.nodes.items():
+            if node.child is None:
+                continue
+            if node.child.graph in outer:
+                yield f"{name} is inside of itself"
+                continue
+            try:
+                node.child.graph._check_inside(outer)
+            except GraphError as error:
+                yield from (f"{name}: {each}" for each in error.details["problems"])
 
     def _missing_arguments(self) -> Iterator[str]:
         for source, target in self._plain_ways():
@@ -275,7 +313,7 @@ class Graph(Generic[S]):
         return digest(
             {
                 "name": self.name,
-                "nodes": {n: e.signature.described() for n, e in self.nodes.items()},
+                "nodes": {name: _described(node) for name, node in self.nodes.items()},
                 "ways": [[source, list(targets)] for source, targets in self._ways()],
                 "state": {n: f.schema() for n, f in self.schema.fields.items()},
             }
@@ -297,6 +335,11 @@ def _checked(name: str, what: str) -> str:
     if _NAME.fullmatch(name) is None or name in (START, END):
         raise _wrong(f"{name!r} is no name of a {what}")
     return name
+
+
+def _described(node: Node) -> list[Any]:
+    described: list[Any] = node.signature.described()
+    return described if node.child is None else [*described, node.child.graph.shape]
 
 
 def _wrong(problem: str) -> GraphError:

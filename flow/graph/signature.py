@@ -25,7 +25,7 @@ class Given:
     """The values that can fill the parameters of a node."""
 
     state: Any
-    context: NodeContext
+    context: NodeContext | None
     send: Send | None = None
     results: Sequence[SendResult] | None = None
 
@@ -45,12 +45,16 @@ class Signature:
     Args:
         function: The node.
         state: The model of the graph's state.
+        untyped: The type of parameters that have none; default: any argument.
 
     Raises:
         GraphError: A parameter cannot be filled.
     """
 
-    def __init__(self, function: Callable[..., Any], state: type[BaseModel]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], state: type[BaseModel], untyped: Any = Any
+    ) -> None:
+        self._untyped = untyped
         self._name = getattr(function, "__name__", repr(function))
         hints = _hints(function, state)
         parameters = inspect.signature(function).parameters.values()
@@ -59,7 +63,7 @@ class Signature:
     def _read(
         self, parameter: inspect.Parameter, hints: Mapping[str, Any], state: type[Any]
     ) -> _Parameter:
-        annotation = hints.get(parameter.name, Any)
+        annotation = hints.get(parameter.name, self._untyped)
         required = parameter.default is parameter.empty
         if parameter.kind is parameter.VAR_POSITIONAL:
             raise self._problem(f"*{parameter.name} cannot be filled")
@@ -91,6 +95,11 @@ class Signature:
     def takes_results(self) -> bool:
         """True if the node can be an aggregator."""
         return any(each.role == "results" for each in self._parameters)
+
+    @property
+    def takes_context(self) -> bool:
+        """True if it takes the context of its task."""
+        return any(each.role == "context" for each in self._parameters)
 
     def described(self) -> list[list[str]]:
         """Return the names and roles of the parameters, for the shape of a graph."""

@@ -17,6 +17,8 @@ class Update(NamedTuple):
     task_id: str
     node: str
     fields: Mapping[str, Pieces]
+    replaces: bool = False
+    """True if its values replace those of fields that have a reducer."""
 
 
 class State:
@@ -87,9 +89,14 @@ class State:
         pieces, values = dict(self.pieces), dict(self._values)
         for name, written in writers.items():
             field = self.schema.fields[name]
-            if field.merge is None and len(written) > 1:
+            plain = field.merge is None or any(each.replaces for each in written)
+            if plain and len(written) > 1:
                 raise _conflict(name, written)
-            value = self._reduced(field, written)
+            value = (
+                field.decode(written[0].fields[name])
+                if written[0].replaces
+                else self._reduced(field, written)
+            )
             before = None
             if field.immutable:
                 before = self._values.get(name), self.pieces[name]

@@ -181,6 +181,12 @@ class Output(FrozenModel):
     ends: bool = False
     """True if it ends the thread."""
 
+    replaces: bool = False
+    """True if the update replaces fields that have a reducer."""
+
+    graph: str | None = None
+    """The enclosing graph whose node this is the output of; None: its own."""
+
     batch: SendBatch | None = None
     result: JsonValue = None
     """The value that a worker of a batch returned."""
@@ -195,6 +201,14 @@ class Ended(Record):
     output: Output | None = None
     error: ErrorInfo | None = None
     ms: float
+
+
+class ChildStep(Record):
+    """A graph that is the node of a task has made a step."""
+
+    type: Literal["child"] = "child"
+    task: str
+    checkpoint: Checkpoint
 
 
 class Answered(Record):
@@ -212,7 +226,7 @@ class Answered(Record):
     """An update of the state, merged when the step commits."""
 
 
-JournalRecord = Begin | Finish | Redo | Asked | Ended
+JournalRecord = Begin | Finish | Redo | Asked | Ended | ChildStep
 _journal = TypeAdapter[JournalRecord](Annotated[JournalRecord, Discriminator("type")])
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import anyio.lowlevel
 from anyio.to_thread import run_sync
 
 from toolcell.core import StoreUnavailableError
+from toolcell.core.storage.forks import in_each_child
 from toolcell.core.storage.process_lease import OwnerFile
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
 from .base import Checkpointer, Lease, Stored
 from .records import Head, ThreadStatus
-from .tables import SCHEMA, Tables
+from .tables import SCHEMA, Tables, answers_of
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,6 +65,9 @@ class _SQLCheckpointer(Checkpointer):
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> Stored | None:
         return await self._do(self._tables.read, thread_id, checkpoint_id)
+
+    async def answers(self, thread_id: str) -> Sequence[bytes]:
+        return await self._do(answers_of, thread_id)
 
     async def checkpoints(
         self, thread_id: str, limit: int, before: str | None = None
@@ -144,7 +150,8 @@ class SQLiteCheckpointer(_SQLCheckpointer):
 
     The kernel knows which owners live: a thread whose process died can be claimed at
     once. States and results are stored as they are, secrets included, so only the
-    user who owns the file can read it (mode 0600).
+    user who owns the file can read it (mode 0600). A forked process opens one of its
+    own: it is refused that of its parent.
 
     Args:
         path: The file; it is made if it is missing, its folder is not.
@@ -180,6 +187,15 @@ class SQLiteCheckpointer(_SQLCheckpointer):
             self._owner.remove(owner)
         self._in_thread = power_safe
         super().__init__(self._file, Tables(self._owner.name, self._lives))
+        _open.add(self)
+
+    def _transact(self, work: Callable[..., T], *args: Any) -> T:
+        if os.getpid() != self._owner.pid:
+            raise StoreUnavailableError(
+                "a forked process cannot use the checkpointer of its parent",
+                hint="open a SQLiteCheckpointer in each process",
+            )
+        return super()._transact(work, *args)
 
     def _begin(self) -> None:
         self._owner.restore()
@@ -190,5 +206,22 @@ class SQLiteCheckpointer(_SQLCheckpointer):
         return self._owner.state_of(name) == "alive"
 
     async def aclose(self) -> None:
-        await super().aclose()
+        if os.getpid() == self._owner.pid:
+            _open.discard(self)
+            await super().aclose()
+            self._owner.close()
+
+    def release_in_child(self) -> None:
+        """Close a forked process's copy of the lease, so that its parent can die."""
         self._owner.close()
+
+
+_open: WeakSet[SQLiteCheckpointer] = WeakSet()
+
+
+def _release_in_child() -> None:
+    for each in list(_open):
+        each.release_in_child()
+
+
+in_each_child(_release_in_child)

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
-
-from toolcell.core import (
-    CheckpointError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-    LeaseLostError,
-    ThreadBusyError,
-)
+from typing import Any
 
 from .base import Lease, Stored
 from .records import Head, ThreadStatus, chained, read_head
+from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 # Rows may be large: tables WITHOUT ROWID would keep them in inner pages.
 SCHEMA = """
@@ -88,7 +81,7 @@ class Tables:
                 ],
             )
         except sqlite3.IntegrityError:
-            raise _busy(thread) from None
+            raise busy(thread) from None
         self._add(db, thread, 0, head.checkpoint, True, checkpoint, chain)
         self._held[thread] = 1
         return Lease(thread, 1)
@@ -102,16 +95,12 @@ class Tables:
                 [thread, number, *rest],
             )
         except sqlite3.IntegrityError:
-            raise CheckpointError(
-                "the thread has a checkpoint of this id",
-                hint="give each checkpoint an id of its own",
-                details={"thread": thread},
-            ) from None
+            raise taken(thread) from None
 
     def claim(self, db: sqlite3.Connection, thread: str, steal: bool) -> Lease:
         token, owner = self._row(db, thread, "token, owner")
         if not steal and self._is_held(thread, token, owner):
-            raise _busy(thread)
+            raise busy(thread)
         db.execute(
             "UPDATE flow_threads SET token = ?, owner = ? WHERE thread = ?",
             [token + 1, self._owner, thread],
@@ -184,11 +173,7 @@ class Tables:
             [lease.thread_id, lease.token, self._owner],
         ).fetchone()
         if row is None:
-            raise LeaseLostError(
-                "the thread was taken by another owner",
-                hint="resume it to see how far it has come",
-                details={"thread": lease.thread_id},
-            )
+            raise lost(lease.thread_id)
         return row[0], row[1]
 
     def _set_head(
@@ -200,15 +185,18 @@ class Tables:
         chain: bytes,
     ) -> None:
         text = old if head is None else head.to_bytes()
-        db.execute(
-            "UPDATE flow_threads SET head = ?, sum = ?, chain = ? WHERE thread = ?",
-            [text, chained(chain, text), chain, thread],
-        )
-        if head is not None:
+        row = [text, chained(chain, text), chain]
+        if head is None:
             db.execute(
-                "UPDATE flow_threads SET status = ?, changed = ? WHERE thread = ?",
-                [head.status, _next_change(db), thread],
+                "UPDATE flow_threads SET head = ?, sum = ?, chain = ? WHERE thread = ?",
+                [*row, thread],
             )
+            return
+        db.execute(
+            "UPDATE flow_threads SET head = ?, sum = ?, chain = ?, status = ?,"
+            " changed = (SELECT max(changed) + 1 FROM flow_threads) WHERE thread = ?",
+            [*row, head.status, thread],
+        )
 
     def put_once(
         self, db: sqlite3.Connection, thread: str, key: str, record: bytes
@@ -230,7 +218,7 @@ class Tables:
             return None
         text, head_sum, chain = row
         if chained(chain, text) != head_sum:
-            raise _changed(thread, "the head")
+            raise changed(thread, "the head")
         head = read_head(text)
         wanted = checkpoint_id or head.checkpoint
         checkpoints, reached = self._chain_to(db, thread, wanted)
@@ -244,12 +232,12 @@ class Tables:
         for record in journal:
             reached = chained(reached, record)
         if reached != chain:
-            raise _changed(thread, "a row")
+            raise changed(thread, "a row")
         return Stored(
             head=head,
             checkpoints=checkpoints,
             journal=journal,
-            answers=_answers(db, thread),
+            answers=answers_of(db, thread),
         )
 
     def _chain_to(
@@ -263,11 +251,7 @@ class Tables:
             [thread, wanted],
         ).fetchone()
         if last is None:
-            raise CheckpointNotFoundError(
-                "the thread has no such checkpoint",
-                hint="flow.history(thread_id) lists them",
-                details={"thread": thread, "checkpoint": wanted},
-            )
+            raise no_checkpoint(thread, wanted)
         rows = db.execute(
             "SELECT number, record, sum FROM flow_checkpoints"
             " WHERE thread = ? AND number BETWEEN ? AND ? ORDER BY number",
@@ -275,11 +259,11 @@ class Tables:
         ).fetchall()
         reached = rows.pop(0)[2] if first else thread.encode()
         if [number for number, _, _ in rows] != list(range(first or 0, last + 1)):
-            raise _changed(thread, "a checkpoint")
+            raise changed(thread, "a checkpoint")
         for number, record, checksum in rows:
             reached = chained(reached, record)
             if reached != checksum:
-                raise _changed(thread, f"checkpoint row {number}")
+                raise changed(thread, f"checkpoint row {number}")
         return [record for _, record, _ in rows], reached
 
     def checkpoints(
@@ -318,7 +302,7 @@ class Tables:
         if found is None:
             return False
         if self._is_held(thread, *found):
-            raise _busy(thread)
+            raise busy(thread)
         for table in _TABLES:
             db.execute(f"DELETE FROM {table} WHERE thread = ?", [thread])  # noqa: S608
         return True
@@ -328,16 +312,19 @@ class Tables:
             f"SELECT {columns} FROM flow_threads WHERE thread = ?",  # noqa: S608
             [thread],
         ).fetchone()
-        return row or _missing(thread)
+        if row is None:
+            raise missing(thread)
+        return row
 
 
-def _answers(db: sqlite3.Connection, thread: str) -> list[bytes]:
+def answers_of(db: sqlite3.Connection, thread: str) -> list[bytes]:
+    """Return the answers of a thread, each checked by its checksum."""
     rows = db.execute(
         "SELECT key, record, sum FROM flow_answers WHERE thread = ?", [thread]
     ).fetchall()
     for key, record, checksum in rows:
         if chained(f"{thread}/{key}".encode(), record) != checksum:
-            raise _changed(thread, "an answer")
+            raise changed(thread, "an answer")
     return [record for _, record, _ in rows]
 
 
@@ -349,23 +336,3 @@ def _column(db: sqlite3.Connection, query: str, *values: object) -> list[bytes]:
 def _next_change(db: sqlite3.Connection) -> int:
     [last] = db.execute("SELECT coalesce(max(changed), 0) FROM flow_threads").fetchone()
     return int(last) + 1
-
-
-def _missing(thread: str) -> NoReturn:
-    raise CheckpointNotFoundError(
-        "there is no such thread",
-        hint="look at its id; flow.threads() lists them",
-        details={"thread": thread},
-    )
-
-
-def _busy(thread: str) -> ThreadBusyError:
-    return ThreadBusyError("somebody else runs the thread", details={"thread": thread})
-
-
-def _changed(thread: str, what: str) -> CheckpointSerializationError:
-    return CheckpointSerializationError(
-        f"{what} of the thread was changed, lost or moved",
-        hint="restore the file from a copy, or delete the thread",
-        details={"thread": thread},
-    )

@@ -48,8 +48,13 @@ class Operations(Protocol):
         options: Mapping[str, Any],
         *,
         key: str | None,
+        stream: bool,
     ) -> ModelResponse:
         """Ask a model, and record its answer."""
+        ...
+
+    async def emit(self, data: JsonValue) -> None:
+        """Hand a value to the reader of the stream."""
         ...
 
     def tools(self) -> list[Tool]:
@@ -132,19 +137,28 @@ class NodeContext:
         return await self.operations.call(tool, given, None, key=key)
 
     async def calls(
-        self, calls: Sequence[ToolCall], *, key: str | None = None
+        self,
+        calls: Sequence[ToolCall | Mapping[str, Any]],
+        *,
+        key: str | None = None,
     ) -> list[ToolResult]:
         """Make several calls at once; results come in their order.
 
         Args:
-            calls: As a model asked for them.
+            calls: As a model asked for them, or `{"name": ..., "arguments": {...}}`.
             key: As for `call`; one for all of them.
 
         Raises:
             InvalidInputError: As `call`.
             ReplayError: As `call`.
         """
-        return await self.operations.calls(calls, key=key)
+        made = [
+            each
+            if isinstance(each, ToolCall)
+            else ToolCall.model_validate({"id": str(number), **each})
+            for number, each in enumerate(calls)
+        ]
+        return await self.operations.calls(made, key=key)
 
     async def once(
         self, function: Callable[..., Any], /, *args: Any, key: str | None = None
@@ -173,6 +187,7 @@ class NodeContext:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         key: str | None = None,
+        stream: bool = False,
         **options: Any,
     ) -> ModelResponse:
         """Ask a model, and record its answer.
@@ -185,13 +200,32 @@ class NodeContext:
             messages: The conversation so far.
             tools: Tools that the model may ask for, as the provider takes them.
             key: As for `call`.
+            stream: True: the text is emitted in parts as it comes. Default False.
             **options: The provider's own.
 
         Raises:
             ModelResponseError: It returned no `ModelResponse`.
             ReplayError: Another operation was recorded in this place.
         """
-        return await self.operations.ask(model, messages, tools, options, key=key)
+        return await self.operations.ask(
+            model, messages, tools, options, key=key, stream=stream
+        )
+
+    async def emit(self, data: JsonValue) -> None:
+        """Hand a value to the reader of the stream of this thread, if there is one.
+
+        It is not stored. A node that runs again does not hand out again what came
+        before the last operation that was recorded. While 64 events wait for a slow
+        reader the node waits.
+
+        Args:
+            data: A JSON value of at most `FlowLimits.record_bytes`.
+
+        Raises:
+            InvalidInputError: It has no JSON form.
+            FlowLimitError: It is too large.
+        """
+        await self.operations.emit(data)
 
     def tools(self) -> list[Tool]:
         """Return the tools that the agent may be shown; none without an executor."""

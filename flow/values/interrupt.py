@@ -17,8 +17,9 @@ from toolcell.guard import Redactor
 
 from .json_values import Json, JsonObject
 
-InterruptKind = Literal["question", "doubt"]
-"""`question`: a node asks. `doubt`: nobody knows whether a call took effect."""
+InterruptKind = Literal["question", "doubt", "approval"]
+"""`question`: a node asks. `doubt`: nobody knows whether a call took effect.
+`approval`: a rule of the guard wants a person to approve a call."""
 
 
 class InterruptValue(FrozenModel):
@@ -40,7 +41,12 @@ class InterruptValue(FrozenModel):
     task_id: str
     kind: InterruptKind = "question"
     expires_at: datetime | None = None
-    """The time from which on it counts as denied; None: never."""
+    """The time from which on it counts as denied; None: never. Of an approval: the time
+    from which on it is asked for anew."""
+
+    request_id: str | None = None
+    """The request for approval that `toolcell approvals` answers; None: answers come
+    by the interrupt's own id."""
 
     answer_schema: JsonObject | None = None
     """The JSON Schema that the answer has to fit; None: any JSON value."""

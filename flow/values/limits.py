@@ -41,6 +41,10 @@ class FlowLimits:
     question_bytes: int = 64 << 10
     """Bytes of a question's payload. When it is reached the task fails."""
 
+    depth: int = 4
+    """Graphs that a graph may be inside of. When it is reached the task of a further
+    one fails."""
+
     def __post_init__(self) -> None:
         wrong = [name for name in self.__slots__ if getattr(self, name) < 1]
         if wrong:

@@ -14,7 +14,7 @@ from ..policy.policy import AgentPolicy, Rule
 from ..policy.selectors import TOOL_NAME, ToolNames
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.decision import NO_CAPS, Caps, GuardVerdict, Ruling, Tried
-from .quotas import Plan, Quotas
+from .quotas import LimitPlan, Quotas
 
 _MAX_TOOL_POLICIES = 4096
 _STRICTNESS: dict[GuardVerdict, int] = {"allow": 0, "ask": 1, "deny": 2}
@@ -283,7 +283,7 @@ class ToolPolicy:
 
     def __init__(self, chain: Sequence[CompiledPolicy], call: ToolCall) -> None:
         self.chain = chain
-        self.plan = Plan([policy.quotas for policy in chain], call.name)
+        self.plan = LimitPlan([policy.quotas for policy in chain], call.name)
         caps = Caps(
             _smallest(each.policy.max_consecutive_calls for each in chain),
             _smallest(each.policy.max_identical_results for each in chain),

@@ -7,6 +7,7 @@ import traceback
 
 from toolcell.core import StoreUnavailableError
 
+from ..approvals.types import ApprovalOutcome
 from ..stores.base import ReservationOutcome
 from ..values.amounts import show_amount
 from ..values.clock import MICROSECONDS
@@ -32,6 +33,17 @@ def deny(reason: Reason, detail: str, version: str) -> Decision:
     """Return a refusal that comes from neither a rule nor a counter."""
     return Decision(
         verdict="deny", reason=reason, detail=detail, policy_version=version
+    )
+
+
+def not_approved(answer: ApprovalOutcome, version: str, *, park: bool) -> Decision:
+    """Return the refusal of a call that no person approved."""
+    if answer.status == "rejected":
+        return deny("approval_denied", answer.reason, version)
+    if not park or answer.approval_id is None:
+        return deny("approval_unavailable", answer.reason, version)
+    return deny("approval_required", answer.reason, version)._replace(
+        approval_id=answer.approval_id, expires_at=answer.expires_at
     )
 
 

@@ -24,10 +24,11 @@ from .decisions import (
     from_limits,
     from_rules,
     loop_detected,
+    not_approved,
     refusal_for,
 )
 from .failure_mode import FailureMode
-from .hold import Hold, LoopEntry, Parked
+from .hold import Hold, LoopEntry, WhileWaiting
 from .hold_ids import new_number
 from .ledger import Ledger
 from .loop_detector import LoopDetector
@@ -80,7 +81,7 @@ class ActionGuard:
     ) -> None:
         self._policies = PolicySet(policies)
         self._records = CallRecords(audit, clock)
-        self._approvals = approvals
+        self.approvals = approvals
         if approvals is not None and approvals.audit is None:
             approvals.audit = audit
         self._clock = clock
@@ -97,7 +98,7 @@ class ActionGuard:
     @property
     def approval_seconds(self) -> float:
         """Seconds that a call waits for a person, unless its facts say otherwise."""
-        return 0.0 if self._approvals is None else self._approvals.wait_seconds
+        return 0.0 if self.approvals is None else self.approvals.wait_seconds
 
     def replace_policies(self, policies: Iterable[AgentPolicy]) -> str:
         """Put new policies in force, all at once; return their version.
@@ -131,7 +132,7 @@ class ActionGuard:
         call: ToolCall,
         facts: CallFacts = NO_FACTS,
         *,
-        parked: Parked | None = None,
+        while_waiting: WhileWaiting | None = None,
     ) -> Permit:
         """Return the permit of a call; entering it decides and reserves.
 
@@ -139,12 +140,12 @@ class ActionGuard:
             call: The call. The caller has validated its arguments, and has set its
                 `agent_id` from a source that the agent cannot forge.
             facts: Further facts about the call, from the host.
-            parked: Returns an async context manager that is entered while the call
-                waits for a person, so that the caller can stop its clocks.
+            while_waiting: Returns an async context manager that is entered while the
+                call waits for a person, so that the caller can stop its clocks.
         """
         hold = Hold(call, facts)
-        if parked is not None:
-            hold.parked = parked
+        if while_waiting is not None:
+            hold.while_waiting = while_waiting
         return Permit(self, hold)
 
     async def remaining(
@@ -276,8 +277,8 @@ class ActionGuard:
         ruling = policies.tool_policy(call).judge(call, facts, explain=True)
         if ruling.verdict == "deny":
             return from_rules(ruling, policies.version)
-        if ruling.verdict == "ask" and self._approvals is not None:
-            answer = await self._approvals.peek(call, facts)
+        if ruling.verdict == "ask" and self.approvals is not None:
+            answer = await self.approvals.peek(call, facts)
             if answer.status == "rejected":
                 return self._refused("approval_denied", answer.reason)
             if answer.approved:
@@ -308,28 +309,27 @@ class ActionGuard:
             CallDenied: The person refused, or there is nobody to ask.
         """
         call, facts = hold.call, hold.facts
-        parked = await self._peek_limits(policies, ruling, call, facts)
-        if parked.verdict == "deny":
-            raise CallDenied(parked)
-        if self._approvals is None:
-            detail = "nobody can be asked"
-            raise CallDenied(self._refused("approval_unavailable", detail))
-        await self._records.decision(hold, parked)
+        expected = await self._peek_limits(policies, ruling, call, facts)
+        if expected.verdict == "deny":
+            raise CallDenied(expected)
+        if self.approvals is None:
+            raise CallDenied(
+                self._refused("approval_unavailable", "nobody can be asked")
+            )
+        await self._records.decision(hold, expected)
         wait = facts.approval_seconds
-        async with hold.parked():
-            answer = await self._approvals.ask(call, facts, parked, wait_seconds=wait)
+        async with hold.while_waiting():
+            answer = await self.approvals.ask(call, facts, expected, wait_seconds=wait)
         if answer.approved:
             return answer
-        said_no = answer.status == "rejected"
-        reason: Reason = "approval_denied" if said_no else "approval_unavailable"
-        raise CallDenied(self._refused(reason, answer.reason))
+        raise CallDenied(not_approved(answer, self._policies.version, park=facts.park))
 
-    async def _may_use(self, answer: ApprovalOutcome) -> bool:
-        """Use an approval up; one that an agent gave does not count."""
+    async def use_approval(self, answer: ApprovalOutcome) -> bool:
+        """As `Approvals.use`; one that an agent gave does not count."""
         approver = answer.approver or ""
-        if self._approvals is None or self._policies.is_agent_name(approver):
+        if self.approvals is None or self._policies.is_agent_name(approver):
             return False
-        return await self._approvals.use(answer)
+        return await self.approvals.use(answer)
 
     def _prepare(
         self, hold: Hold, tool_policy: ToolPolicy, ruling: Ruling, version: str
@@ -377,7 +377,7 @@ class ActionGuard:
             CallDenied: The approval was used before.
         """
         try:
-            if answer is not None and not await self._may_use(answer):
+            if answer is not None and not await self.use_approval(answer):
                 detail = "the approval is used up"
                 raise CallDenied(self._refused("approval_denied", detail))
             if self._ledger.away and self._ledger.sync is not None:

@@ -23,7 +23,7 @@ from .decisions import from_limits, from_rules
 from .hold_ids import hold_id
 from .quotas import Lines
 
-Parked = Callable[[], AbstractAsyncContextManager[object]]
+WhileWaiting = Callable[[], AbstractAsyncContextManager[object]]
 """Returns a context manager that is entered while a call waits for a person."""
 
 
@@ -76,7 +76,7 @@ class Hold:
     loop_entry = NOT_TRACKED
     """The entry of the call in the loop detector, if loops are watched for."""
 
-    parked: Parked = nullcontext
+    while_waiting: WhileWaiting = nullcontext
 
     def __init__(self, call: ToolCall, facts: CallFacts) -> None:
         self.call = call

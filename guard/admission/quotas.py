@@ -134,7 +134,7 @@ def _amount(unit: str, facts: CallFacts) -> int | None:
     return facts.amounts.get(unit, None if unit in MEASURED else 0)
 
 
-class Plan:
+class LimitPlan:
     """The limits that calls of one agent to one tool count against.
 
     They are those of the agent's policy and of its ancestors'. Two limits that share a

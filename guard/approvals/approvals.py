@@ -35,7 +35,8 @@ from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts
 from ..values.clock import Clock, steady_time
 from ..values.decision import Decision
-from .look_limit import ApprovalLookups
+from .look_limit import LAST_PAUSE_SECONDS, ApprovalLookups, until_next_look
+from .shared_question import SharedQuestion
 from .store import ApprovalStore
 from .types import (
     ApprovalHandler,
@@ -46,34 +47,16 @@ from .types import (
     StandingGrant,
     is_automatic,
 )
-from .workflow import ApprovalWorkflow, no_answer, outcome_of
+from .workflow import (
+    UNANSWERED,
+    ApprovalWorkflow,
+    as_it_stands,
+    no_answer,
+    outcome_of,
+)
 
 _FIRST_PAUSE_SECONDS = 0.02
-_LAST_PAUSE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
-
-
-class _Question:
-    """A request that the handler is asked once, for all calls that wait for it."""
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self.waiting = 0
-        """The number of calls that wait for the answer."""
-
-        self.asked = False
-        """True while the handler is asked."""
-
-    def take(self) -> bool:
-        """Return True if this caller must ask: no other call has asked to the end."""
-        taken = self._turn.acquire(blocking=False)
-        self.asked = self.asked or taken
-        return taken
-
-    def drop(self) -> None:
-        """Let another waiting call ask the handler again."""
-        self.asked = False
-        self._turn.release()
 
 
 class Approvals:
@@ -136,15 +119,19 @@ class Approvals:
                 )
             _log.warning("calls are approved without a person, by %r", handler.by)
         self._workflow = ApprovalWorkflow(
-            store or ApprovalStore(), audit, redactor or Redactor(), clock
+            store or ApprovalStore(),
+            audit,
+            redactor or Redactor(),
+            clock,
+            expiry_seconds=expiry_seconds,
+            max_pending=max_pending,
         )
         self._handler = handler
         self._profile = profile
         self._answered_elsewhere = answered_elsewhere
+        self._reachable = answered_elsewhere or handler is not None
         self._wait_seconds = wait_seconds
-        self._expiry_seconds = expiry_seconds
-        self._max_pending = max_pending
-        self._questions: dict[str, _Question] = {}
+        self._questions: dict[str, SharedQuestion] = {}
         self._counting = threading.Lock()
         self._of_loop = RunVar[ApprovalLookups](f"approvals-{id(self)}")
 
@@ -201,7 +188,8 @@ class Approvals:
             facts: Further facts of the call, to which the answer is bound too.
             decision: The decision to ask.
             wait_seconds: Seconds to wait, instead of this object's. 0: nobody is
-                asked, and only an earlier answer or a grant counts.
+                asked, unless the call is to be parked, and only an earlier answer or
+                a grant counts.
 
         Raises:
             AuditError: The request cannot be recorded.
@@ -213,20 +201,45 @@ class Approvals:
         if standing.status != "unanswered":
             return standing
         wait = self._wait_seconds if wait_seconds is None else wait_seconds
-        reachable = self._answered_elsewhere or self._handler is not None
-        if wait <= 0 or not reachable:
+        if (wait <= 0 and not facts.park) or not self._reachable:
             return no_answer(call, "nobody can be asked for approval")
-        record = await self._lookups.in_thread(
-            self._workflow.request,
-            call,
-            facts,
-            decision,
-            expiry_seconds=self._expiry_seconds,
-            max_pending=self._max_pending,
+        opened = await self._lookups.in_thread(
+            self._workflow.request, call, facts, decision
         )
-        if record is None:
-            return no_answer(call, "too many calls of this agent wait for approval")
-        return await self._wait(call, record.request, wait)
+        if wait <= 0 or opened is None:
+            return as_it_stands(call, opened)
+        return await self._wait(call, opened.request, wait)
+
+    async def put(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
+        """Put a question to people, or return the answer that it has got.
+
+        Nobody waits here, and no grant answers it. An answer is there until `use`, or
+        until its request expires.
+
+        Args:
+            call: The question as a call, of the agent that asks.
+            facts: Further facts, to which the answer is bound too.
+
+        Raises:
+            AuditError: The request cannot be recorded.
+            StoreUnavailableError: The store did not answer.
+        """
+        if call.agent_id is None or not self._reachable:
+            return no_answer(call, "nobody can be asked")
+        decision = Decision("ask", "approval_required")
+        opened = await self._lookups.in_thread(
+            self._workflow.request, call, facts, decision
+        )
+        return as_it_stands(call, opened)
+
+    async def answered(self, request_id: str) -> ApprovalOutcome | None:
+        """Return the answer to a request, used up or not; None: it waits.
+
+        Raises:
+            InvalidInputError: There is no such request.
+            StoreUnavailableError: The store did not answer.
+        """
+        return await self._lookups.in_thread(self._workflow.answered, request_id)
 
     async def use(self, answer: ApprovalOutcome) -> bool:
         """Use an approval up, right before its call runs.
@@ -307,10 +320,10 @@ class Approvals:
         raise result
 
     @contextmanager
-    def _question(self, request_id: str) -> Iterator[_Question]:
+    def _question(self, request_id: str) -> Iterator[SharedQuestion]:
         """Join the question that all calls waiting for this answer share."""
         with self._counting:
-            question = self._questions.setdefault(request_id, _Question())
+            question = self._questions.setdefault(request_id, SharedQuestion())
             question.waiting += 1
         try:
             yield question
@@ -326,7 +339,7 @@ class Approvals:
         call: ToolCall,
         request: ApprovalRequest,
         seconds: float,
-        question: _Question,
+        question: SharedQuestion,
         tasks: TaskGroup,
     ) -> ApprovalOutcome:
         """Look at the store until there is an answer, or nobody can give one."""
@@ -350,16 +363,16 @@ class Approvals:
                     tasks.start_soon(self._handle, handler, request, question, gone)
                 elif not (handled or self._answered_elsewhere):
                     break
-                with anyio.move_on_after(_until_next_look(pause)):
+                with anyio.move_on_after(until_next_look(pause)):
                     await (anyio.sleep_forever() if gone.is_set() else gone.wait())
-                pause = min(pause * 1.5, _LAST_PAUSE_SECONDS)
-        return no_answer(call, "nobody has answered the request for approval")
+                pause = min(pause * 1.5, LAST_PAUSE_SECONDS)
+        return no_answer(call, UNANSWERED, request)
 
     async def _handle(
         self,
         handler: ApprovalHandler,
         request: ApprovalRequest,
-        question: _Question,
+        question: SharedQuestion,
         gone: anyio.Event,
     ) -> None:
         automatic = isinstance(handler, AutoApprove)
@@ -385,10 +398,3 @@ class Approvals:
             )
         except InvalidInputError as error:
             _log.error("an answer does not count: %s", error)
-
-
-def _until_next_look(pause: float) -> float:
-    """Return a pause in seconds; calls that have waited for long look together."""
-    if pause < _LAST_PAUSE_SECONDS:
-        return pause
-    return _LAST_PAUSE_SECONDS - anyio.current_time() % _LAST_PAUSE_SECONDS

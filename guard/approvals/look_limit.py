@@ -19,6 +19,9 @@ _T = TypeVar("_T")
 THREADS = 8
 """Look-ups at once, and so threads. When it is reached further ones wait."""
 
+LAST_PAUSE_SECONDS = 1.0
+"""The longest pause between two look-ups."""
+
 EndedRequests = Mapping[str, ApprovalRecord | None]
 """Records of requests that no longer wait, by id; None for one that is forgotten."""
 
@@ -73,3 +76,10 @@ class ApprovalLookups:
             raise look.found
         assert look.found is not None
         return look.found
+
+
+def until_next_look(pause: float) -> float:
+    """Return a pause in seconds; calls that have waited for long look together."""
+    if pause < LAST_PAUSE_SECONDS:
+        return pause
+    return LAST_PAUSE_SECONDS - anyio.current_time() % LAST_PAUSE_SECONDS

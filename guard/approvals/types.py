@@ -237,6 +237,9 @@ class ApprovalOutcome:
     edited: bool = False
     """True if the approver changed the arguments."""
 
+    expires_at: float | None = None
+    """The end of a request that waits, in seconds since 1970 (UTC)."""
+
     @property
     def approved(self) -> bool:
         """True if a person approved the call, or a grant covers it."""

@@ -29,6 +29,7 @@ from .types import (
     is_shell_like,
 )
 
+UNANSWERED = "nobody has answered the request for approval"
 _WAITING = "`toolcell approvals list` shows the requests that wait"
 
 
@@ -46,6 +47,8 @@ class ApprovalWorkflow:
         audit: Records them; None: nothing is recorded.
         redactor: Decides which parts of a request are hidden.
         clock: Returns seconds since 1970 (UTC).
+        expiry_seconds: Seconds in which a request may be answered and used.
+        max_pending: Most open requests of one agent.
     """
 
     def __init__(
@@ -54,11 +57,16 @@ class ApprovalWorkflow:
         audit: AuditLog | None,
         redactor: Redactor,
         clock: Clock,
+        *,
+        expiry_seconds: float,
+        max_pending: int,
     ) -> None:
         self.store = store
         self.audit = audit
         self.redactor = redactor
         self.clock = clock
+        self._expiry_seconds = expiry_seconds
+        self._max_pending = max_pending
 
     def current_outcome(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
         """Return the answer about a call, or the grant that covers it."""
@@ -77,13 +85,7 @@ class ApprovalWorkflow:
         return outcome_of(call, record)
 
     def request(
-        self,
-        call: ToolCall,
-        facts: CallFacts,
-        decision: Decision,
-        *,
-        expiry_seconds: float,
-        max_pending: int,
+        self, call: ToolCall, facts: CallFacts, decision: Decision
     ) -> ApprovalRecord | None:
         """Store a request; return None if the agent has too many."""
         now = self.clock()
@@ -96,7 +98,7 @@ class ApprovalWorkflow:
             tags=facts.tags,
             rule=decision.rule or "",
             asked_at=now,
-            expires_at=now + expiry_seconds,
+            expires_at=now + self._expiry_seconds,
         )
         record = partial(
             self._record,
@@ -108,7 +110,15 @@ class ApprovalWorkflow:
             rule=request.rule,
             expires_at=request.expires_at,
         )
-        return self.store.open(request, max_pending=max_pending, record=record)
+        return self.store.open(request, max_pending=self._max_pending, record=record)
+
+    def answered(self, request_id: str) -> ApprovalOutcome | None:
+        """Return the outcome of a request; None: it waits. Raises InvalidInputError."""
+        found = self._found(request_id)
+        call, ends = found.request.call, found.request.expires_at
+        if found.status != "pending":
+            return outcome_of(call, found)
+        return no_answer(call, UNANSWERED) if ends <= self.clock() else None
 
     def answer(self, request_id: str, reply: ApprovalReply, *, automatic: bool) -> None:
         """Answer a request, once.
@@ -117,30 +127,13 @@ class ApprovalWorkflow:
             InvalidInputError: The request does not wait, the approver may not answer
                 it, or the reply cannot be used.
         """
-        found = self.store.get(request_id)
-        if found is None:
-            raise InvalidInputError(
-                f"there is no request {request_id!r}", hint=_WAITING
-            )
-        request = found.request
+        request = self._found(request_id).request
         self._check_approver(request, reply.approver, automatic=automatic)
         edited, grant, reason = None, None, ""
         if isinstance(reply, Approve):
-            if reply.arguments is None and not automatic:
-                self._check_seen(request, reply)
-            call = request.call
-            if reply.arguments is not None:
-                call = with_arguments(call, reply.arguments)
-                edited = call.arguments
-            if reply.grant is not None:
-                grant = self._grant(request, call, reply.approver, reply.grant)
+            edited, grant = self._approved(request, reply, automatic=automatic)
         else:
-            reason = reply.reason
-        if len(reason) > REASON_CHARACTERS:
-            raise InvalidInputError(
-                f"a reason has at most {REASON_CHARACTERS} characters",
-                hint="shorten it",
-            )
+            reason = _checked_reason(reply.reason)
         record = partial(
             self._record,
             "approval_answered",
@@ -166,6 +159,28 @@ class ApprovalWorkflow:
             raise InvalidInputError(
                 f"the request {request_id!r} no longer waits", hint=_WAITING
             )
+
+    def _approved(
+        self, request: ApprovalRequest, reply: Approve, *, automatic: bool
+    ) -> tuple[dict[str, Any] | None, StandingGrant | None]:
+        """Return the edited arguments and the grant of an approval, if it has any."""
+        if reply.arguments is None and not automatic:
+            self._check_seen(request, reply)
+        call, edited = request.call, None
+        if reply.arguments is not None:
+            call = with_arguments(call, reply.arguments)
+            edited = call.arguments
+        if reply.grant is None:
+            return edited, None
+        return edited, self._grant(request, call, reply.approver, reply.grant)
+
+    def _found(self, request_id: str) -> ApprovalRecord:
+        found = self.store.get(request_id)
+        if found is None:
+            raise InvalidInputError(
+                f"there is no request {request_id!r}", hint=_WAITING
+            )
+        return found
 
     def reveal(self, request_id: str, by: str) -> ApprovalRequest:
         """Return a request for its hidden parts to be opened; the name is recorded.
@@ -283,9 +298,32 @@ def outcome_of(call: ToolCall, record: ApprovalRecord) -> ApprovalOutcome:
     )
 
 
-def no_answer(call: ToolCall, reason: str) -> ApprovalOutcome:
-    """Return the outcome of a call that nobody has answered."""
-    return ApprovalOutcome(status="unanswered", call=call, reason=reason)
+def no_answer(
+    call: ToolCall, reason: str, request: ApprovalRequest | None = None
+) -> ApprovalOutcome:
+    """Return the outcome of a call that nobody has answered.
+
+    Args:
+        call: The call.
+        reason: The reason, for the model.
+        request: The request that stays open; None: there is none.
+    """
+    return ApprovalOutcome(
+        status="unanswered",
+        call=call,
+        reason=reason,
+        approval_id=None if request is None else request.id,
+        expires_at=None if request is None else request.expires_at,
+    )
+
+
+def as_it_stands(call: ToolCall, record: ApprovalRecord | None) -> ApprovalOutcome:
+    """Return the outcome of a request that nobody waits for; None: there is none."""
+    if record is None:
+        return no_answer(call, "too many calls of this agent wait for approval")
+    if record.status == "pending":
+        return no_answer(call, UNANSWERED, record.request)
+    return outcome_of(call, record)
 
 
 def with_arguments(call: ToolCall, arguments: Any) -> ToolCall:
@@ -295,6 +333,15 @@ def with_arguments(call: ToolCall, arguments: Any) -> ToolCall:
         InvalidInputError: The arguments are not JSON.
     """
     return ToolCall(**{**dict(call), "arguments": arguments})
+
+
+def _checked_reason(reason: str) -> str:
+    if len(reason) > REASON_CHARACTERS:
+        raise InvalidInputError(
+            f"a reason has at most {REASON_CHARACTERS} characters",
+            hint="shorten it",
+        )
+    return reason
 
 
 def _named(request: ApprovalRequest) -> dict[str, Any]:

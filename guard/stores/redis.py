@@ -16,7 +16,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.text.install_hint import install_hint
+from toolcell.core.redis_client import open_redis
 
 from ..values.clock import Clock, microseconds
 from .base import Reservation, ReservationOutcome
@@ -48,34 +48,12 @@ class RedisStore:
         clock: Clock | None = None,
         deadline: float = 0.05,
     ) -> None:
-        try:
-            import redis
-            from redis.backoff import NoBackoff
-            from redis.retry import Retry
-        except ImportError as error:
-            raise ConfigError(
-                "the redis package is missing", hint=install_hint("redis")
-            ) from error
         if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", prefix):
             raise ConfigError(
                 f"{prefix!r} cannot be a prefix of keys",
                 hint="use 1 to 64 letters, digits and `_.:-`",
             )
-        self._error = redis.RedisError
-        try:
-            # No retries: the caller has a deadline, and a failure mode of its own.
-            self._client: Any = redis.Redis.from_url(
-                url,
-                socket_timeout=deadline,
-                socket_connect_timeout=deadline,
-                retry=Retry(NoBackoff(), 0),
-                decode_responses=True,
-            )
-        except ValueError as error:
-            raise ConfigError(
-                f"{url!r} is not the URL of a server: {error}",
-                hint='write it like "redis://localhost:6379/0"',
-            ) from error
+        self._client, self._error = open_redis(url, deadline, texts=True)
         self._prefix = f"{{{prefix}}}:"
         self._clock = clock
         self._deadline = deadline

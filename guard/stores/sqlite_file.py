@@ -25,21 +25,21 @@ from toolcell.core.storage.process_lease import OwnerFile
 from toolcell.core.storage.sqlite import open_sqlite
 
 _T = TypeVar("_T")
-_VERSION = 1
-_SCHEMA = f"""
-PRAGMA user_version = {_VERSION};
-CREATE TABLE accounts (
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS accounts (
     key TEXT PRIMARY KEY, used INT NOT NULL, held INT NOT NULL, forget_at INT NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE hits (
+CREATE TABLE IF NOT EXISTS hits (
     key TEXT, at INT, calls INT NOT NULL, forget_at INT NOT NULL, PRIMARY KEY (key, at)
 ) WITHOUT ROWID;
-CREATE TABLE buckets (key TEXT PRIMARY KEY, full_at INT NOT NULL) WITHOUT ROWID;
-CREATE TABLE holds (
+CREATE TABLE IF NOT EXISTS buckets (
+    key TEXT PRIMARY KEY, full_at INT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS holds (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, expires INT NOT NULL,
     parts TEXT NOT NULL, charged TEXT
 ) WITHOUT ROWID;
-CREATE INDEX holds_by_end ON holds (expires);
+CREATE INDEX IF NOT EXISTS holds_by_end ON holds (expires);
 """
 
 
@@ -52,7 +52,7 @@ class CounterFile(ForkAware):
             the operation fails as `store_unavailable`.
 
     Raises:
-        ConfigError: The file cannot be opened, or another version wrote it.
+        ConfigError: The file cannot be opened, or a newer toolcell wrote it.
     """
 
     def __init__(self, path: Path, deadline: float) -> None:
@@ -87,7 +87,7 @@ class CounterFile(ForkAware):
         try:
             self._db = open_sqlite(
                 self._path,
-                self._prepare,
+                lambda db: db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;"),
                 synchronous="NORMAL",
                 busy_seconds=self._deadline,
             )
@@ -101,19 +101,6 @@ class CounterFile(ForkAware):
                 f"the guard's store {self._path}: {error}",
                 hint="give a SQLite file in a folder that this user may write",
             ) from error
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        db.execute("BEGIN IMMEDIATE")
-        [version] = db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
-        db.execute("COMMIT")
-        if version not in (0, _VERSION):
-            raise ConfigError(
-                f"{self._path} is of another version of toolcell",
-                hint="give each version a file of its own",
-            )
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         try:

@@ -49,6 +49,10 @@ class CallFacts:
     approval or a grant counts. None: the `wait_seconds` of the guard's approvals. When
     it is reached the call is refused."""
 
+    park: bool = False
+    """True: a request for approval is opened even if nobody may wait for it, and stays
+    open; the refusal of the call names it. The same call finds its answer later."""
+
     run_id: str | None = None
     """The run of the agent in which the call is made."""
 

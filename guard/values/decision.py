@@ -84,6 +84,12 @@ class Decision(NamedTuple):
     degraded: Degraded = ""
     """The way in which the call was admitted while the store was away."""
 
+    approval_id: str | None = None
+    """The request for approval that stays open for a call that was parked."""
+
+    expires_at: float | None = None
+    """The end of that request, in seconds since 1970 (UTC)."""
+
     @property
     def allowed(self) -> bool:
         """True if the call may run."""
@@ -106,6 +112,9 @@ class Decision(NamedTuple):
             members["would_deny"] = list(self.would_deny)
         if self.degraded:
             members["degraded"] = self.degraded
+        if self.approval_id is not None:
+            members["approval_id"] = self.approval_id
+            members["expires_at"] = self.expires_at
         if self.tried:
             members["tried"] = [
                 {"rule": each.rule, "met": each.met, "detail": each.detail}

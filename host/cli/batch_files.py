@@ -28,7 +28,7 @@ result says so."""
 _BEGINNING = b'{"id": '
 """Of each line of results."""
 
-_Id = Annotated[StrictStr, Field(max_length=1000)] | StrictInt
+_JobId = Annotated[StrictStr, Field(max_length=1000)] | StrictInt
 
 
 class ProgramLine(FrozenModel):
@@ -37,7 +37,7 @@ class ProgramLine(FrozenModel):
     refusal = InvalidInputError
     refusal_hint = "fields are id, code, inputs, language, files and limits"
 
-    id: _Id | None = None
+    id: _JobId | None = None
     """Names its result; each id of a file once."""
 
     code: str

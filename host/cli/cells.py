@@ -11,10 +11,11 @@ from toolcell.core.text.printable import escaped_line
 from ..terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
 from ..terminal.output import print_json
 from ..terminal.signals import run_async
+from .options import AsJson
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     image: Annotated[
         str | None, typer.Option(help="The image to try in a Docker cell.")
     ] = None,
@@ -54,7 +55,7 @@ def _print_report(report: Any) -> None:
 
 
 def clean(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove containers, cgroups and folders of hosts that died.
 

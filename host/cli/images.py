@@ -11,12 +11,11 @@ from toolcell.core.text.printable import escaped_line
 
 from ..terminal.output import print_json
 from ..terminal.progress import progress
+from .options import AsJson
 
 images = typer.Typer(
     help="Build, pull, list and prune images for cells.", no_args_is_help=True
 )
-
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @images.command()
@@ -30,7 +29,7 @@ def build(
         typer.Option(help="NAME=VALUE: another argument of the Dockerfile."),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="The name to give it.")] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build an image with the Docker engine."""
     from toolcell.sandbox import build_image
@@ -59,7 +58,7 @@ def _split(text: str) -> tuple[str, str]:
 @images.command()
 def pull(
     image: Annotated[str, typer.Argument(help="NAME:TAG or NAME@sha256:...")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch an image ahead of need; print its name with a digest, to pin it."""
     from toolcell.sandbox import pull_image
@@ -73,7 +72,7 @@ def pull(
 
 
 @images.command(name="list")
-def list_(as_json: _Json = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """Show the images of the engine and what they cost on its disk."""
     from toolcell.sandbox import list_images
 
@@ -97,7 +96,7 @@ def prune(
     everything: Annotated[
         bool, typer.Option("--all", help="Remove images that have a name, too.")
     ] = False,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove images that toolcell built: superseded ones, or all."""
     from toolcell.sandbox import prune_images

@@ -60,6 +60,7 @@ Agent = Annotated[
 RunId = Annotated[
     str | None, typer.Option("--run", help="The agent's run; for limits by run.")
 ]
+FlowThread = Annotated[str, typer.Argument(metavar="THREAD", help="Its id.")]
 ArgumentsOption = Annotated[
     str, typer.Option("--args", help="A JSON object; - reads standard input.")
 ]

@@ -11,6 +11,7 @@ import typer
 from toolcell.core.text.printable import escaped_line
 
 from ..terminal.output import print_json
+from .options import AsJson
 
 if TYPE_CHECKING:
     from toolcell.sandbox import PackageLayer
@@ -22,11 +23,10 @@ packages = typer.Typer(
 _Folder = Annotated[
     str | None, typer.Option(help="package_rules.folder; default the user's cache.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @packages.command(name="list")
-def list_(folder: _Folder = None, as_json: _Json = False) -> None:
+def list_(folder: _Folder = None, as_json: AsJson = False) -> None:
     """Show what is installed, for which interpreter, and its size on disk."""
     from toolcell.sandbox import list_packages
 
@@ -44,7 +44,7 @@ def prune(
         float, typer.Option(min=0, help="Days without use; 0 takes all of them.")
     ] = 30.0,
     folder: _Folder = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove sets that nobody has open or has used lately."""
     from toolcell.sandbox import prune_packages

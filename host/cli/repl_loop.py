@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal
 
 from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.core.text.printable import escaped_line
-from toolcell.sandbox import Artifact, ExecutionResult, SandboxManager, Session
+from toolcell.sandbox import Artifact, ExecutionResult, Sandbox, SandboxSession
 
 from ..terminal.output import print_value
 from .artifact_folder import FolderArtifacts
@@ -45,7 +45,7 @@ class Repl:
     """
 
     def __init__(
-        self, manager: SandboxManager, portal: BlockingPortal, out: Path | None
+        self, manager: Sandbox, portal: BlockingPortal, out: Path | None
     ) -> None:
         self._manager = manager
         self._portal = portal
@@ -96,8 +96,8 @@ class Repl:
             await self._session.interrupt()
             await anyio.sleep(_INSIST_SECONDS)
 
-    def _open(self) -> Session:
-        session: AbstractContextManager[Session]
+    def _open(self) -> SandboxSession:
+        session: AbstractContextManager[SandboxSession]
         session = self._portal.wrap_async_context_manager(self._manager.session())
         return self._stack.enter_context(session)
 

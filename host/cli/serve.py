@@ -1,7 +1,9 @@
-"""`toolcell serve`: the tools of a host for MCP clients."""
+"""`toolcell serve`: the tools of a host for MCP clients, or its sandboxes."""
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,11 @@ from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 if TYPE_CHECKING:
     from ..config.host_config import HostConfig
 
+_MODULES = {
+    "mcp": ("mcp",),
+    "sandbox-api": ("starlette", "uvicorn", "python_multipart"),
+}
+
 
 def serve(
     config: ConfigPath = DEFAULT_CONFIG,
@@ -24,26 +31,35 @@ def serve(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Serve HTTP there; port 0 is any."),
     ] = None,
+    sandbox_api: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve sandboxes to the SDKs of E2B there, in place of MCP.",
+        ),
+    ] = None,
     agent: Annotated[
         str | None,
         typer.Option(help="The agent on standard input; default server.agent_id."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve MCP on standard input and output, or over HTTP."""
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "serving needs the extra 'mcp'", hint=install_hint("mcp")
-        ) from None
+    """Serve MCP on standard input and output, or over HTTP; or serve sandboxes."""
+    _require("mcp" if sandbox_api is None else "sandbox-api")
     import anyio
 
     from ..config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
     resume_collection()
-    if http is None:
+    if sandbox_api is not None:
+        if http is not None or agent is not None:
+            raise ConfigError(
+                "--sandbox-api excludes --http and --agent",
+                hint="start one server for each; tokens say which agent calls",
+            )
+        anyio.run(_serve_sandboxes, settings, config, sandbox_api, as_json)
+    elif http is None:
         anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
     elif agent is not None:
         raise ConfigError(
@@ -55,6 +71,7 @@ def serve(
 
 
 async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:
+    from ..mcp_http.metrics import serve_metrics
     from ..mcp_server.stdio import serve_stdio
     from ..runtime.policy_reload import open_watched
 
@@ -68,21 +85,45 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
             f"there is no policy of an agent {agent_id!r}",
             hint="name an agent of a policy; case counts",
         )
-    async with open_watched(settings, path) as host:
+    async with open_watched(settings, path) as host, serve_metrics(settings):
         await serve_stdio(host, agent_id)
 
 
 async def _serve_http(
     settings: HostConfig, path: Path, address: str, as_json: bool
 ) -> None:
+    from ..mcp_http.metrics import serve_metrics
     from ..mcp_http.server import serve_http
     from ..runtime.policy_reload import open_watched
 
-    def print_url(url: str) -> None:
-        if as_json:
-            print_json({"url": url})
-        else:
-            print(f"serving {url}", flush=True)
+    async with open_watched(settings, path) as host, serve_metrics(settings):
+        await serve_http(host, address, partial(_print_url, as_json))
 
-    async with open_watched(settings, path) as host:
-        await serve_http(host, address, print_url)
+
+async def _serve_sandboxes(
+    settings: HostConfig, path: Path, address: str, as_json: bool
+) -> None:
+    from ..mcp_http.metrics import serve_metrics
+    from ..runtime.policy_reload import open_watched
+    from ..sandbox_api.app import serve_sandboxes
+
+    async with open_watched(settings, path) as host, serve_metrics(settings):
+        await serve_sandboxes(host, address, partial(_print_url, as_json))
+
+
+def _print_url(as_json: bool, url: str) -> None:
+    if as_json:
+        print_json({"url": url})
+    else:
+        print(f"serving {url}", flush=True)
+
+
+def _require(extra: str) -> None:
+    """Raise ConfigError if the packages of an extra are not installed."""
+    try:
+        for module in _MODULES[extra]:
+            import_module(module)
+    except ImportError:
+        raise ConfigError(
+            f"serving needs the extra {extra!r}", hint=install_hint(extra)
+        ) from None

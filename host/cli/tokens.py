@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,6 +31,10 @@ def create(
         bool,
         typer.Option(help="The client shows questions to a person, who may approve."),
     ] = False,
+    form: Annotated[
+        Literal["toolcell", "e2b"],
+        typer.Option(help="The form of its text; e2b for SDKs of E2B."),
+    ] = "toolcell",
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +48,7 @@ def create(
     from ..mcp_http.tokens import open_tokens
 
     with open_tokens(settings) as store:
-        token, text = store.create(agent, days=days, asks_person=asks_person)
+        token, text = store.create(agent, days=days, asks_person=asks_person, form=form)
     if as_json:
         print_json({**token.to_json(), "token": text})
         return

@@ -17,6 +17,9 @@ IMPORT_PATH = (
 )
 """`package.module:name`."""
 
+ADDRESS = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
+"""`HOST:PORT` or `[HOST]:PORT`."""
+
 
 def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
     return Path((info.context or {}).get("folder", ""), path)

@@ -13,8 +13,10 @@ from toolcell.core import ConfigError
 from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
 
-from .base import IMPORT_PATH, Count, FilePath, Model, Seconds
+from .base import ADDRESS, IMPORT_PATH, Count, FilePath, Model, Seconds
+from .flows import FlowsConfig
 from .mcp_servers import MCPName, MCPServerConfig
+from .sandbox_api import SandboxAPIConfig
 from .secrets import SecretReference
 from .server import AuthConfig, ServerConfig
 from .source import read_source
@@ -252,6 +254,11 @@ class TelemetryConfig(Model):
     """`otlp` sends traces and metrics as the variables `OTEL_*` say; it needs the
     extra `telemetry`. `none` leaves it to the program around the host."""
 
+    metrics_address: Annotated[str, Field(pattern=ADDRESS)] | None = None
+    """`HOST:PORT` where `toolcell serve` answers Prometheus at `/metrics`; it needs the
+    extras `telemetry` and `mcp`. Whoever reaches the address reads the names of agents
+    and tools, and no token is asked for. None: nowhere."""
+
     budget_seconds: Seconds = 15.0
     """Seconds between two measurements of what limits leave, while metrics are read.
     When it is reached the store is asked again."""
@@ -300,6 +307,12 @@ class HostConfig(Model):
 
     auth: AuthConfig = AuthConfig()
     """Authentication over HTTP."""
+
+    sandbox_api: SandboxAPIConfig = SandboxAPIConfig()
+    """The sandboxes of `toolcell serve --sandbox-api`."""
+
+    flows: FlowsConfig = FlowsConfig()
+    """Graphs that run in threads."""
 
     @model_validator(mode="after")
     def _room_for_sessions(self) -> Self:

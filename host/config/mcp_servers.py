@@ -16,21 +16,21 @@ MCPName = Annotated[
 ]
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _Header = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
-_Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+_Argument = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class MCPServerConfig(Model):
     """An MCP server whose tools are offered, once they are approved with
     `toolcell tools pin`. It is a program that is started, or a URL."""
 
-    command: Annotated[_Text, Field(min_length=1)] | None = None
+    command: Annotated[_Argument, Field(min_length=1)] | None = None
     """The program: a path, or a name that is looked for in PATH of `env`. No shell is
     involved. It runs unconfined."""
 
-    args: tuple[_Text, ...] = ()
+    args: tuple[_Argument, ...] = ()
     """Its arguments."""
 
-    env: dict[_Variable, _Text] = Field(default_factory=dict)
+    env: dict[_Variable, _Argument] = Field(default_factory=dict)
     """Its environment, beside LANG and a PATH of the system's folders; nothing of the
     host's own."""
 

@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 
 from .base import IMPORT_PATH, Count, Model, Seconds
 
-_Name = Annotated[str, Field(min_length=1, max_length=256)]
+_NonEmptyText = Annotated[str, Field(min_length=1, max_length=256)]
 _Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
 
 
 class ServerConfig(Model):
     """The server of `toolcell serve` for MCP clients."""
 
-    agent_id: _Name | None = None
+    agent_id: _NonEmptyText | None = None
     """The agent that calls over standard input and output. None: name one with
     `--agent`."""
 
@@ -28,11 +28,11 @@ class ServerConfig(Model):
     reached the call is refused as pending, with the id of the request; the same call
     in the same session finds a later answer."""
 
-    allowed_hosts: tuple[_Name, ...] = ()
+    allowed_hosts: tuple[_NonEmptyText, ...] = ()
     """Values of the header `Host` that are accepted beside those of the loopback
     address, such as `tools.example.com`. Others are answered 403."""
 
-    allowed_origins: tuple[_Name, ...] = ()
+    allowed_origins: tuple[_NonEmptyText, ...] = ()
     """Values of the header `Origin` that are accepted beside those of the loopback
     address, such as `https://example.com`. Others are answered 403."""
 
@@ -87,7 +87,7 @@ class AuthConfig(Model):
     """The public URL of this server's endpoint. Tokens issued for another one are
     refused. Needed with `verifier`."""
 
-    scopes: tuple[_Name, ...] = ()
+    scopes: tuple[_NonEmptyText, ...] = ()
     """Scopes that a token of `verifier` must have. Without them: 403."""
 
     unauthenticated: bool = False

@@ -134,10 +134,14 @@ class BodyMiddleware:
         self._shares.charge(agent_id, self._max_bytes if body is None else len(body))
         if waiting.cancelled_caught:
             await Response(status_code=408)(scope, receive, send)
-            return
-        if body is None:
+        elif body is None:
             await PlainTextResponse("too large", 413)(scope, receive, send)
-            return
+        else:
+            await self._handle(agent_id, body, scope, receive, send)
+
+    async def _handle(
+        self, agent_id: str, body: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         try:
             message = read_message(body, self._max_values)
             wants_answer = is_request(message)

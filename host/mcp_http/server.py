@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
-import uvicorn
 from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import (
     BearerAuthBackend,
@@ -44,13 +42,12 @@ from ..runtime.host import Host
 from ..runtime.readiness import Readiness
 from .agent_shares import AgentShares
 from .auth import FailClosedVerifier, StoredTokenVerifier, caller_of, load_verifier
-from .connections import ConnectionLimiter
+from .listening import CLOSE_SECONDS, listen, uvicorn_server
 from .middleware import BodyMiddleware, HostOriginMiddleware
 from .tokens import open_tokens
 
 PATH = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_CLOSE_SECONDS = 3
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +70,7 @@ class HTTPServer:
     def __init__(self, host: Host, address: str) -> None:
         self._host = host
         self._settings = host.config.server
-        self._socket = _listen(address)
+        self._socket = listen(address)
         self.server = MCPServer(host, lambda ctx: caller_of(ctx, self._settings))
         """The MCP server behind HTTP."""
 
@@ -122,17 +119,17 @@ class HTTPServer:
                     anyio.current_time,
                 ),
             )
-            uvicorn_server = _uvicorn(
+            web = uvicorn_server(
                 self._app(bodies, verifier), self._settings.max_connections
             )
             async with anyio.create_task_group() as tasks:
                 async with manager.run(), plain.run():
-                    tasks.start_soon(uvicorn_server._serve, [self._socket])
+                    tasks.start_soon(web._serve, [self._socket])
                     on_ready(self.url)
                     await self._stop.wait()
-                    await bodies.settle(_CLOSE_SECONDS)
+                    await bodies.settle(CLOSE_SECONDS)
                     bodies.close()
-                uvicorn_server.should_exit = True
+                web.should_exit = True
 
     @contextmanager
     def _verifier(self) -> Iterator[TokenVerifier | None]:
@@ -208,45 +205,6 @@ def _metadata_routes(auth: AuthConfig, resource: AnyHttpUrl | None) -> list[Rout
         authorization_servers=[AnyHttpUrl(auth.issuer)],
         scopes_supported=list(auth.scopes) or None,
     )
-
-
-def _uvicorn(app: ASGIApp, max_connections: int) -> uvicorn.Server:
-    connections = ConnectionLimiter(max_connections)
-    config = uvicorn.Config(
-        app,
-        # uvicorn only calls it, so any callable will do.
-        http=connections.protocol,  # type: ignore[arg-type]
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        # uvicorn refuses the connection that reaches this number.
-        limit_concurrency=max_connections + 1,
-        timeout_graceful_shutdown=_CLOSE_SECONDS,
-    )
-    return uvicorn.Server(config)
-
-
-def _listen(address: str) -> socket.socket:
-    name, colon, port = address.rpartition(":")
-    name = name.removeprefix("[").removesuffix("]")
-    if not colon or not name or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(
-            f"{address!r} is no address", hint="write it as 127.0.0.1:8931"
-        )
-    family = socket.AF_INET6 if ":" in name else socket.AF_INET
-    try:
-        listening = socket.create_server((name, int(port)), family=family, backlog=512)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {address}: {error.strerror}",
-            hint="choose another port, or 0 for any; the host must be "
-            "one of this machine",
-        ) from None
-    # Otherwise an answer of two packets waits 40 ms for the first acknowledgement.
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listening
 
 
 async def serve_http(host: Host, address: str, on_ready: Callable[[str], None]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from toolcell.core import ConfigError, InvalidInputError, StoreUnavailableError
 from toolcell.core.storage.sqlite import open_sqlite
@@ -48,7 +48,13 @@ FROM tokens WHERE id = ?
 """
 _REVOKE = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
 _PREFIX = "tcl"
+_E2B_PREFIX = "e2b"
+_ID_CHARACTERS = 16
 _NO_HASH = bytes(32)
+
+Form = Literal["toolcell", "e2b"]
+"""The form of a token: that of toolcell, or hexadecimal digits after `e2b_`, which the
+SDKs of E2B ask for. Both are good for every server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +108,12 @@ class TokenStore:
         self._file.close()
 
     def create(
-        self, agent_id: str, *, days: float = 90.0, asks_person: bool = False
+        self,
+        agent_id: str,
+        *,
+        days: float = 90.0,
+        asks_person: bool = False,
+        form: Form = "toolcell",
     ) -> tuple[Token, str]:
         """Make a token; return it and its text, which is not stored.
 
@@ -112,6 +123,7 @@ class TokenStore:
                 refused.
             asks_person: True if a person at its client may approve calls; default
                 false.
+            form: The form of its text.
 
         Raises:
             InvalidInputError: `days` is not between 0 and 3,650.
@@ -124,9 +136,14 @@ class TokenStore:
         now = self._clock()
         end = now + days * 86_400
         token = Token(secrets.token_hex(8), agent_id, asks_person, now, end, None)
-        secret = secrets.token_urlsafe(32)
+        if form == "e2b":
+            secret = secrets.token_hex(32)
+            text = f"{_E2B_PREFIX}_{token.id}{secret}"
+        else:
+            secret = secrets.token_urlsafe(32)
+            text = f"{_PREFIX}_{token.id}_{secret}"
         self._run(_INSERT, (*asdict(token).values(), _hash(secret)))
-        return token, f"{_PREFIX}_{token.id}_{secret}"
+        return token, text
 
     def all(self) -> list[Token]:
         """Return all tokens, also expired and revoked ones, the oldest first."""
@@ -152,15 +169,25 @@ class TokenStore:
         The time that this takes does not depend on how much of a secret is right.
         """
         prefix, _, rest = text.partition("_")
-        token_id, _, secret = rest.partition("_")
+        if prefix == _E2B_PREFIX:
+            token_id, secret = rest[:_ID_CHARACTERS], rest[_ID_CHARACTERS:]
+        else:
+            token_id, _, secret = rest.partition("_")
         row = self._run(_ONE, (token_id,)).fetchone()
         *fields, known = row or (None, _NO_HASH)
         same = hmac.compare_digest(_hash(secret), known)
-        if row is None or not same or prefix != _PREFIX:
+        if row is None or not same or prefix not in (_PREFIX, _E2B_PREFIX):
             return None
         token = _token(fields)
-        valid = token.revoked_at is None and self._clock() < token.expires_at
-        return token if valid else None
+        return token if self._is_valid(token) else None
+
+    def is_valid(self, token_id: str) -> bool:
+        """Return True for a token that is neither expired nor revoked."""
+        row = self._run(_ONE, (token_id,)).fetchone()
+        return row is not None and self._is_valid(_token(row[:-1]))
+
+    def _is_valid(self, token: Token) -> bool:
+        return token.revoked_at is None and self._clock() < token.expires_at
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Run a statement on the shared file.

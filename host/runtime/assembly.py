@@ -13,10 +13,9 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolcell.core import ConfigError
 from toolcell.guard import (
@@ -32,7 +31,7 @@ from toolcell.guard import (
     SQLiteStore,
     Store,
 )
-from toolcell.sandbox import SandboxManager
+from toolcell.sandbox import Sandbox, SandboxManager
 from toolcell.tools import (
     CodeExecutor,
     CodeSessions,
@@ -57,8 +56,13 @@ from toolcell.tools.builtin import (
 from ..config.host_config import Group, HostConfig
 from ..config.secrets import read_secret
 from .caller_approval import ask_caller
+from .flows import open_flows
+from .imported import imported
 from .logs import open_logging
 from .mcp_toolsets import listed_toolsets, make_toolsets
+
+if TYPE_CHECKING:
+    from toolcell.flow import Flow
 
 ENTRY_POINTS = "toolcell.tools"
 APPROVALS_FILE = "approvals.db"
@@ -83,8 +87,9 @@ class HostComponents:
     audit: AuditLog | None
     registry: ToolRegistry
     executor: ConcurrentExecutor
-    sandbox: SandboxManager | None
+    sandbox: Sandbox | None
     sessions: CodeSessions | None
+    flows: Mapping[str, Flow[Any]]
 
 
 async def open_components(
@@ -114,6 +119,7 @@ async def open_components(
         sessions = make_sessions(config, sandbox)
         await stack.enter_async_context(sessions)
         add_code(config, executor, sandbox, sessions)
+    flows = await open_flows(config, environ, executor, stack)
     return HostComponents(
         guard=guarding.guard,
         approvals=guarding.approvals,
@@ -122,6 +128,7 @@ async def open_components(
         executor=executor,
         sandbox=sandbox,
         sessions=sessions,
+        flows=flows,
     )
 
 
@@ -300,19 +307,7 @@ def _entry_point(name: str) -> list[Any]:
 
 
 def _imported(path: str) -> list[Any]:
-    module, _, name = path.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-    except ImportError as error:
-        raise ConfigError(
-            f"tools: {path} cannot be imported: {error}",
-            hint="install its package, or name its folder in tools.folders",
-        ) from error
-    except AttributeError:
-        raise ConfigError(
-            f"tools: {module} has no {name}",
-            hint="write package.module:name, of what the module has",
-        ) from None
+    found = imported("tools", path)
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
@@ -327,7 +322,7 @@ def needs_sessions(config: HostConfig) -> bool:
     return not {"code", "files"}.isdisjoint(config.tools.groups)
 
 
-def make_sessions(config: HostConfig, sandbox: SandboxManager) -> CodeSessions:
+def make_sessions(config: HostConfig, sandbox: Sandbox) -> CodeSessions:
     """Return the sessions of code. Raises ConfigError."""
     return CodeSessions(sandbox, max_sessions=config.tools.max_sessions)
 
@@ -335,7 +330,7 @@ def make_sessions(config: HostConfig, sandbox: SandboxManager) -> CodeSessions:
 def add_code(
     config: HostConfig,
     executor: ConcurrentExecutor,
-    sandbox: SandboxManager,
+    sandbox: Sandbox,
     sessions: CodeSessions,
 ) -> None:
     """Add the tools that run in sessions of code; their programs use `executor`.
@@ -366,7 +361,7 @@ def make_executor(
     config: HostConfig,
     registry: ToolRegistry,
     guarding: GuardComponents,
-    sandbox: SandboxManager | None,
+    sandbox: Sandbox | None,
     stack: AsyncExitStack,
 ) -> ConcurrentExecutor:
     """Return the executor, through which every call goes."""

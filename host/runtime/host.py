@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.core.detached import Detachable
 from toolcell.guard import ActionGuard, Approvals, AuditLog
-from toolcell.sandbox import SandboxManager
+from toolcell.sandbox import Sandbox
 from toolcell.tools import (
     CodeSessions,
     ConcurrentExecutor,
@@ -25,6 +25,9 @@ from ..config.host_config import HostConfig
 from .assembly import HostComponents, open_components
 from .telemetry import open_telemetry
 
+if TYPE_CHECKING:
+    from toolcell.flow import Flow
+
 
 class Host(Detachable):
     """The tools of a configuration, behind one guard, open inside `async with`.
@@ -33,7 +36,7 @@ class Host(Detachable):
             result = await host.call("calculate", {"expression": "6 * 7"}, agent_id="a")
 
     Entering opens what the configuration names: the guard with its store, approvals
-    and audit log, the MCP servers, and a `SandboxManager` if any tool needs cells.
+    and audit log, the MCP servers, and a `Sandbox` if any tool needs cells.
     Every call, also those of programs in cells and of MCP clients, is looked up,
     validated, admitted by the guard, run, settled and recorded. An agent sees the
     tools of which its policy allows some call.
@@ -180,9 +183,14 @@ class Host(Detachable):
         return self._components.audit
 
     @property
-    def sandbox(self) -> SandboxManager | None:
+    def sandbox(self) -> Sandbox | None:
         """The sandbox; None: no tool needs cells."""
         return self._components.sandbox
+
+    @property
+    def flows(self) -> Mapping[str, Flow[Any]]:
+        """The flows of the configuration, by the names of their graphs."""
+        return self._components.flows
 
     @property
     def sessions(self) -> CodeSessions | None:

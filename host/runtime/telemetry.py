@@ -1,11 +1,11 @@
-"""Metrics of a host's cells and limits, and the export of traces over OTLP."""
+"""Metrics of a host's cells and limits, and the export of metrics and traces."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -15,9 +15,12 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.text.install_hint import install_hint
 
-from ..config.host_config import HostConfig
+from ..config.host_config import HostConfig, TelemetryConfig
 from .assembly import HostComponents
 from .remaining_limits import RemainingLimits, limits_left
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricReader
 
 _log = logging.getLogger(__name__)
 _open: list[HostMetrics] = []
@@ -124,10 +127,11 @@ async def open_telemetry(
     """Report a host in metrics until the stack is left.
 
     Raises:
-        ConfigError: OTLP is configured, and the SDK is not installed.
+        ConfigError: OTLP or Prometheus is configured, and the SDK is not installed.
     """
-    if config.telemetry.exporter == "otlp":
-        _export(stack)
+    settings = config.telemetry
+    if settings.exporter == "otlp" or settings.metrics_address is not None:
+        _export(settings, stack)
     watch = HostMetrics(config, components)
     tasks = await anyio.create_task_group().__aenter__()
     stack.push_async_callback(tasks.__aexit__, None, None, None)
@@ -137,32 +141,43 @@ async def open_telemetry(
     stack.callback(_open.remove, watch)
 
 
-def _export(stack: AsyncExitStack) -> None:
-    """Send traces and metrics over OTLP; the SDK reads the OTEL_* variables."""
+def _export(settings: TelemetryConfig, stack: AsyncExitStack) -> None:
+    """Export traces and metrics; the SDK reads the OTEL_* variables."""
     try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
-            OTLPMetricExporter,
-        )
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
-            OTLPSpanExporter,
-        )
         from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        readers = []
+        if settings.exporter == "otlp":
+            readers.append(_otlp(stack))
+        if settings.metrics_address is not None:
+            from opentelemetry.exporter.prometheus import PrometheusMetricReader
+
+            readers.append(PrometheusMetricReader(scope_info_enabled=False))
     except ImportError:
         raise ConfigError(
-            "telemetry.exporter needs the OpenTelemetry SDK",
+            "the table telemetry needs the OpenTelemetry SDK",
             hint=install_hint("telemetry"),
         ) from None
+    counters = MeterProvider(metric_readers=readers)
+    metrics.set_meter_provider(counters)
+    stack.push_async_callback(_end, counters.shutdown)
+
+
+def _otlp(stack: AsyncExitStack) -> MetricReader:
+    """Send traces over OTLP, and return the reader that sends metrics."""
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
+        OTLPMetricExporter,
+    )
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     spans = TracerProvider()
     spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(spans)
     stack.push_async_callback(_end, spans.shutdown)
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-    counters = MeterProvider(metric_readers=[reader])
-    metrics.set_meter_provider(counters)
-    stack.push_async_callback(_end, counters.shutdown)
+    return PeriodicExportingMetricReader(OTLPMetricExporter())
 
 
 async def _end(shutdown: Callable[[], None]) -> None:

@@ -12,5 +12,10 @@ EXIT_COULD_NOT_RUN = 4
 EXIT_WITHOUT_KEY = 5
 """A log verifies, but without a key, so whoever writes it could have forged it."""
 
+EXIT_THREAD_FAILED = 1
+EXIT_CANCELLED = 3
+EXIT_INTERRUPTED = 5
+"""A thread waits for answers."""
+
 EXIT_BROKEN_PIPE = 141
 """The reader of the output is gone; the code that shells give to SIGPIPE."""

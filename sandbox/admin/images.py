@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 
-from ..config.settings import PackageRules, SandboxConfig
+from ..config.package_rules import PackageRules
+from ..config.settings import SandboxConfig
 
 if TYPE_CHECKING:
     import docker

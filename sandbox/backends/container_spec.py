@@ -15,7 +15,6 @@ from ..config.mount_rules import Bind
 from ..config.settings import Limits
 from ..machine import process_identity
 from .cell_bundle import ENVIRONMENT, command
-from .surroundings import WORKDIR
 
 OWNER_LABEL = "dev.toolcell.owner"
 MACHINE_LABEL = "dev.toolcell.place"
@@ -28,9 +27,6 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 _FILES_PER_MB = 256
 # The supervisor makes names of the image's interpreter here; programs cannot write.
 _ALIASES = os.path.dirname(aliases.FOLDER)
-IN_MEMORY = (_ALIASES, WORKDIR, "/tmp", "/dev/shm")  # noqa: S108 - the cell's own
-"""Paths of a cell's own file systems in memory."""
-
 _MOUNT_FLAGS = "nosuid,nodev,exec"
 
 
@@ -81,6 +77,19 @@ def has_own_kernel(runtime: str | None) -> bool:
     return (runtime or "").lower().startswith(_OWN_KERNEL)
 
 
+def writable(work_dir: str) -> tuple[str, ...]:
+    """Return the folders that programs can write to, but for mounts of the host.
+
+    The engine mounts the one of POSIX queues.
+    """
+    return (work_dir, "/tmp", "/dev/shm", "/dev/mqueue")  # noqa: S108 - the cell's own
+
+
+def in_memory(work_dir: str) -> tuple[str, ...]:
+    """Return the paths of a cell's own file systems in memory."""
+    return (_ALIASES, work_dir, "/tmp", "/dev/shm")  # noqa: S108 - the cell's own
+
+
 def labels() -> dict[str, str]:
     """Return the labels that name a container's owner and its machine."""
     return {
@@ -96,6 +105,7 @@ def container_arguments(
     limits: Limits,
     binds: list[Bind],
     covers: dict[str, str],
+    work_dir: str,
 ) -> dict[str, Any]:
     """Return the body of the engine's create call for one cell.
 
@@ -106,6 +116,7 @@ def container_arguments(
         limits: The limits of the cell.
         binds: Paths of the host that the cell is shown.
         covers: Tmpfs mounts over the image's volumes; see `docker_volumes`.
+        work_dir: The path of the work dir.
     """
     return {
         "Image": image,
@@ -125,7 +136,7 @@ def container_arguments(
         "NetworkDisabled": True,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
-            **_host_config(runtime, limits, covers),
+            **_host_config(runtime, limits, covers, work_dir),
             "Mounts": [
                 *(_mount(bind) for bind in binds),
                 *([] if has_own_kernel(runtime) else [_terminals()]),
@@ -168,7 +179,7 @@ def _terminals() -> dict[str, Any]:
 
 
 def _host_config(
-    runtime: str | None, limits: Limits, covers: dict[str, str]
+    runtime: str | None, limits: Limits, covers: dict[str, str], work_dir: str
 ) -> dict[str, Any]:
     memory = limits.memory_mb << 20
     size = f"size={limits.disk_mb}m,nr_inodes={limits.disk_mb * _FILES_PER_MB}"
@@ -186,7 +197,7 @@ def _host_config(
         "Tmpfs": {
             **covers,
             _ALIASES: f"size=64k,nr_inodes=16,mode=0755,{_MOUNT_FLAGS}",
-            WORKDIR: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},{_MOUNT_FLAGS}",
+            work_dir: f"{size},mode=0700,uid={CELL_UID},gid={CELL_UID},{_MOUNT_FLAGS}",
             "/tmp": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the cell's own
             "/dev/shm": f"{size},mode=1777,{_MOUNT_FLAGS}",  # noqa: S108 - the same
         },

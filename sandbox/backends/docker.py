@@ -23,7 +23,7 @@ import anyio
 from toolcell.core import SandboxUnavailableError
 
 from ..cell.wire import aliases
-from ..cell.wire.contract import CELL_UID
+from ..cell.wire.contract import CELL_UID, FOLDERS
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
@@ -39,7 +39,7 @@ from . import (
 from .cell_bundle import bundle, framed
 from .docker_creation import ContainerCreation
 from .docker_hosts import HostsFile
-from .surroundings import WORKDIR, cell_environment
+from .surroundings import cell_environment
 
 if TYPE_CHECKING:
     import docker
@@ -178,9 +178,10 @@ class DockerBackend:
         api: Any = self._engine.api
         image = api.inspect_image(self._config.image)
         settings = image.get("Config") or {}
+        in_memory = container_spec.in_memory(self._config.work_dir)
         self._covers = docker_volumes.covers(
             settings.get("Volumes") or (),
-            {*container_spec.IN_MEMORY, *(bind.target for bind in self._binds())},
+            {*in_memory, *(bind.target for bind in self._binds())},
         )
         self._image = image["Id"]
         self._image_env = settings.get("Env") or []
@@ -269,6 +270,7 @@ class DockerBackend:
             limits,
             self._binds(),
             self._covers,
+            self._config.work_dir,
         )
 
     def _binds(self) -> list[mount_rules.Bind]:
@@ -284,15 +286,16 @@ class DockerBackend:
             rlimits["processes"] = limits.pids
         return {
             "uid": CELL_UID,
-            "workdir": WORKDIR,
-            "env": cell_environment(self._config.env, WORKDIR),
+            "workdir": self._config.work_dir,
+            "env": cell_environment(self._config.env, self._config.work_dir),
             "aliases": aliases.FOLDER,
             "node": "node",
             "rlimits": rlimits,
             "address_space": 0 if self._enforced.memory else limits.memory_mb << 20,
             "affinity": 0,
             "require": list(_REQUIRED),
-            "renews": False,
+            "renews": FOLDERS if self._config.programs_per_cell > 1 else "",
+            "folders": container_spec.writable(self._config.work_dir),
         }
 
     async def check(self) -> None:

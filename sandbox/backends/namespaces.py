@@ -21,7 +21,7 @@ import anyio.to_thread
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 
-from ..cell.wire.contract import CELL_UID
+from ..cell.wire.contract import CELL_UID, MOUNTS
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
@@ -31,7 +31,7 @@ from ..machine import host_cgroups
 from ..packages import layer_store as layers
 from .launcher import LauncherProcess, NamespaceProcess
 from .launcher_start import interpreter
-from .surroundings import WORKDIR, cell_environment
+from .surroundings import cell_environment
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
 _REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
@@ -147,14 +147,15 @@ class SubprocessBackend:
         python = self._config.python or interpreter()
         show = shown_paths(python)
         binds = mount_rules.follow(mount.bind for mount in self._config.mounts)
-        mount_rules.keep_clear_of(binds, show)
+        scratch = mount_rules.Bind("", self._config.work_dir, read_only=False)
+        mount_rules.keep_clear_of([scratch, *binds], show)
         binds += [*layers.store_binds(self._config), *node_binds(self._config.node)]
         launcher = LauncherProcess.spawn(python)
         try:
             await launcher.set_up(
                 {
                     "cell_uid": CELL_UID,
-                    "workdir": WORKDIR,
+                    "workdir": self._config.work_dir,
                     "show": show,
                     "mounts": binds,
                     "cgroups": self._cgroups,
@@ -219,15 +220,15 @@ class SubprocessBackend:
             rlimits["processes"] = limits.pids
         return {
             "uid": CELL_UID,
-            "workdir": WORKDIR,
-            "env": cell_environment(self._config.env, WORKDIR),
+            "workdir": self._config.work_dir,
+            "env": cell_environment(self._config.env, self._config.work_dir),
             "aliases": "",
             "node": _NODE,
             "rlimits": rlimits,
             "address_space": 0 if self._cgroups else limits.memory_mb << 20,
             "affinity": 0 if self._cgroups else limits.cpus,
             "require": list(_REQUIRED),
-            "renews": self._config.programs_per_cell > 1,
+            "renews": MOUNTS if self._config.programs_per_cell > 1 else "",
             "disk_mb": limits.disk_mb,
         }
 

@@ -82,7 +82,7 @@ class ProcessBackend:
             "address_space": limits.memory_mb << 20,
             "affinity": 0,
             "require": [],
-            "renews": False,
+            "renews": "",
         }
         channel = Channel(sock)
         cell = Cell(channel, PlainProcess(process, workdir), self.traits, settings)

@@ -78,11 +78,11 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             hint="`toolcell doctor` says how to get namespaces, or use Docker",
         )
     check_network(config.network, traits.level)
-    if config.programs_per_cell > 1 and traits.level != "namespaces":
+    if config.programs_per_cell > 1 and traits.level == "process":
         raise ConfigError(
-            f"cells of {traits.backend} with {traits.level!r} isolation run one "
-            f"program each, and programs_per_cell is {config.programs_per_cell}",
-            hint="set programs_per_cell to 1, or backend to 'subprocess'",
+            "cells of 'process' isolation run one program each, and "
+            f"programs_per_cell is {config.programs_per_cell}",
+            hint="set programs_per_cell to 1, or use Docker or namespaces",
         )
     weakest = ENFORCERS.index(config.minimum_enforcement)
     for limit in ("memory_mb", "pids", "cpus"):

@@ -1,10 +1,9 @@
-"""The work dir and the environment of every program."""
+"""The environment of every program."""
 
 from __future__ import annotations
 
 from ..cell.wire import aliases
 
-WORKDIR = "/work"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATH = f"{aliases.FOLDER}:{_SYSTEM_PATH}:/node/bin"
 

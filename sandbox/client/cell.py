@@ -12,7 +12,6 @@ import anyio
 from toolcell.core import CellLostError, SandboxUnavailableError
 
 from ..cell.wire.frames import (
-    PROTOCOL_VERSION,
     Frame,
     FrameError,
     encode,
@@ -21,15 +20,16 @@ from ..cell.wire.frames import (
 )
 from ..results.result import ExecutionResult
 from .channel import Channel
-from .host_calls import CallServer
+from .handshake import Handshake
+from .host_calls import CallServer, UnansweredCalls
 from .request_encoder import RequestEncoder
-from .run_report import RunReport, build_result, is_clean
+from .result_builder import build_result, is_clean
+from .run_report import RunReport
 from .types import CellProcess, CellTraits, OnOutput, Program
 
 if TYPE_CHECKING:
     from ..network.egress import Egress
 
-_START_SECONDS = 30.0
 _GRACE_SECONDS = 0.1
 # A session has more time, since the backstop ends it as a whole.
 _SESSION_GRACE_SECONDS = 2.0
@@ -40,17 +40,7 @@ _INTERRUPT_SECONDS = 5.0
 _COLLECT_SECONDS = 30.0
 # The supervisor keeps the limit, RENEWAL_SECONDS; it may be slow to be heard.
 _RENEWAL_SECONDS = 1.0
-_ANSWERS = {"file": "file", "fork": "forked"}
-
-
-class _UnansweredCalls:
-    """Takes the calls of a program that is being ended, and answers none."""
-
-    def serve(self, payload: bytes) -> None:
-        """Leave a call without an answer."""
-
-
-_UNANSWERED = _UnansweredCalls()
+_ANSWERS = {"file": "file", "fork": "forked", "pause": "paused", "resume": "resumed"}
 
 
 class Cell:
@@ -79,11 +69,8 @@ class Cell:
         on_code: Callable[[bytes], None] | None = None,
     ) -> None:
         self._channel = channel
-        self._on_code = on_code
+        self._handshake = Handshake(channel, settings, on_code)
         self._process = process
-        self._settings = settings
-        self._greeted = False
-        self._ready = False
         self._layers: tuple[str, ...] = ()
         self._oom_kills = 0
         self._requests = RequestEncoder(traits)
@@ -103,61 +90,13 @@ class Cell:
         self.gone = False
         """True once nothing of the cell is left."""
 
-    def _hello(self) -> bytes:
-        """Return the first frame that a cell gets; empty once it was sent."""
-        if self._greeted:
-            return b""
-        self._greeted = True
-        hello = {
-            "type": "hello",
-            "protocol": PROTOCOL_VERSION,
-            "settings": self._settings,
-            "code": self._on_code is not None,
-        }
-        return encode(hello)
-
     async def wait_ready(self) -> None:
         """Wait until the supervisor has prepared a process.
 
         Raises:
             SandboxUnavailableError: It could not, or did not in 30 seconds.
         """
-        await self._channel.send(self._hello())
-        try:
-            with anyio.fail_after(_START_SECONDS):
-                frame = await self._channel.receive()
-        except TimeoutError:
-            raise SandboxUnavailableError(
-                "the cell did not start in time",
-                hint="free CPU or memory here; `toolcell doctor` tries a cell",
-            ) from None
-        except CellLostError as error:
-            raise self._not_started(error.message) from None
-        self._check_ready(frame)
-
-    def _not_started(self, why: str) -> SandboxUnavailableError:
-        stderr = self._channel.diagnostics
-        return SandboxUnavailableError(
-            f"the cell did not start: {stderr.splitlines()[-1] if stderr else why}",
-            hint="run `toolcell doctor`; a Docker image needs python3 3.8 or newer",
-            details={"stderr": stderr},
-        )
-
-    def _check_ready(self, frame: Frame) -> None:
-        header = frame.header
-        if header["type"] == "failed":
-            raise self._not_started(str(header.get("why", ""))[:1000])
-        if header["type"] != "ready":
-            raise CellLostError(f"unexpected frame {header['type'][:40]!r}")
-        if header.get("protocol") != PROTOCOL_VERSION:
-            raise SandboxUnavailableError(
-                f"the cell speaks protocol {header.get('protocol')!r}, "
-                f"this host {PROTOCOL_VERSION}",
-                hint="host and cell must come from the same toolcell release",
-            )
-        self._ready = True
-        if self._on_code is not None and frame.payload:
-            self._on_code(frame.payload)
+        await self._handshake.complete()
 
     async def run(self, program: Program, on_output: OnOutput | None) -> RunReport:
         """Run a program and return the report about it.
@@ -167,7 +106,14 @@ class Cell:
             SandboxUnavailableError: The cell could not confine the program.
         """
         try:
-            return await self._run(program, on_output)
+            report = await self.begin(program)
+            with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
+                await self._follow(program, report, on_output, backstop)
+            if backstop.cancelled_caught:
+                await self.give_up(report)
+            await self.collect(report)
+            await self.require_confined(report)
+            return report
         finally:
             await self.end(program)
 
@@ -182,24 +128,6 @@ class Cell:
             self._idle = self._idle or anyio.Event()
             await self._idle.wait()
 
-    async def _run(self, program: Program, on_output: OnOutput | None) -> RunReport:
-        report = await self.begin(program)
-        with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
-            try:
-                await self._follow(program, report, on_output, backstop)
-            except CellLostError:
-                raise
-            except Exception:
-                # A function of the caller failed; a session keeps its state.
-                if not program.final:
-                    await self.interrupt(report, program.egress)
-                raise
-        if backstop.cancelled_caught:
-            await self.give_up(report)
-        await self.collect(report)
-        await self.require_confined(report)
-        return report
-
     async def _follow(
         self,
         program: Program,
@@ -207,13 +135,22 @@ class Cell:
         on_output: OnOutput | None,
         backstop: anyio.CancelScope,
     ) -> None:
-        if program.calls is None:
-            while not await self.step(report, on_output, None, program.egress):
-                pass
-            return
-        async with CallServer(program.calls, self.send_frame, backstop) as server:
-            while not await self.step(report, on_output, server, program.egress):
-                pass
+        egress = program.egress
+        try:
+            if program.calls is None:
+                while not await self.step(report, on_output, None, egress):
+                    pass
+                return
+            async with CallServer(program.calls, self.send_frame, backstop) as server:
+                while not await self.step(report, on_output, server, egress):
+                    pass
+        except CellLostError:
+            raise
+        except Exception:
+            # A function of the caller failed; a session keeps its state.
+            if not program.final:
+                await self.interrupt(report, egress)
+            raise
 
     async def interrupt(self, report: RunReport, egress: Egress | None) -> None:
         """End a run that nobody follows any more; its session may go on."""
@@ -225,7 +162,7 @@ class Cell:
                 # A lost cell is reported to the next user of the session.
                 with contextlib.suppress(CellLostError):
                     while not ended:
-                        ended = await self.step(report, None, _UNANSWERED, egress)
+                        ended = await self.step(report, None, UnansweredCalls(), egress)
                     await self.collect(report)
         if not ended:
             await self.kill()
@@ -242,13 +179,13 @@ class Cell:
         if program.egress is not None:
             program.egress.begin(self.send_frame)
         # One send: the supervisor then reads its first request at once.
-        await self._channel.send(self._hello() + self._requests.encode(program))
-        if not self._ready:
-            await self.wait_ready()
-        keep = not program.streamed
+        await self._channel.send(
+            self._handshake.hello() + self._requests.encode(program)
+        )
+        await self.wait_ready()
         return RunReport(
             cap=program.limits.output_bytes,
-            keep_output=keep,
+            keep_output=not program.streamed,
             began=time.monotonic(),
         )
 
@@ -320,9 +257,8 @@ class Cell:
         """
         head = frame_prefix(encode_header(header), len(payload))
         self._midway = True
-        await self._channel.send(self._hello() + head, payload)
-        if not self._ready:
-            await self.wait_ready()
+        await self._channel.send(self._handshake.hello() + head, payload)
+        await self.wait_ready()
         try:
             with anyio.fail_after(_ANSWER_SECONDS):
                 frame = await self._channel.receive()
@@ -347,7 +283,7 @@ class Cell:
         self,
         report: RunReport,
         on_output: OnOutput | None,
-        server: CallServer | _UnansweredCalls | None = None,
+        server: CallServer | UnansweredCalls | None = None,
         egress: Egress | None = None,
     ) -> bool:
         """Take in the next frame of a run; return True if it was the last one.
@@ -376,7 +312,7 @@ class Cell:
         self,
         frame: Frame,
         report: RunReport,
-        server: CallServer | _UnansweredCalls | None,
+        server: CallServer | UnansweredCalls | None,
         egress: Egress | None,
     ) -> bool:
         header, payload = frame.header, frame.payload
@@ -408,13 +344,12 @@ class Cell:
         self.clean = self.settled and not program.egress and is_clean(report, result)
         return result
 
-    async def begin_renewal(self) -> None:
-        """Have the cell made new for another program. Raises CellLostError."""
-        self.clean = False
-        await self._channel.send(encode({"type": "renew"}))
-
     async def finish_renewal(self) -> None:
-        """Wait until the cell is new. Raises CellLostError if it cannot be made so."""
+        """Wait until the cell is new. Raises CellLostError if it cannot be made so.
+
+        Its supervisor began to make it new when the last program had ended.
+        """
+        self.clean = False
         with anyio.move_on_after(_RENEWAL_SECONDS):
             frame = await self._channel.receive()
             if frame.header["type"] == "renewed":
@@ -434,8 +369,7 @@ class Cell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        if not self._ready:
-            await self.wait_ready()
+        await self.wait_ready()
         return self._channel
 
     def alive(self) -> bool:

@@ -11,6 +11,7 @@ import anyio
 
 from toolcell.core import CellLostError
 
+from ..cell.wire.contract import BESIDE
 from ..cell.wire.frames import Frame, FrameDecoder, FrameError
 from ..machine.leases import end, lease
 
@@ -44,8 +45,8 @@ class Channel:
         self._streams = StreamSplitter() if multiplexed else None
         self._is_read = False
         self._was_read = anyio.Event()
-        self.on_process_frame: Callable[[Frame], None] | None = None
-        """Takes the frames about commands, whoever reads them."""
+        self.on_frame_beside: Callable[[Frame], None] | None = None
+        """Takes the frames that pass beside runs, whoever reads them."""
 
     async def send(self, *parts: bytes | memoryview) -> None:
         """Send all of `parts`.
@@ -125,7 +126,7 @@ class Channel:
             await self._read_frames()
         finally:
             self._is_read = False
-            if self.on_process_frame is not None:
+            if self.on_frame_beside is not None:
                 self._was_read.set()
                 self._was_read = anyio.Event()
 
@@ -142,12 +143,12 @@ class Channel:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
         except OSError as error:
             raise CellLostError(f"the cell's channel broke: {error}") from None
-        if self.on_process_frame is None:
+        if self.on_frame_beside is None:
             self._frames += frames
             return
         for frame in frames:
-            if frame.header["type"].startswith("exec_"):
-                self.on_process_frame(frame)
+            if frame.header["type"].startswith(BESIDE):
+                self.on_frame_beside(frame)
             else:
                 self._frames.append(frame)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -63,8 +63,25 @@ class HostCalls:
             )
 
 
-_answering: ContextVar[CallServer | None] = ContextVar("answering", default=None)
-"""The server of the call that is being answered in this context."""
+class Pausable(Protocol):
+    """The deadline of a run, whose clock may stand still for a while."""
+
+    def pause_deadline(self) -> AbstractAsyncContextManager[None]:
+        """Pause the deadlines of the run and of the runs around it."""
+
+
+_answering: ContextVar[Pausable | None] = ContextVar("answering", default=None)
+"""The run whose call is being answered in this context."""
+
+
+def answer_for(run: Pausable) -> Pausable | None:
+    """Let `pause_deadline` pause this run, in the task that answers a call of it.
+
+    `CallServer` does so for runs of this machine. Returns the run around it, if any.
+    """
+    outer = _answering.get()
+    _answering.set(run)
+    return outer
 
 
 class CallServer:
@@ -205,3 +222,10 @@ async def pause_deadline() -> AsyncIterator[None]:
     server = _answering.get()
     async with server.pause_deadline() if server else contextlib.nullcontext():
         yield
+
+
+class UnansweredCalls:
+    """Takes the calls of a program that is being ended, and answers none."""
+
+    def serve(self, payload: bytes) -> None:
+        """Leave a call without an answer."""

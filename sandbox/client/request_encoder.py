@@ -38,6 +38,7 @@ class RequestEncoder:
             "watch_memory_bytes": limits.memory_mb << 20 if watch else 0,
             "restricted": program.restricted_imports,
             "final": program.final,
+            "again": program.again,
             "branch": program.branch,
             "streamed": program.streamed,
             "tools": list(calls.names) if calls else [],

@@ -1,17 +1,11 @@
-"""Makes one result with one status from the reports of supervisor and program."""
+"""The report about one run, as the frames of its cell bring it."""
 
 from __future__ import annotations
 
-import errno
-import functools
 import hashlib
-import signal
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel
-
-from toolcell.core.models import put_together
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.contract import MAX_RESULT_VALUES
@@ -23,23 +17,14 @@ from ..cell.wire.frames import (
     FrameError,
     strict_json,
 )
-from ..config.settings import IsolationLevel, Limits
 from ..results.media_type import mime_of
-from ..results.process_end import exit_of, kept_text, signal_name
+from ..results.process_end import kept_text
 from ..results.result import (
     Artifact,
     Connection,
-    ExceptionInfo,
-    ExecutionResult,
-    Isolation,
-    OpaqueValue,
     Status,
-    Truncated,
-    Usage,
 )
-from .types import CellTraits, Language
 
-_M = TypeVar("_M", bound=BaseModel)
 _REASONS: tuple[Status, ...] = (
     "timeout",
     "cpu_limit",
@@ -49,7 +34,6 @@ _REASONS: tuple[Status, ...] = (
 )
 # 16 for the members of a report besides its value.
 _MAX_REPORT_VALUES = MAX_RESULT_VALUES + 16
-_FORGED = "the program wrote to the result channel; its value was dropped"
 
 
 @dataclass(slots=True)
@@ -258,186 +242,3 @@ def _parse_program_report(data: bytes) -> tuple[dict[str, Any] | None, bool]:
     except (FrameError, KeyError, TypeError):
         return None, True
     return program_report, False
-
-
-def build_result(
-    report: RunReport, language: Language, limits: Limits, traits: CellTraits
-) -> ExecutionResult:
-    """Return the result of a run.
-
-    The supervisor decides the status where it ended the program, and the exit status
-    where a signal did. Only then does the program's own report count, and only if it
-    agrees with the exit code; `self_reported` marks a cause that nothing else confirms.
-    docs/security.md has the causes of each status.
-
-    Args:
-        report: A finished report.
-        language: The language of the program; bash reports no value.
-        limits: The limits that held for the run.
-        traits: The promises of the backend.
-    """
-    code, number = _ending(report)
-    status, self_reported = _status(report, language, limits, code, number)
-    stdout, stderr = report.stdout.raw(), report.stderr.raw()
-    return _made(
-        ExecutionResult,
-        status=status,
-        value=_value(report) if status == "ok" else None,
-        stdout_bytes=stdout,
-        stderr_bytes=stderr,
-        stdout=report.stdout.text(),
-        stderr=report.stderr.text(),
-        truncated=_truncated(report),
-        exception=_exception(report),
-        exit_code=code,
-        signal=signal_name(number),
-        self_reported=self_reported,
-        reasons=(),
-        warnings=_warnings(report),
-        state=report.state,
-        artifacts=tuple(report.artifacts),
-        connections=report.connections,
-        usage=_usage(report, limits, traits),
-        backend=traits.backend,
-        isolation=_isolation(
-            traits.level, (*traits.layers, *report.layers), report.program_number
-        ),
-    )
-
-
-def _usage(report: RunReport, limits: Limits, traits: CellTraits) -> Usage:
-    enforced_by = {
-        name: enforcer
-        for name, enforcer in traits.enforced_by.items()
-        if getattr(limits, name) is not None
-    }
-    return _made(
-        Usage,
-        wall_ms=report.wall_ms,
-        cpu_ms=report.cpu_ms,
-        peak_memory_bytes=report.peak_memory_bytes,
-        connections=len(report.connections),
-        network_bytes=report.network_bytes,
-        enforced_by=enforced_by,
-    )
-
-
-def is_clean(report: RunReport, result: ExecutionResult) -> bool:
-    """Return True if a program ended by itself, within its limits, and left nothing."""
-    alone = report.clean and not report.forged and not report.artifacts_left
-    return alone and result.status in ("ok", "error")
-
-
-def _truncated(report: RunReport) -> Truncated:
-    out, err = report.stdout.dropped, report.stderr.dropped
-    return _made(Truncated, stdout=out, stderr=err) if out or err else _WHOLE
-
-
-@functools.lru_cache(maxsize=128)
-def _isolation(
-    level: IsolationLevel, layers: tuple[str, ...], number: int
-) -> Isolation:
-    reused = number > 1
-    return _made(
-        Isolation, level=level, layers=layers, reused=reused, program_number=number
-    )
-
-
-def _made(kind: type[_M], **fields: Any) -> _M:
-    """Return a model with all of its fields, unchecked."""
-    return put_together(kind, fields, set(fields))
-
-
-_WHOLE = _made(Truncated, stdout=0, stderr=0)
-
-
-def _warnings(report: RunReport) -> tuple[str, ...]:
-    found = [_FORGED] if report.forged else []
-    if report.lost:
-        found.append(
-            f"the session's variables were lost before this run: {report.lost}"
-        )
-    if report.artifacts_left:
-        found.append("artifacts left out: " + ", ".join(report.artifacts_left[:10]))
-    return (*found, *report.warnings)
-
-
-def _ending(report: RunReport) -> tuple[int | None, int | None]:
-    if report.overdue:
-        # The backstop kills the whole cell.
-        return None, signal.SIGKILL
-    if report.wait_status is None:
-        # An interpreter that lives on can only report its exit code itself.
-        code = (report.program_report or {}).get("exit_code")
-        return (code if isinstance(code, int) else None), None
-    return exit_of(report.wait_status)
-
-
-def _status(
-    report: RunReport,
-    language: Language,
-    limits: Limits,
-    code: int | None,
-    number: int | None,
-) -> tuple[Status, bool]:
-    if report.overdue:
-        return "timeout", False
-    if report.reason is not None:
-        return report.reason, False
-    if number is not None:
-        return _signalled(report, limits, number), False
-    if language == "bash":
-        return ("ok" if code == 0 else "exit"), False
-    program_report = report.program_report or {}
-    if code == 0 and program_report.get("outcome") == "ok":
-        return "ok", False
-    if code == 1 and program_report.get("outcome") == "error":
-        return _raised(report, program_report["exception"])
-    return "exit", False
-
-
-def _signalled(report: RunReport, limits: Limits, number: int) -> Status:
-    if number == signal.SIGXCPU:
-        return "cpu_limit"
-    if number != signal.SIGKILL:
-        return "crashed"
-    if report.oom_kills:
-        return "out_of_memory"
-    if limits.cpu_seconds and report.cpu_ms >= limits.cpu_seconds * 1000:
-        return "cpu_limit"
-    return "killed"
-
-
-def _raised(report: RunReport, exception: dict[str, Any]) -> tuple[Status, bool]:
-    if report.oom_kills and exception["type"] == "MemoryError":
-        return "out_of_memory", False
-    if exception["type"] == "MemoryError":
-        return "out_of_memory", True
-    if exception.get("errno") == errno.ENOSPC:
-        return "disk_limit", True
-    return "error", False
-
-
-def _value(report: RunReport) -> Any:
-    if report.program_report is None:
-        return None
-    value = report.program_report["value"]
-    if "json" in value:
-        return value["json"]
-    return _made(
-        OpaqueValue,
-        type=str(value.get("type", "unknown"))[:200],
-        repr=str(value.get("repr", ""))[:1024],
-    )
-
-
-def _exception(report: RunReport) -> ExceptionInfo | None:
-    if report.program_report is None or report.program_report["outcome"] != "error":
-        return None
-    exception = report.program_report["exception"]
-    return _made(
-        ExceptionInfo,
-        type=exception["type"][:200],
-        message=exception["message"],
-        traceback=exception["traceback"],
-    )

@@ -47,6 +47,9 @@ class Program:
     final: bool = False
     """True if this is the cell's last program, so that it prepares no other."""
 
+    again: bool = False
+    """True if its cell may run another program after it."""
+
     branch: str | None = None
     """The interpreter that runs it and keeps its state; None is a new one."""
 

@@ -132,7 +132,7 @@ class WorkDir:
         while True:
             part = whole[offset : offset + _CHUNK_BYTES]
             request = {"op": "write", "path": name, "offset": offset, **mode}
-            await self._ask(request, part)
+            await self.ask(request, part)
             offset += len(part)
             if offset >= len(whole):
                 return
@@ -153,17 +153,27 @@ class WorkDir:
             CellLostError: The cell went away.
         """
         name = self._checked(path)
-        async with aclosing(self._chunks(name, max_bytes, _CHUNK_BYTES)) as chunks:
-            return b"".join([chunk.data async for chunk in chunks])
+        async with aclosing(self.chunks(name, max_bytes, _CHUNK_BYTES)) as found:
+            return b"".join([chunk.data async for chunk in found])
 
-    async def _chunks(
+    async def chunks(
         self, name: str, max_bytes: int, first: int
     ) -> AsyncGenerator[FileChunk, None]:
-        """Yield the bytes of a file; the first piece has at most `first` of them."""
+        """Yield the bytes of a file; the first piece has at most `first` of them.
+
+        Args:
+            name: Its path, checked.
+            max_bytes: The largest size that it may have.
+            first: Bytes of the first piece.
+
+        Raises:
+            InvalidInputError: There is no such file, or it is larger.
+            CellLostError: The cell went away.
+        """
         offset, size = 0, first
         while True:
             request = {"op": "read", "path": name, "offset": offset, "size": size}
-            answer, data = await self._ask(request)
+            answer, data = await self.ask(request)
             chunk = FileChunk(
                 data=data,
                 total=answer["total"],
@@ -190,7 +200,7 @@ class WorkDir:
             CellLostError: The cell went away.
         """
         name = self._checked(path) if path else ""
-        _, entries = await self._ask({"op": "list", "path": name})
+        _, entries = await self.ask({"op": "list", "path": name})
         paths, found = [name], list[FileInfo]()
         try:
             for line in entries.splitlines():
@@ -208,7 +218,7 @@ class WorkDir:
             InvalidInputError: There is no such thing.
             CellLostError: The cell went away.
         """
-        await self._ask({"op": "remove", "path": self._checked(path)})
+        await self.ask({"op": "remove", "path": self._checked(path)})
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's regular files into the work dir; return how many.
@@ -229,7 +239,7 @@ class WorkDir:
         for name, is_file in found:
             target = self._checked(inside + name)
             if not is_file:
-                await self._ask({"op": "mkdir", "path": target})
+                await self.ask({"op": "mkdir", "path": target})
                 continue
             local = Path(source, name)
             data, executable = await anyio.to_thread.run_sync(_read_local, local)
@@ -266,14 +276,20 @@ class WorkDir:
                     await download.make_folder(local)
                 elif each.kind == "file":
                     name = self._checked(each.path)
-                    chunks = self._chunks(name, MAX_READ_BYTES, _FIRST_BYTES)
+                    chunks = self.chunks(name, MAX_READ_BYTES, _FIRST_BYTES)
                     await download.write(local, chunks)
                     files += 1
         return files
 
-    async def _ask(
+    async def ask(
         self, request: dict[str, Any], payload: bytes | memoryview = b""
     ) -> tuple[dict[str, Any], bytes]:
+        """Have the cell carry out an operation on a path; return its answer.
+
+        Raises:
+            InvalidInputError: It cannot be done.
+            CellLostError: The cell went away.
+        """
         header = {"type": "file", "branch": self._branch, **request}
         answer, data = await self._cell.ask(header, payload)
         if "error" in answer:

@@ -94,7 +94,7 @@ def _is_address(host: str) -> bool:
     return ":" in host or host.rpartition(".")[2].isdigit()
 
 
-class Rules:
+class HostRules:
     """An allow-list of hosts and ports.
 
     Args:

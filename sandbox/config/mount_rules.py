@@ -44,7 +44,7 @@ _PROGRAMS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
 _OWN_TARGETS = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var"),
-    *("/node", "/packages", "/python", "/tmp", "/work"),  # noqa: S108 - the cell's own
+    *("/node", "/packages", "/python", "/tmp"),  # noqa: S108 - the cell's own
 )
 _HOMES = ("/home", "/Users")
 
@@ -126,6 +126,16 @@ def why_not_target(target: str) -> str:
     return ""
 
 
+def why_not_work_dir(work_dir: str, binds: Iterable[Bind]) -> str:
+    """Return why a cell cannot have its work dir there; empty if it can."""
+    if why := why_not_target(work_dir):
+        return f"work_dir: {why}"
+    for bind in binds:
+        if _inside(bind.target, work_dir) or _inside(work_dir, bind.target):
+            return f"mount {bind.target}: {work_dir} is the cell's own work dir"
+    return ""
+
+
 def overlap(binds: Iterable[Bind]) -> str:
     """Return a message about two mounts that overlap; empty if none do."""
     seen: list[Bind] = []
@@ -179,9 +189,9 @@ def keep_clear_of(binds: Iterable[Bind], paths: Iterable[str]) -> None:
         for path in paths:
             if _inside(bind.target, path) or _inside(path, bind.target):
                 raise ConfigError(
-                    f"mount {bind.target}: it is in the way of {path}, which the "
-                    "interpreter of these cells needs",
-                    hint="choose another target, such as /data",
+                    f"{bind.target} is in the way of {path}, which the interpreter of "
+                    "these cells needs",
+                    hint="choose another target or work_dir, such as /data",
                 )
 
 

@@ -1,19 +1,19 @@
-"""Settings of a sandbox: limits, network, mounts, packages, isolation."""
+"""Settings of a sandbox: limits, network, mounts, isolation."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from os.path import realpath
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from toolcell.core import ConfigError, InvalidInputError
-from toolcell.core.models import FrozenModel
+from toolcell.core import InvalidInputError
 
 from . import host_rules as network
 from . import mount_rules as mounts
+from .base import SettingsModel
+from .package_rules import PackageRules, Requirement
 
 BackendName = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
@@ -29,14 +29,7 @@ Name = Annotated[str, Field(pattern=_NAME, max_length=256)]
 _Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
-class _Model(FrozenModel):
-    """Frozen, unknown keys refused; a bad value is a ConfigError."""
-
-    refusal = ConfigError
-    refusal_hint = "see the docstring of the class for fields, units and ranges"
-
-
-class Limits(_Model):
+class Limits(SettingsModel):
     """The resources that one run may use.
 
     Every limit is held by something outside the program;
@@ -116,7 +109,7 @@ def _wider(mine: float | None, theirs: float | None) -> bool:
     return theirs is not None and (mine is None or mine > theirs)
 
 
-class Network(_Model):
+class Network(SettingsModel):
     """The hosts that programs may reach beyond their cell's own loopback interface.
 
     `Network.none` allows no host. `Network.allow(["api.example.org:443"])` allows those
@@ -149,7 +142,7 @@ class Network(_Model):
     @field_validator("hosts")
     @classmethod
     def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        network.Rules(value)
+        network.HostRules(value)
         return value
 
     @model_validator(mode="after")
@@ -164,7 +157,7 @@ class Network(_Model):
         Raises:
             InvalidInputError: It reaches further than this.
         """
-        rules = network.Rules(self.hosts)
+        rules = network.HostRules(self.hosts)
         wider = [
             each for each in other.hosts if not rules.allow(*network.read_rule(each))
         ]
@@ -180,7 +173,7 @@ class Network(_Model):
 Network.none = Network()
 
 
-class Mount(_Model):
+class Mount(SettingsModel):
     """A folder or file of this machine that programs find in their cell.
 
     It is made without set-uid programs and devices, and stays as it is when a
@@ -215,74 +208,7 @@ class Mount(_Model):
         return mounts.Bind(self.source, self.target, self.read_only)
 
 
-_VERSION = r"(===?|~=|!=|<=?|>=?) ?[A-Za-z0-9.*+!_-]{1,64}"
-_REQUIREMENT = re.compile(
-    r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
-    r"(\[[A-Za-z0-9._, -]{1,200}\])?"
-    rf"( ?{_VERSION}( ?, ?{_VERSION})*)?"
-)
-
-
-def _written_as_one(text: str) -> str:
-    if not _REQUIREMENT.fullmatch(text):
-        raise ValueError(
-            "write a name, extras and versions, such as 'numpy==2.1.*'; no addresses, "
-            "paths, markers or options"
-        )
-    return text
-
-
-Requirement = Annotated[str, Field(max_length=400), AfterValidator(_written_as_one)]
-"""A package in the form that pip takes, such as `numpy==2.1.*`."""
-
-
-def _allowed(text: str) -> str:
-    return text if text == "*" else _written_as_one(text)
-
-
-_PackageName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=100)
-]
-
-
-class PackageRules(_Model):
-    """Rules for packages: the allowed ones, their index and their limits.
-
-    Packages are fetched and unpacked by uv on this machine, outside of any cell,
-    from wheels, with their hashes checked; nothing of them is executed there.
-    """
-
-    allow: tuple[Annotated[str, AfterValidator(_allowed)], ...] = ()
-    """Packages that runs and sessions may ask for, by name. Versions written here bind
-    all requests and all dependencies. `*` allows every name. Dependencies of an
-    allowed package are allowed. Default: none."""
-
-    build: Annotated[tuple[_PackageName, ...], Field(max_length=64)] = ()
-    """Packages that are built from their source instead, by name, at most 64; each in
-    a cell of its own without network, mounts and `env`, with 2 GiB of memory. The
-    packages that a build needs come as wheels. Default: none; a package without a
-    wheel is refused."""
-
-    index_url: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = None
-    """The package index; None takes uv's own settings, by default the public one."""
-
-    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
-    """Seconds for finding, and again for fetching, a set of packages, and for building
-    each source. When it is reached uv, or the build, is stopped and PackageError is
-    raised."""
-
-    layer_mb: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
-    """MiB of the files of one installed set. When it is reached nothing is kept and
-    PackageError is raised; uv is stopped before it has written three times as much
-    and 256 MiB. It holds for a fetched source and for a wheel built from one, too,
-    which have 256 MiB at most."""
-
-    folder: Annotated[str, Field(pattern=r"^/")] | None = None
-    """The folder of installed sets, an absolute path; None takes the folder
-    `toolcell/packages` of the user's cache."""
-
-
-class CodePolicy(_Model):
+class CodePolicy(SettingsModel):
     """A static check of a program's imports and names, before it gets a cell.
 
     It answers early and with line numbers, and is no security boundary: a program
@@ -304,7 +230,7 @@ class CodePolicy(_Model):
     """Names that may not be used anywhere in the source."""
 
 
-class SandboxConfig(_Model):
+class SandboxConfig(SettingsModel):
     """The configuration of a `SandboxManager`; its defaults are closed."""
 
     backend: BackendName = "auto"
@@ -347,6 +273,13 @@ class SandboxConfig(_Model):
     env: dict[Name, str] = Field(default_factory=dict)
     """Environment variables of the programs, the only ones they see."""
 
+    work_dir: Annotated[
+        str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", max_length=200)
+    ] = "/work"
+    """The folder that programs start in, and their HOME, such as `/workspace` or
+    `/home/user`; not a folder of the system. It is empty, whatever an image has there.
+    `process` isolation takes a temporary folder instead."""
+
     mounts: Annotated[tuple[Mount, ...], Field(max_length=16)] = ()
     """Folders and files of this machine to show to programs, at most 16. Not in
     `process` isolation, and not with an engine on another machine."""
@@ -369,8 +302,9 @@ class SandboxConfig(_Model):
     programs_per_cell: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Programs that `run`, `stream` and `map` have one cell run, one after the other,
     all of one agent; each finds the cell as the first one did. When it is reached the
-    cell is destroyed. At 1 each has a never-used cell. More than 1 takes the
-    `subprocess` backend with namespaces; see docs/security.md."""
+    cell is destroyed. At 1 each has a never-used cell. More than 1 closes some calls to
+    programs in containers, and takes more than `process` isolation; see
+    docs/security.md."""
 
     session_idle_seconds: Annotated[float, Field(gt=0, le=86_400 * 30)] = 600.0
     """Seconds that a session may go without a run. When it is reached the session
@@ -412,6 +346,9 @@ class SandboxConfig(_Model):
 
     @model_validator(mode="after")
     def _possible(self) -> SandboxConfig:
+        binds = (mount.bind for mount in self.mounts)
+        if why := mounts.why_not_work_dir(self.work_dir, binds):
+            raise ValueError(why)
         strong = self.minimum_isolation in ("container", "kernel")
         if self.backend == "subprocess" and strong:
             raise ValueError(

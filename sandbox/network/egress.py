@@ -1,11 +1,11 @@
 """The host's side of a run's network: decides, connects, counts and records.
 
-Theory of operation. The relay in the cell (`cell/supervisor/egress_relay.py`) passes on
+Theory of operation. The relay in the cell (`cell/relays/egress_relay.py`) passes on
 every byte that programs send to its port. Here one task for each connection reads the
 proxy request (`proxy.py`), looks the name up, and connects to an address that the rules
 allow. It connects to the very address that was checked, so a name cannot lead elsewhere
-a moment later. A redirect is a request like any other. All decisions about what a
-program sends are made here.
+a moment later. What goes into a tunnel is checked as well (`tunnel.py`). A redirect is
+a request like any other. All decisions about what a program sends are made here.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ import anyio
 from toolcell.core import CellLostError
 
 from ..cell.wire.frames import FrameError
-from ..config.host_rules import Rules
+from ..config.host_rules import HostRules
 from ..config.settings import Limits, Network
 from ..results.result import Connection
-from . import proxy
 from . import stream as egress_stream
+from .http_request import HTTPRequest
+from .proxy import ProxyRequest, read_proxy_request
 from .stream import CellStream
-from .types import OnConnection, Resolver, SendFrame
+from .tunnel import forward_opaque, read_tunnel_preamble
+from .types import OnConnection, RefusedError, Resolver, SendFrame
 
 _CONNECT_SECONDS = 10.0
 _MAX_HOST = 300
 _MAX_REASON = 300
 
 
-class Spawn(Protocol):
+class SpawnConnection(Protocol):
     """Starts a task that may run longer than its caller."""
 
     def __call__(
@@ -106,11 +108,11 @@ class Egress:
         limits: Limits,
         *,
         resolve: Resolver,
-        spawn: Spawn,
+        spawn: SpawnConnection,
         on_connection: OnConnection | None = None,
     ) -> None:
         self._network = network
-        self._rules = Rules(network.hosts)
+        self._rules = HostRules(network.hosts)
         self._max_connections = limits.connections
         self._bytes_left = limits.network_bytes
         self._resolve = resolve
@@ -177,7 +179,7 @@ class Egress:
 
     async def set_network(self, network: Network) -> None:
         """Change the rules; return when connections that they forbid have ended."""
-        self._rules = Rules(network.hosts)
+        self._rules = HostRules(network.hosts)
         ended = [each for each in self._attempts.values() if not self._may_stay(each)]
         for attempt in ended:
             attempt.stop("the rules have changed")
@@ -247,8 +249,8 @@ class Egress:
     async def _carry(self, attempt: _Attempt) -> None:
         stream = attempt.stream
         try:
-            proxy_request = await proxy.read_proxy_request(stream)
-        except proxy.RefusedError as error:
+            proxy_request = await read_proxy_request(stream)
+        except RefusedError as error:
             attempt.asked = True
             attempt.judge("refused", error)
             await stream.send(error.answer)
@@ -259,7 +261,7 @@ class Egress:
         attempt.host, attempt.port = proxy_request.host, proxy_request.port
         try:
             remote = await self._reach(attempt)
-        except proxy.RefusedError as error:
+        except RefusedError as error:
             attempt.judge("refused", error)
             await stream.send(proxy_request.error_reply(attempt.reason))
             return
@@ -281,12 +283,12 @@ class Egress:
         """
         host, port = attempt.host, attempt.port
         if not self._rules.allow(host, port):
-            raise proxy.RefusedError(f"{host} port {port} is not allowed")
+            raise RefusedError(f"{host} port {port} is not allowed")
         if not self._bytes_left:
-            raise proxy.RefusedError("the run has used up its network_bytes")
+            raise RefusedError("the run has used up its network_bytes")
         with anyio.fail_after(_CONNECT_SECONDS):
             addresses = await self._addresses(host, port)
-            problem: Exception = proxy.RefusedError(
+            problem: Exception = RefusedError(
                 f"{host} leads to {addresses[0]}, which is not on the public internet; "
                 "the list would have to name it"
             )
@@ -315,7 +317,7 @@ class Egress:
     async def _relay(
         self,
         attempt: _Attempt,
-        proxy_request: proxy.ProxyRequest,
+        proxy_request: ProxyRequest,
         remote: socket.socket,
     ) -> None:
         async with anyio.create_task_group() as tasks:
@@ -325,7 +327,7 @@ class Egress:
     async def _upload(
         self,
         attempt: _Attempt,
-        proxy_request: proxy.ProxyRequest,
+        proxy_request: ProxyRequest,
         remote: socket.socket,
     ) -> None:
         async def send(data: bytes) -> None:
@@ -335,18 +337,18 @@ class Egress:
 
         stream = attempt.stream
         try:
-            preamble = proxy_request.http or await proxy.read_tunnel_preamble(
+            preamble = proxy_request.http or await read_tunnel_preamble(
                 stream, proxy_request
             )
-            if isinstance(preamble, proxy.HTTPRequest):
+            if isinstance(preamble, HTTPRequest):
                 await preamble.make(stream, send)
                 # One request, one connection: the next would not have been checked.
                 while await stream.receive():
                     pass
                 return
-            await proxy.forward_opaque(preamble, stream, send)
+            await forward_opaque(preamble, stream, send)
             remote.shutdown(socket.SHUT_WR)
-        except proxy.RefusedError as error:
+        except RefusedError as error:
             attempt.judge("refused", error)
             attempt.stop()
         except (OSError, CellLostError) as error:

@@ -14,6 +14,8 @@ from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..cell.wire.frames import FrameError
 from .types import SendFrame
 
+_WENT_AWAY = "the program went away"
+
 
 class CellStream:
     """One connection of a program: bytes in both directions, with flow control.
@@ -24,16 +26,18 @@ class CellStream:
     Args:
         number: Identifies the connection on the channel.
         send_frame: Sends a frame to the cell.
+        family: The first word of the types of its frames.
     """
 
-    def __init__(self, number: int, send_frame: SendFrame) -> None:
+    def __init__(self, number: int, send_frame: SendFrame, family: str = "net") -> None:
         self.number = number
+        self._family = family
         self._send_frame = send_frame
         self._inbox: deque[bytes] = deque()
         self._kept = 0
         self._taken = 0
         self._last_came = False
-        self._broken = False
+        self._broken = ""
         self._credit = WINDOW_BYTES
         self._changed = anyio.Event()
 
@@ -43,20 +47,28 @@ class CellStream:
         Raises:
             FrameError: No cell of ours sends such a frame.
         """
-        if kind == "net_data":
+        word = kind.removeprefix(f"{self._family}_")
+        if word == "data":
             self._kept += len(payload)
             if self._kept > WINDOW_BYTES or self._last_came:
                 raise FrameError("more of a stream than was asked for")
             self._inbox.append(payload)
-        elif kind == "net_credit":
+        elif word == "credit":
             more = header["bytes"]
             if type(more) is not int or not 0 < more <= WINDOW_BYTES - self._credit:
                 raise FrameError("more credit than was used")
             self._credit += more
-        elif kind == "net_end":
+        elif word == "end":
             self._last_came = True
+        elif word == "close":
+            self._broken = _WENT_AWAY
         else:
-            self._broken = True
+            raise FrameError(f"unexpected frame {kind[:40]!r}")
+        self._changed.set()
+
+    def break_off(self, why: str) -> None:
+        """End both directions here: who waits gets ConnectionResetError."""
+        self._broken = self._broken or why
         self._changed.set()
 
     async def receive(self) -> bytes:
@@ -69,8 +81,7 @@ class CellStream:
         if self._taken >= WINDOW_BYTES // 4 and not self._last_came:
             self._kept -= self._taken
             more, self._taken = self._taken, 0
-            header = {"type": "net_credit", "id": self.number, "bytes": more}
-            await self._send_frame(header)
+            await self._say("credit", bytes=more)
         while not self._inbox:
             self._require_open()
             if self._last_came:
@@ -103,20 +114,24 @@ class CellStream:
             size = await self.room()
             piece, data = data[:size], data[size:]
             self._credit -= len(piece)
-            await self._send_frame({"type": "net_data", "id": self.number}, piece)
+            await self._say("data", piece)
 
     async def end(self) -> None:
         """End the direction to the program. Raises CellLostError."""
-        await self._send_frame({"type": "net_end", "id": self.number})
+        await self._say("end")
 
     async def aclose(self) -> None:
         """End both directions once the program has read all. Raises CellLostError."""
         if not self._broken:
-            await self._send_frame({"type": "net_close", "id": self.number})
+            await self._say("close")
 
     def _require_open(self) -> None:
         if self._broken:
-            raise ConnectionResetError(errno.ECONNRESET, "the program went away")
+            raise ConnectionResetError(errno.ECONNRESET, self._broken)
+
+    async def _say(self, word: str, data: bytes = b"", **fields: Any) -> None:
+        header = {"type": f"{self._family}_{word}", "id": self.number, **fields}
+        await self._send_frame(header, data)
 
     async def _change(self) -> None:
         if self._changed.is_set():

@@ -14,6 +14,19 @@ OnConnection = Callable[[Connection], None]
 """Called with each connection that has ended or was refused."""
 
 
+class RefusedError(Exception):
+    """A request of a program is refused.
+
+    Args:
+        reason: The reason, for the record of the connection.
+        answer: The reply in the program's own protocol; empty for none.
+    """
+
+    def __init__(self, reason: str, answer: bytes = b"") -> None:
+        super().__init__(reason)
+        self.answer = answer
+
+
 class SendFrame(Protocol):
     """Sends one frame, a header and a payload, to a cell. Raises CellLostError."""
 

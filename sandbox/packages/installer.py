@@ -21,7 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 from toolcell.core import InvalidInputError, PackageError
 
 from ..client.backend import Backend
-from ..config.settings import Requirement, SandboxConfig
+from ..config.package_rules import Requirement
+from ..config.settings import SandboxConfig
 from . import target_interpreter
 from .distributions import (
     BuiltWheel,

@@ -83,17 +83,19 @@ os.listdir("/work/wheel")
 """
 
 
-_Text = Annotated[str, Field(max_length=400)]
+_BackendText = Annotated[str, Field(max_length=400)]
 
 
 class _BuildSystem(BaseModel):
     """The table of that name in a `pyproject.toml`; without one it is setuptools."""
 
-    requires: Annotated[list[_Text], Field(max_length=64)] = ["setuptools"]
+    requires: Annotated[list[_BackendText], Field(max_length=64)] = ["setuptools"]
     backend: Annotated[str, Field(alias="build-backend", max_length=400)] = (
         "setuptools.build_meta:__legacy__"
     )
-    paths: Annotated[list[_Text], Field(alias="backend-path", max_length=16)] = []
+    paths: Annotated[
+        list[_BackendText], Field(alias="backend-path", max_length=16)
+    ] = []
 
 
 class SourceBuilder:

@@ -56,8 +56,8 @@ _COMPILE_MB = 512
 _MAX_BYTE_CODE = 2**30
 _MANYLINUX = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 _MACHINES = ("x86_64", "aarch64")
-_Text = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
-_Answer = tuple[_Text, _Text, _Text, int, int, _Text, _Text, bool]
+_TagPart = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
+_Answer = tuple[_TagPart, _TagPart, _TagPart, int, int, _TagPart, _TagPart, bool]
 
 
 class Interpreter(BaseModel):

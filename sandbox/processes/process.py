@@ -16,7 +16,7 @@ from ..cell.wire.contract import PIECE_BYTES, WINDOW_BYTES
 from ..client.types import CellTraits, Stream
 from ..config.settings import Limits
 from ..network.types import SendFrame
-from ..results.process_end import exit_of, signal_name
+from ..results.process_end import exit_of, signal_name, status_of_signal
 from ..results.result import (
     ExecutionResult,
     Isolation,
@@ -24,16 +24,13 @@ from ..results.result import (
     Truncated,
     Usage,
 )
+from .network import CommandNetwork
 from .output import KeptOutput, OutputFeed
 
 MAX_TERMINAL_SIDE = 1000
 """Rows, and columns, of a terminal. When it is exceeded the call is refused."""
 
 _REASONS: tuple[Status, ...] = ("timeout", "out_of_memory", "cancelled")
-_CRASHES = (
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT,
-    signal.SIGTRAP, signal.SIGSYS,
-)  # fmt: skip
 
 
 class Process:
@@ -74,6 +71,7 @@ class Process:
         self.pid = 0
         """Its process id inside the cell."""
 
+        self.network: CommandNetwork | None = None
         self._send_frame = send_frame
         self._number = number
         self._traits = traits
@@ -102,8 +100,8 @@ class Process:
         """Wait for the end; return what came of it.
 
         `status` is `ok` for exit code 0, else `exit`, `timeout`, `out_of_memory`,
-        `crashed`, `killed`, or `cancelled` after `kill`. Processes that it left in the
-        background go on.
+        `cpu_limit`, `crashed`, `killed`, or `cancelled` after `kill`. Processes that it
+        left in the background go on.
 
         Raises:
             CellLostError: The cell, or what runs its commands, is gone.
@@ -225,10 +223,13 @@ class Process:
             self._wake_writer()
         elif kind == "exec_ended":
             self._result = self._build_result(header)
-            self.end()
 
     def end(self) -> None:
         """Be over: whoever waits goes on, with a result or without."""
+        if self._ended.is_set():
+            return
+        if self._result is not None and self.network is not None:
+            self._result = self.network.complete(self._result)
         self._ended.set()
         self._feed.end()
         self._wake_writer()
@@ -265,7 +266,7 @@ def _status(reason: object, code: int | None, number: int | None) -> Status:
         if reason == known:
             return known
     if number is not None:
-        return "crashed" if number in _CRASHES else "killed"
+        return status_of_signal(number)
     return "ok" if code == 0 else "exit"
 
 

@@ -11,15 +11,16 @@ import anyio
 
 from toolcell.core import CellLostError, InvalidInputError
 
-from ..cell.wire.frames import Frame, encode_header, frame_prefix
-from ..client.channel import Channel
+from ..cell.wire.frames import Frame
 from ..client.file_errors import known
 from ..client.types import CellTraits
 from ..config.settings import Limits
+from .beside import FramesBesideRuns
+from .network import CommandNetwork
 from .process import Process, checked_size, checked_timeout
 
 if TYPE_CHECKING:
-    from ..client.types import Spawn
+    from ..network.egress import Egress
 
 _SHELL = ("bash", "--norc", "--noprofile", "-c")
 # Linux takes a quarter of the stack limit, 2 MiB by default (execve(2)).
@@ -82,39 +83,50 @@ def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
 class ProcessTable:
     """Starts commands in a cell and follows them.
 
-    While a command lives, one task reads the cell's channel, so output, ends and room
-    for input arrive whether or not a program runs in the cell. A cell that is gone ends
-    all of its commands without a result.
+    Output, ends and room for input arrive whether or not a program runs in the cell. A
+    cell that is gone ends all of its commands without a result.
 
     Args:
-        channel: Leads to the cell, whose supervisor has said that it is ready.
+        frames: Leads to the cell.
         traits: What the cell's backend promises.
-        spawn: Starts tasks that may live as long as the manager.
     """
 
-    def __init__(self, channel: Channel, traits: CellTraits, spawn: Spawn) -> None:
-        self._channel = channel
+    def __init__(self, frames: FramesBesideRuns, traits: CellTraits) -> None:
+        self._frames = frames
         self._traits = traits
-        self._spawn = spawn
+        self._spawn = frames.spawn
         self._made = 0
         self._living: dict[int, Process] = {}
         self._starting: dict[int, anyio.Event] = {}
         self._failures: dict[int, InvalidInputError] = {}
         self._credit: dict[int, int] = {}
-        self._follows = False
+        frames.add("exec", self)
+        frames.add("reach", self)
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a command lives."""
+        return bool(self._living)
 
     @property
     def living(self) -> tuple[Process, ...]:
         """The commands that have started and not ended."""
         return tuple(self._living.values())
 
-    async def start(self, command: Command, limits: Limits, branch: str) -> Process:
+    async def start(
+        self,
+        command: Command,
+        limits: Limits,
+        branch: str,
+        egress: Egress | None = None,
+    ) -> Process:
         """Start a command; return when it runs.
 
         Args:
             command: What to start.
             limits: Their `output_bytes` bound what its result keeps.
             branch: The branch of the session in whose work dir it starts.
+            egress: Its way to the network; None if it has none.
 
         Raises:
             InvalidInputError: It cannot be started; the error says why.
@@ -123,7 +135,7 @@ class ProcessTable:
         self._made += 1
         number = self._made
         process = Process(
-            self._send_frame,
+            self._frames.send,
             self.give_credit,
             number,
             command.argv,
@@ -133,13 +145,15 @@ class ProcessTable:
             has_input=command.stdin is not None or command.pty is not None,
             background=command.background,
         )
+        if egress is not None:
+            process.network = CommandNetwork(egress, number, self._frames)
         started = self._starting[number] = anyio.Event()
         self._living[number] = process
-        self._follow()
+        self._frames.follow()
         try:
             words = {"argv": command.argv, "env": dict(command.env)}
-            header = _start_header(number, command, branch)
-            await self._send_frame(header, json.dumps(words).encode())
+            header = _start_header(number, command, branch, egress)
+            await self._frames.send(header, json.dumps(words).encode())
             with anyio.fail_after(_START_SECONDS):
                 await started.wait()
         except BaseException:
@@ -158,7 +172,7 @@ class ProcessTable:
 
     async def _give_up(self, number: int) -> None:
         try:
-            await self._send_frame({"type": "exec_kill", "id": number})
+            await self._frames.send({"type": "exec_kill", "id": number})
         except CellLostError:
             return
 
@@ -175,11 +189,6 @@ class ProcessTable:
         except CellLostError:
             return
 
-    async def _send_frame(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a frame to the cell. Raises CellLostError."""
-        prefix = frame_prefix(encode_header(header), len(payload))
-        await self._channel.send(prefix, payload)
-
     def give_credit(self, number: int, size: int) -> None:
         """Let a command say so many bytes more, soon."""
         if number not in self._living:
@@ -188,61 +197,67 @@ class ProcessTable:
             self._spawn(self._send_credit)
         self._credit[number] = self._credit.get(number, 0) + size
 
-    def _follow(self) -> None:
-        if not self._follows:
-            self._follows = True
-            self._channel.on_process_frame = self._handle_frame
-            self._spawn(self._read)
-
-    async def _read(self) -> None:
-        """Read the channel while commands live."""
-        try:
-            while self._living:
-                await self._channel.read_more()
-        except CellLostError:
-            self._end_all()
-        finally:
-            self._follows = False
-
     async def _send_credit(self) -> None:
         credit, self._credit = self._credit, {}
         try:
             for number, size in credit.items():
                 header = {"type": "exec_credit", "id": number, "bytes": size}
-                await self._send_frame(header)
+                await self._frames.send(header)
         except CellLostError:
             # The task that reads ends the commands.
             return
 
-    def _end_all(self) -> None:
+    def end_all(self) -> None:
+        """End all commands without a result: the cell is gone."""
         for number in [*self._living]:
-            self._living.pop(number).end()
+            process = self._living.pop(number)
+            if process.network is not None:
+                process.network.egress.stop()
+            process.end()
         for started in self._starting.values():
             started.set()
 
-    def _handle_frame(self, frame: Frame) -> None:
+    def handle_frame(self, frame: Frame) -> None:
+        """Take what the cell says of a command.
+
+        Raises:
+            KeyError, TypeError, ValueError: It makes no sense.
+        """
         header = frame.header
-        if header["type"] == "exec_lost":
-            self._end_all()
+        if header["type"].startswith("reach_"):
+            process = self._living.get(header["exec"])
+            if process is not None and process.network is not None:
+                process.network.serve(frame)
             return
-        try:
-            number = header["id"]
-            process = self._living.get(number)
-            if process is None:
-                return
-            if header["type"] == "exec_started":
-                process.pid = int(header["pid"])
-                self._announce(number)
-            elif header["type"] == "exec_failed":
-                self._failures[number] = _not_started(header)
-                del self._living[number]
-                self._announce(number)
-            else:
-                process.handle_frame(header, frame.payload)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CellLostError(f"the cell sent a bad frame: {error}") from None
-        if not process.running:
-            self._living.pop(number, None)
+        number = header["id"]
+        process = self._living.get(number)
+        if process is None:
+            return
+        if header["type"] == "exec_started":
+            process.pid = int(header["pid"])
+            self._announce(number)
+        elif header["type"] == "exec_failed":
+            self._failures[number] = _not_started(header)
+            del self._living[number]
+            self._announce(number)
+        else:
+            process.handle_frame(header, frame.payload)
+        if header["type"] == "exec_ended":
+            self._end(number, process)
+
+    def _end(self, number: int, process: Process) -> None:
+        if process.network is None:
+            del self._living[number]
+            process.end()
+        else:
+            self._spawn(self._end_with_network, number, process)
+
+    async def _end_with_network(self, number: int, process: Process) -> None:
+        """End a command whose result is to name all of its connections."""
+        assert process.network is not None
+        await process.network.egress.aclose()
+        self._living.pop(number, None)
+        process.end()
 
     def _announce(self, number: int) -> None:
         started = self._starting.get(number)
@@ -258,7 +273,9 @@ def _not_started(header: dict[str, Any]) -> InvalidInputError:
     )
 
 
-def _start_header(number: int, command: Command, branch: str) -> dict[str, Any]:
+def _start_header(
+    number: int, command: Command, branch: str, egress: Egress | None
+) -> dict[str, Any]:
     return {
         "type": "exec_start",
         "id": number,
@@ -267,4 +284,5 @@ def _start_header(number: int, command: Command, branch: str) -> dict[str, Any]:
         "stdin": command.stdin is not None,
         "pty": None if command.pty is None else list(command.pty),
         "timeout": command.timeout_seconds,
+        "network": None if egress is None else egress.request,
     }

@@ -18,8 +18,8 @@ from ..cell.wire.contract import ARGV, SECRETS, STDIN
 from ..cell.wire.frames import FrameError, strict_json
 from ..client.argument_checks import check_kinds
 from ..client.host_calls import HostCalls
-from ..client.types import Language, Program
-from ..config.settings import CodePolicy, Limits
+from ..client.types import Freshness, Language, Program
+from ..config.settings import CodePolicy, Limits, Network
 from ..results.result import ExecutionResult, Usage
 from . import code_policy
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
@@ -49,6 +49,13 @@ class RunRequest:
     calls: HostCalls | None = None
     streamed: bool = False
     """True if output is passed on as it comes, and not kept for the result."""
+
+    files: Mapping[str, bytes | str] | None = field(default=None, repr=False)
+    packages: Sequence[str] = ()
+    agent_id: str | None = None
+    network: Network | None = None
+    minimum_freshness: Freshness = "program"
+    """The fields from `files` on are for runs outside of sessions."""
 
 
 def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | None:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import os
 import signal
 
+from .result import Status
+
 
 def exit_of(wait_status: int) -> tuple[int | None, int | None]:
     """Return the exit code and the signal number of a wait status; one is None."""
     if os.WIFSIGNALED(wait_status):
         return None, os.WTERMSIG(wait_status)
     return os.WEXITSTATUS(wait_status), None
+
+
+def status_of_signal(number: int) -> Status:
+    """Return the status of a program, or a command, that a signal ended.
+
+    The same holds for both: SIGKILL is `killed`, SIGXCPU is `cpu_limit`, any other is
+    `crashed`, also one that asks a process to end, such as SIGTERM.
+    """
+    if number == signal.SIGXCPU:
+        return "cpu_limit"
+    return "killed" if number == signal.SIGKILL else "crashed"
 
 
 def signal_name(number: int | None) -> str | None:

@@ -46,7 +46,9 @@ class FairQueue:
     ) -> None:
         self._places = places
         self._free = places
-        self._max_waiting = max_waiting
+        self.max_waiting = max_waiting
+        """The largest number of waiting requests."""
+
         self._clock = clock
         # In the order of the agents' turns.
         self._lines: dict[str | None, deque[_QueuedRun]] = {}
@@ -65,7 +67,7 @@ class FairQueue:
         """
         if self._closed:
             raise _closed_error()
-        if self._free:
+        if self._free > 0:
             self._free -= 1
             return self._clock()
         waiter = self._line_up(agent_id)
@@ -90,6 +92,18 @@ class FairQueue:
         )
         self._pass_on()
 
+    def resize(self, places: int) -> None:
+        """Change the number of places; who has one keeps it.
+
+        Args:
+            places: The new number. With 0 all requests wait.
+        """
+        more = places - self._places
+        self._places = places
+        for _ in range(more):
+            self._pass_on()
+        self._free += min(more, 0)
+
     def close(self) -> None:
         """Refuse all requests that wait, and later ones."""
         self._closed = True
@@ -100,7 +114,7 @@ class FairQueue:
         self.waiting = 0
 
     def _line_up(self, agent_id: str | None) -> _QueuedRun:
-        if self.waiting >= self._max_waiting:
+        if self.waiting >= self.max_waiting:
             self._make_room(agent_id)
         waiter = _QueuedRun()
         self._lines.setdefault(agent_id, deque()).append(waiter)
@@ -123,7 +137,7 @@ class FairQueue:
         self.waiting -= 1
 
     def _pass_on(self) -> None:
-        if not self._lines:
+        if self._free < 0 or not self._lines:
             self._free += 1
             return
         agent_id = next(iter(self._lines))
@@ -137,7 +151,7 @@ class FairQueue:
 
     def _full_error(self) -> SandboxUnavailableError:
         mean = _UNKNOWN_SECONDS if self._turn_seconds is None else self._turn_seconds
-        retry_after = round(mean * (self.waiting + 1) / self._places, 3)
+        retry_after = round(mean * (self.waiting + 1) / max(self._places, 1), 3)
         return SandboxUnavailableError(
             f"{self.waiting} runs wait already",
             hint="raise max_concurrency or max_queue, or try again later",

@@ -22,7 +22,6 @@ _RETRY_SECONDS = 1.0
 _HEALTH_SECONDS = 5.0
 # One cell is made while another gets ready.
 _FILLERS = 2
-_MEASURED_CELLS = 32
 # Runs that begin together end sooner if nothing is made beside them.
 _CALM_SECONDS = 0.02
 _REFILL_DELAY_LIMIT = 0.1
@@ -40,14 +39,11 @@ class PoolStats(BaseModel):
     """The number of cells that are ready now."""
 
     made: int
-    """The number of cells that were made for it so far."""
+    """The number of cells that were made for it so far; over time, the rate at which it
+    is refilled."""
 
     discarded: int
     """The number of these that were discarded unused, because they had ended."""
-
-    refill_per_second: float
-    """Cells made per second while the pool was being filled, over the last 32; 0
-    before the first."""
 
     waiting: int
     """The number of runs and sessions that wait for their turn now."""
@@ -88,7 +84,6 @@ class Pool:
         self._taken_at = -math.inf
         self._made = 0
         self._discarded = 0
-        self._rate = FillRate(clock)
         self._used = UsedCells(config.max_concurrency, tasks, clock)
 
     def start(self) -> None:
@@ -109,12 +104,10 @@ class Pool:
         while True:
             while await self._calm_and_short():
                 self._coming += 1
-                self._rate.begin()
                 try:
                     made = await self._add_one()
                 finally:
                     self._coming -= 1
-                    self._rate.end(self._coming)
                 if not made:
                     await anyio.sleep(_RETRY_SECONDS)
             if self._wanted.is_set():
@@ -150,7 +143,6 @@ class Pool:
             await cell.kill()
             return False
         self._made += 1
-        self._rate.count()
         self._ready.append(cell)
         return True
 
@@ -221,7 +213,6 @@ class Pool:
             ready=len(self._ready),
             made=self._made,
             discarded=self._discarded,
-            refill_per_second=self._rate.per_second,
             waiting=waiting,
         )
 
@@ -249,40 +240,3 @@ class Pool:
         async with anyio.create_task_group() as ends:
             while self._ready:
                 ends.start_soon(self._ready.popleft().kill)
-
-
-class FillRate:
-    """Measures cells per second of the time in which some were being made."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._working_since: float | None = None
-        self._unclaimed = 0.0
-        self._seconds: deque[float] = deque(maxlen=_MEASURED_CELLS)
-
-    def begin(self) -> None:
-        """Note that a cell is being made, maybe beside others."""
-        if self._working_since is None:
-            self._working_since = self._clock()
-
-    def count(self) -> None:
-        """Note that a cell was made, in the time since the one before."""
-        self._seconds.append(self._spent())
-        self._unclaimed = 0.0
-
-    def end(self, others: int) -> None:
-        """Note that the making of a cell ended; `others` are still being made."""
-        if others == 0:
-            self._unclaimed = self._spent()
-            self._working_since = None
-
-    def _spent(self) -> float:
-        since, now = self._working_since, self._clock()
-        self._working_since = now
-        return self._unclaimed + (0.0 if since is None else now - since)
-
-    @property
-    def per_second(self) -> float:
-        """The rate over the last 32 cells; 0 before the first."""
-        total = sum(self._seconds)
-        return round(len(self._seconds) / total, 1) if total > 0 else 0.0

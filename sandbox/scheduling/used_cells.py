@@ -54,15 +54,7 @@ class UsedCells:
         self._closed = False
 
     async def put(self, key: Key, cell: Cell) -> None:
-        """Have a cell made new for the next program of its key."""
-        try:
-            await cell.begin_renewal()
-        except CellLostError:
-            await cell.kill()
-            return
-        except BaseException:
-            await cell.kill()
-            raise
+        """Keep a cell, which is being made new, for the next program of its key."""
         if self._closed:
             await cell.kill()
             return

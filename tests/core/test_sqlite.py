@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.sqlite import open_sqlite
+from toolcell.core.storage.sqlite import FORMAT, open_sqlite
 from toolcell.guard import ApprovalStore, SQLiteStore
 from toolcell.guard.stores.base import Charge, Reservation
 from toolcell.host.mcp_http.tokens import TokenStore
@@ -250,3 +250,28 @@ async def test_holds_of_a_store_that_was_closed_end(tmp_path: Path) -> None:
     await second.settle("2", [0])
     await second.aclose()
     assert list(tmp_path.glob("*-owner-*")) == []
+
+
+@STORES
+def test_a_file_of_a_newer_version_is_refused_and_stays_as_it_is(
+    tmp_path: Path, make: Make
+) -> None:
+    path = tmp_path / "state.db"
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("CREATE TABLE of_tomorrow (id)")
+        newer.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    with pytest.raises((ConfigError, StoreUnavailableError)), made(make, path):
+        pass
+
+    with closing(sqlite3.connect(path)) as file:
+        names = file.execute("SELECT name FROM sqlite_schema").fetchall()
+        assert names == [("of_tomorrow",)]
+
+
+@STORES
+def test_a_file_says_its_version(tmp_path: Path, make: Make) -> None:
+    path = tmp_path / "state.db"
+    with made(make, path):
+        pass
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (FORMAT,)

@@ -195,9 +195,8 @@ async def test_a_thread_has_one_owner_at_a_time() -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(flow_.run, {}, "t")
         await inside.wait()
-        for work in (flow_.resume, flow_.cancel):
-            with pytest.raises(ThreadBusyError):
-                await work("t")
+        with pytest.raises(ThreadBusyError):
+            await flow_.resume("t")
         assert await flow_.recover() == []
         gate.set()
 
@@ -238,7 +237,7 @@ async def test_a_cancelled_thread_is_over_and_can_be_forked() -> None:
 
     flow_ = flow(one, ask)
     await flow_.run({}, "t")
-    await flow_.cancel("t")
+    await flow_.cancel("t", by="anna")
     result = await flow_.resume("t")
 
     assert result.status == "cancelled"
@@ -277,7 +276,7 @@ async def test_a_failure_is_told_in_another_process_too() -> None:
 
     store = MemoryCheckpointer()
     await flow(broken, checkpointer=store).run({}, "t")
-    await flow(broken, checkpointer=store).cancel("t")
+    await flow(broken, checkpointer=store).cancel("t", by="anna")
     other = await flow(broken, checkpointer=store).resume("t")
 
     assert other.error is not None

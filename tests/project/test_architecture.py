@@ -26,12 +26,13 @@ from ..support.project.public_names import FACES
 ROOMS: dict[str, set[str]] = {
     "core": set(),
     "sandbox": {"core"},
+    "cluster": {"sandbox", "core"},
     "guard": {"core"},
     "tools": {"sandbox", "guard", "core"},
     "flow": {"tools", "guard", "core"},
     "host": {"flow", "tools", "tools.builtin", "sandbox", "guard", "core"},
     "images": set(),
-    "providers": {"sandbox", "core"},
+    "providers": {"sandbox", "guard", "core"},
 }
 """Each room and the rooms whose public face it may import (DESIGN, section 1)."""
 
@@ -40,6 +41,7 @@ INTERNAL = (
     "core.detached",
     "core.lazy_face",
     "core.models",
+    "core.redis_client",
     "core.storage.",
     "core.text.",
 )

@@ -50,6 +50,31 @@ def test_a_loop_in_the_style_of_anthropic() -> None:
     ]
 
 
+def test_an_agent_loop_in_a_thread() -> None:
+    assert ran("flow_agent_loop.py") == [
+        "user: Calculate.",
+        "assistant: ",
+        "tool: 42",
+        "assistant: ",
+        "tool: 43",
+        "assistant: They are ['42', '43'].",
+        "4 checkpoints",
+    ]
+
+
+def test_a_map_reduce() -> None:
+    assert ran("flow_map_reduce.py") == ["5 words, 1 failed"]
+
+
+def test_a_question_from_another_process() -> None:
+    assert ran("flow_question.py") == [
+        "interrupted {'question': 'ship books?'}",
+        "among the approvals: interrupt",
+        "done {'item': 'books', 'shipped': True}",
+        "answered by anna",
+    ]
+
+
 @pytest.mark.anyio
 async def test_claude_desktop_can_start_what_the_snippet_says() -> None:
     """Only the paths are the reader's own."""

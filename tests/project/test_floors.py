@@ -27,9 +27,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher",
         "supervisor",
         "processes program workdir",
-        "kernel",
+        "kernel relays",
         "wire",
     ),
+    "cluster": ("driver node", "directory", "wire"),
     "guard": ("admission", "approvals", "policy stores audit", "values"),
     "tools": (
         "builtin",
@@ -38,8 +39,15 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "hooks registry mcp_client export stores",
         "definition",
     ),
-    "flow": ("execution", "graph stores", "state", "values"),
-    "host": ("cli", "mcp_http", "mcp_server", "runtime terminal", "config"),
+    "flow": ("control", "steps", "execution", "graph stores", "state", "values"),
+    "host": (
+        "cli",
+        "sandbox_api",
+        "mcp_http",
+        "mcp_server",
+        "runtime terminal",
+        "config",
+    ),
 }
 """The sub-rooms of a room, from the top down. Sub-rooms of one floor know nothing of
 each other. Files in the room's own folder are above them all."""

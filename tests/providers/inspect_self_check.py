@@ -30,7 +30,9 @@ async def sandbox_env(
     if request.node.originalname in EXPECTED:
         request.node.add_marker(pytest.mark.xfail(strict=True))
     provider = registry_find_sandboxenv("toolcell")
-    config = provider.config_deserialize(json.loads(os.environ["SELF_CHECK_CONFIG"]))
+    config = provider.config_deserialize(
+        json.loads(os.environ["TOOLCELL_SUITE_CONFIG"])
+    )
     await provider.task_init("task", config)
     environments = await provider.sample_init("task", config, {})
     yield environments["default"]

@@ -36,10 +36,10 @@ RUN_TOOLS = {
 }
 DO_NOT = {
     Host: {
-        *("aclose", "approvals", "audit", "executor", "from_config", "guard", "open"),
-        *("registry", "sandbox", "sessions", "tools"),
+        *("aclose", "approvals", "audit", "executor", "flows", "from_config", "guard"),
+        *("open", "registry", "sandbox", "sessions", "tools"),
     },
-    ToolExecutor: {"approval_seconds", "refuse", "sees", "still_running", "tools"},
+    ToolExecutor: {"approval_seconds", "may_call", "refuse", "still_running", "tools"},
     CodeExecutor: {"describe_tools"},
 }
 CALL = ToolCall(id="1", name="drop", agent_id="a")

@@ -14,8 +14,8 @@ from toolcell.sandbox import (
     Artifact,
     ExecutionResult,
     OpaqueValue,
-    SandboxManager,
-    Session,
+    Sandbox,
+    SandboxSession,
 )
 
 from ..code.executor import CodeExecutor, CodeResult
@@ -38,7 +38,7 @@ _STAYS = " Variables and files stay for the next program of the session."
 
 
 def code_tools(
-    place: SandboxManager | Session,
+    place: Sandbox | SandboxSession,
     *,
     executor: CodeExecutor | None = None,
     sessions: CodeSessions | None = None,
@@ -95,9 +95,9 @@ def code_tools(
     return [run_python, run_shell]
 
 
-def _limits_of(place: SandboxManager | Session) -> tuple[dict[str, int | str], float]:
+def _limits_of(place: Sandbox | SandboxSession) -> tuple[dict[str, int | str], float]:
     """Return the maximal cost of a call, and its deadline in seconds."""
-    settings = place if isinstance(place, Session) else place.config
+    settings = place if isinstance(place, SandboxSession) else place.config
     limits = settings.limits
     wall_ms = round(limits.wall_seconds * 1000)
     max_cost: dict[str, int | str] = {
@@ -111,15 +111,22 @@ def _limits_of(place: SandboxManager | Session) -> tuple[dict[str, int | str], f
 class _ProgramRunner:
     """Runs programs in the right cell, and describes their results to a model."""
 
+    _session_of_all: SandboxSession | None = None
+    _sandbox: Sandbox
+
     def __init__(
         self,
-        place: SandboxManager | Session,
+        place: Sandbox | SandboxSession,
         executor: CodeExecutor | None,
         sessions: CodeSessions | None,
         approval_seconds: float,
         asks_without_session: bool,
     ) -> None:
-        self._place = place
+        # Asked once: a check against a protocol looks at each of its members.
+        if isinstance(place, SandboxSession):
+            self._session_of_all = place
+        else:
+            self._sandbox = place
         self._executor = executor
         self._sessions = sessions
         self._approval_seconds = approval_seconds
@@ -150,7 +157,9 @@ class _ProgramRunner:
             _save_artifacts(result, context, held, facts)
             return facts
 
-    def _run_of(self, context: ToolContext, session: Session | None) -> RunContext:
+    def _run_of(
+        self, context: ToolContext, session: SandboxSession | None
+    ) -> RunContext:
         """Return the agent's run for the calls of its program."""
         asks = session is not None or self._asks_without_session
         seconds = self._approval_seconds if asks else 0.0
@@ -180,18 +189,18 @@ class _ProgramRunner:
         self,
         code: str,
         language: Literal["python", "bash"],
-        session: Session | None,
+        session: SandboxSession | None,
         context: ToolContext,
     ) -> ExecutionResult:
         progress = _progress(context)
-        place = self._place if session is None else session
-        if isinstance(place, Session):
+        shared = self._session_of_all if session is None else session
+        if shared is not None:
             fresh = session is None
-            result = await place.run(
+            result = await shared.run(
                 code, language=language, fresh=fresh, on_output=progress
             )
         else:
-            result = await place.run(
+            result = await self._sandbox.run(
                 code,
                 language=language,
                 agent_id=context.agent_id,

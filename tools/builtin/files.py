@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue
 
 from toolcell.core import ToolError, ToolExecutionError
-from toolcell.sandbox import Session
+from toolcell.sandbox import SandboxSession
 
 from ..code.program_calls import is_nested_call
 from ..code.sessions import CodeSessions
@@ -33,10 +33,10 @@ MAX_ENTRIES = 1_000
 _SOURCE = (Path(__file__).parent / "workspace_program.py").read_text()
 _PROGRAM = f"{_SOURCE}\nanswer(action, inputs)\n"
 _Line = Annotated[int, Field(ge=1)]
-_Count = Annotated[int, Field(ge=1, le=MAX_LINES)]
+_LineCount = Annotated[int, Field(ge=1, le=MAX_LINES)]
 
 
-def workspace_tools(place: Session | CodeSessions) -> list[Tool]:
+def workspace_tools(place: SandboxSession | CodeSessions) -> list[Tool]:
     """Return `read_file`, `write_file`, `edit_file`, `list_files`, `search_files`.
 
     Args:
@@ -57,12 +57,12 @@ def workspace_tools(place: Session | CodeSessions) -> list[Tool]:
 class _Workspace:
     """The tools on the work dir of a session."""
 
-    def __init__(self, place: Session | CodeSessions) -> None:
+    def __init__(self, place: SandboxSession | CodeSessions) -> None:
         self._place = place
 
     @asynccontextmanager
-    async def _session(self, context: ToolContext) -> AsyncIterator[Session]:
-        if isinstance(self._place, Session):
+    async def _session(self, context: ToolContext) -> AsyncIterator[SandboxSession]:
+        if not isinstance(self._place, CodeSessions):
             yield self._place
             return
         if context.session is None:
@@ -103,7 +103,7 @@ class _Workspace:
         path: str,
         context: ToolContext,
         first_line: _Line = 1,
-        lines: _Count = MAX_LINES,
+        lines: _LineCount = MAX_LINES,
     ) -> dict[str, JsonValue]:
         """Return lines of a text file of the workspace.
 

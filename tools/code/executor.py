@@ -11,7 +11,13 @@ from typing import Any, overload
 
 from toolcell.core import ConfigError, InvalidInputError, ToolCall, ToolExecutionError
 from toolcell.guard import ActionGuard
-from toolcell.sandbox import ExecutionResult, HostCalls, Limits, SandboxManager, Session
+from toolcell.sandbox import (
+    ExecutionResult,
+    HostCalls,
+    Limits,
+    Sandbox,
+    SandboxSession,
+)
 
 from ..definition.tool import Tool
 from ..execution.call_state import record_usage
@@ -71,7 +77,7 @@ class CodeExecutor:
     @overload
     def __init__(
         self,
-        sandbox: SandboxManager,
+        sandbox: Sandbox,
         registry: ToolRegistry,
         *,
         guard: ActionGuard | None,
@@ -83,7 +89,7 @@ class CodeExecutor:
     @overload
     def __init__(
         self,
-        sandbox: SandboxManager,
+        sandbox: Sandbox,
         registry: ToolRegistry,
         *,
         executor: ToolExecutor,
@@ -94,7 +100,7 @@ class CodeExecutor:
 
     def __init__(
         self,
-        sandbox: SandboxManager,
+        sandbox: Sandbox,
         registry: ToolRegistry,
         *,
         guard: ActionGuard | EllipsisType | None = ...,
@@ -122,7 +128,7 @@ class CodeExecutor:
         agent_id: str | None = None,
         extra_namespace: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
-        session: Session | None = None,
+        session: SandboxSession | None = None,
         call_id: str | None = None,
         run: RunContext | None = None,
         on_output: Callable[[str, bytes], None] | None = None,
@@ -199,9 +205,9 @@ class CodeExecutor:
             ConfigError: Two tools have the same name in Python.
         """
         offered = self._offered(agent_id).items()
-        sees = self.executor.sees
+        may_call = self.executor.may_call
         return "\n\n".join(
-            stub(name, tool) for name, tool in offered if sees(agent_id, tool)
+            stub(name, tool) for name, tool in offered if may_call(agent_id, tool)
         )
 
     def _offered(self, agent_id: str | None) -> dict[str, Tool]:
@@ -230,7 +236,7 @@ class CodeExecutor:
 
 
 def _executor(
-    sandbox: SandboxManager,
+    sandbox: Sandbox,
     registry: ToolRegistry,
     guard: ActionGuard | EllipsisType | None,
     executor: ToolExecutor | None,

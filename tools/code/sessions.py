@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
-from toolcell.sandbox import SandboxManager, Session
+from toolcell.sandbox import Sandbox, SandboxSession
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -20,7 +20,7 @@ class CodeSession:
 
     agent_id: str | None
     key: str
-    session: Session | None = None
+    session: SandboxSession | None = None
     error: ToolcellError | None = None
     users: int = 0
     used: float = field(default_factory=anyio.current_time)
@@ -63,7 +63,7 @@ class CodeSessions:
     _tasks: anyio.abc.TaskGroup
     _places: anyio.CapacityLimiter
 
-    def __init__(self, sandbox: SandboxManager, *, max_sessions: int = 8) -> None:
+    def __init__(self, sandbox: Sandbox, *, max_sessions: int = 8) -> None:
         if not 1 <= max_sessions < sandbox.config.max_concurrency:
             raise ConfigError(
                 "max_sessions is at least 1, and below the sandbox's max_concurrency",

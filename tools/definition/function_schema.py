@@ -6,9 +6,9 @@ The parameters become one TypedDict, whose fields may have any name.
 
 from __future__ import annotations
 
-import inspect
 import typing
 from collections.abc import Callable, Mapping
+from inspect import Parameter
 from typing import Annotated, Any, NotRequired, Required, TypeVar
 
 from jsonschema import Draft202012Validator
@@ -45,7 +45,6 @@ from .validation import (
     refusal,
 )
 
-_Kind = inspect.Parameter
 _OBJECTS = frozenset(["model", "dataclass", "typed-dict", "definition-ref", "dict"])
 _PLAIN_TYPES = (int, str, bool, type(None))
 _EXACTLY = "one of the allowed values in its own type"
@@ -175,7 +174,7 @@ class FunctionSchema:
         self.hints = hints
         self.contexts = tuple(key for key in hints if wants_context(hints[key]))
         self.positional = tuple(
-            each.name for each in parameters if each.kind is _Kind.POSITIONAL_ONLY
+            each.name for each in parameters if each.kind is Parameter.POSITIONAL_ONLY
         )
         fields = {
             each.name: _field(each, hints[each.name], described.get(each.name))
@@ -357,14 +356,14 @@ class _Unlike:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _field(parameter: inspect.Parameter, annotation: Any, described: str | None) -> Any:
+def _field(parameter: Parameter, annotation: Any, described: str | None) -> Any:
     """Return the TypedDict field of a parameter."""
     default = parameter.default
     if default is None and not _takes_none(annotation):
         annotation = annotation | None
     if described and not _has_description(annotation, default):
         annotation = Annotated[annotation, Field(description=described)]
-    if default is _Kind.empty:
+    if default is Parameter.empty:
         info = FieldInfo.from_annotation(annotation)
         if typing.get_args(annotation):
             annotation = Annotated[annotation, _Unlike()]

@@ -23,7 +23,7 @@ MAX_NAME_CHARACTERS = 64
 MAX_DESCRIPTION_CHARACTERS = 4096
 """Length of a description; a longer one is refused."""
 
-_Name = Annotated[
+_ToolName = Annotated[
     str,
     StringConstraints(
         pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?$",
@@ -34,7 +34,7 @@ _Version = Annotated[
     str, StringConstraints(pattern=r"^(0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}$")
 ]
 _Unit = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-_Count = Annotated[int, Field(ge=0)]
+_CostUnits = Annotated[int, Field(ge=0)]
 _Money = Annotated[str, StringConstraints(pattern=r"^\d{1,18}(\.\d{1,18})?$")]
 _Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")]
 
@@ -86,12 +86,12 @@ class CheckedOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    name: _Name
+    name: _ToolName
     description: Annotated[str, Field(max_length=MAX_DESCRIPTION_CHARACTERS)] = ""
     version: _Version = "1.0.0"
     idempotent: bool = False
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    cost: dict[_Unit, _Count | _Money] = Field(default_factory=dict)
+    cost: dict[_Unit, _CostUnits | _Money] = Field(default_factory=dict)
     tags: frozenset[_Tag] = frozenset()
     sandboxed: bool = False
     requires_approval: bool = False

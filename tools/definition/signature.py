@@ -11,15 +11,15 @@ import types
 import typing
 from collections import ChainMap
 from collections.abc import Callable, Mapping
+from inspect import Parameter
 from typing import Annotated, Any
 
 from toolcell.core import ConfigError
 
 from .context import ToolContext
 
-_Kind = inspect.Parameter
 _WORD = re.compile(r"[^\W\d]\w*")
-_OPEN_KINDS = (_Kind.VAR_POSITIONAL, _Kind.VAR_KEYWORD)
+_OPEN_KINDS = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -58,7 +58,7 @@ def docstring_of(function: Callable[..., Any]) -> str | None:
     return type(function).__doc__
 
 
-def open_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+def open_parameters(function: Callable[..., Any]) -> list[Parameter]:
     """Return the parameters that a caller fills.
 
     Arguments that a partial gives by name are settled: the model neither sees nor
@@ -84,7 +84,7 @@ def open_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
             )
     if parameters and inspect.isfunction(function) and _is_method(function):
         first = parameters[0]
-        if first.name in ("self", "cls") and first.annotation is _Kind.empty:
+        if first.name in ("self", "cls") and first.annotation is Parameter.empty:
             raise ConfigError(
                 f"{name} is a method without its object",
                 hint=f"register `instance.{name}`",
@@ -99,7 +99,7 @@ def _is_method(function: Callable[..., Any]) -> bool:
 
 def resolve_annotations(
     function: Callable[..., Any],
-    parameters: list[inspect.Parameter],
+    parameters: list[Parameter],
     namespace: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the type of each parameter; `Any` where none is written.
@@ -108,7 +108,7 @@ def resolve_annotations(
         ConfigError: An annotation names what is not defined, yet or here.
     """
     written = {
-        each.name: Any if each.annotation is _Kind.empty else each.annotation
+        each.name: Any if each.annotation is Parameter.empty else each.annotation
         for each in parameters
     }
     plain = plain_function(function)

@@ -43,6 +43,10 @@ class RunContext:
     """Seconds for which a call may wait for a person; 0 asks nobody. When it is reached
     the call is denied. None: the limit of the guard's approvals."""
 
+    park_approvals: bool = False
+    """True: the request for approval of a call that nobody answered in time stays open,
+    and the call's error names it as `approval_id`; the same call finds its answer."""
+
     messages: tuple[Message, ...] = ()
     confidence: float = 0.0
     """From 0 to 1."""
@@ -108,6 +112,7 @@ class ExecutorComponents:
             turn=run.turn,
             requires_approval=tool.requires_approval,
             approval_seconds=run.approval_seconds,
+            park=run.park_approvals,
         )
         self.facts[id(tool)] = (tool, run, facts)
         return facts

@@ -16,7 +16,7 @@ from toolcell.core import (
     ToolResult,
 )
 from toolcell.guard import ActionGuard, CallFacts, Redactor
-from toolcell.sandbox import SandboxManager
+from toolcell.sandbox import Sandbox
 
 from ..definition.tool import Tool
 from ..hooks.hook import Hook
@@ -48,7 +48,7 @@ class ExecutorOptions(TypedDict, total=False):
     """Options of every executor; see `ToolExecutor`."""
 
     guard: Required[ActionGuard | None]
-    sandbox: SandboxManager | None
+    sandbox: Sandbox | None
     records: Records | None
     idempotency: Idempotency | None
     hooks: Sequence[Hook]
@@ -104,7 +104,7 @@ class ToolExecutor(ABC):
         registry: ToolRegistry,
         *,
         guard: ActionGuard | None,
-        sandbox: SandboxManager | None = None,
+        sandbox: Sandbox | None = None,
         records: Records | None = None,
         idempotency: Idempotency | None = None,
         hooks: Sequence[Hook] = (),
@@ -122,7 +122,7 @@ class ToolExecutor(ABC):
                 "timeout_seconds must be above 0, max_threads at least 1",
                 hint="leave them out for the defaults",
             )
-        self.registry = registry
+        self.registry, self.guard = registry, guard
         self.records = MemoryRecords() if records is None else records
         self._workers = Workers(max_threads)
         self._raise_on_error = raise_on_error
@@ -182,10 +182,10 @@ class ToolExecutor(ABC):
             agent_id: The agent that would call; None stands for one without a name.
         """
         seen = self.registry.snapshot().for_agent(agent_id)
-        return [tool for tool in seen if self.sees(agent_id, tool)]
+        return [tool for tool in seen if self.may_call(agent_id, tool)]
 
-    def sees(self, agent_id: str | None, tool: Tool) -> bool:
-        """Return whether the guard could allow some call of an agent to a tool.
+    def may_call(self, agent_id: str | None, tool: Tool) -> bool:
+        """Return True if the guard could allow some call of an agent to a tool.
 
         Args:
             agent_id: The agent that would call; None stands for one without a name.

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toolcell.core import ToolExecutionError
 
-_Seconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+_RetrySeconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
 
 
 class RetryPolicy(BaseModel):
@@ -28,10 +28,10 @@ class RetryPolicy(BaseModel):
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """Attempts in all; default 3. When it is reached the last failure is the result."""
 
-    first_seconds: _Seconds = 0.5
+    first_seconds: _RetrySeconds = 0.5
     """The longest pause before the second attempt, in seconds; it doubles each time."""
 
-    longest_seconds: _Seconds = 30.0
+    longest_seconds: _RetrySeconds = 30.0
     """The longest pause, in seconds. When it is reached the pause grows no more."""
 
     def pause(self, attempt: int, chance: Callable[[], float] = random.random) -> float:

@@ -263,7 +263,9 @@ class Pipeline:
         attempt.verdict = "denied"
         request = self._validated_call
         facts = self._components.facts_of(self._tool, self._run)
-        async with guard.admit(request, facts, parked=self._while_waiting) as permit:
+        async with guard.admit(
+            request, facts, while_waiting=self._while_waiting
+        ) as permit:
             attempt.verdict = "allowed"
             try:
                 self._take_edits(request, permit.call)

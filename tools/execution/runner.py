@@ -19,7 +19,7 @@ from toolcell.core import (
     ToolNotFoundError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import Limits, Network, SandboxManager
+from toolcell.sandbox import Limits, Network, Sandbox
 
 from ..definition.context import ToolContext
 from ..definition.tool import Tool
@@ -61,7 +61,7 @@ class ToolRunner:
         self,
         registry: ToolRegistry,
         workers: Workers,
-        sandbox: SandboxManager | None,
+        sandbox: Sandbox | None,
     ) -> None:
         self._registry = registry
         self._workers = workers

@@ -12,7 +12,7 @@ from toolcell.core import (
     ToolExecutionError,
     ToolTimeoutError,
 )
-from toolcell.sandbox import ExecutionResult, Limits, OpaqueValue, SandboxManager
+from toolcell.sandbox import ExecutionResult, Limits, OpaqueValue, Sandbox
 
 from ..definition.function_tool import FunctionTool
 from ..definition.tool import Tool
@@ -26,7 +26,7 @@ TRY_OTHERS = "try other arguments or another tool; the host's record has the cau
 
 
 async def run_in_cell(
-    sandbox: SandboxManager, tool: Tool, arguments: Arguments, seconds: float
+    sandbox: Sandbox, tool: Tool, arguments: Arguments, seconds: float
 ) -> tuple[ExecutionResult, float]:
     """Return the run of a tool's function in a new cell, and the seconds it had.
 

@@ -1,4 +1,9 @@
-"""Slots for calls: a number of calls at once, and one at a time of each group."""
+"""Slots for calls: a number of calls at once, and one at a time of each group.
+
+A limiter and a semaphore a group, both of anyio, are 20 lines less and take 0.4 to
+0.7 µs for a call with a group, these 0.25 to 0.4. They are not used because a call that
+waited for its group would then go to the end of the queue for a slot.
+"""
 
 from __future__ import annotations
 

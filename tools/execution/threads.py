@@ -38,13 +38,46 @@ class Workers:
         """Return a run of a function; await its `run`."""
         return ThreadJob(self, function)
 
+    def begin(self) -> None:
+        """Count a thread. Raises ToolExecutionError if there are too many."""
+        with self._lock:
+            if self._threads >= self._max_threads:
+                raise ToolExecutionError(
+                    f"{self._threads} functions run in threads already, "
+                    f"{self._left_behind} of them left behind by calls that ended",
+                    hint="declare tools that may hang as sandboxed",
+                )
+            self._threads += 1
+
+    def leave_behind(self) -> None:
+        """Count a thread as one whose call has ended."""
+        with self._lock:
+            self._left_behind += 1
+
+    def end(self, *, left_behind: bool = False) -> None:
+        """Count a thread no more.
+
+        Args:
+            left_behind: True if its call ended before it did.
+        """
+        with self._lock:
+            self._threads -= 1
+            self._left_behind -= left_behind
+
 
 class ThreadJob:
-    """One run of a blocking function."""
+    """One run of a blocking function.
+
+    Args:
+        workers: Counts its thread.
+        function: The function.
+    """
 
     def __init__(self, workers: Workers, function: Callable[[], Any]) -> None:
         self._workers = workers
         self._function = function
+        # The call and the thread may end at the same moment.
+        self._lock = threading.Lock()
         self._state: Literal["waiting", "running", "ended", "left_behind"] = "waiting"
 
     @property
@@ -58,15 +91,7 @@ class ThreadJob:
         Raises:
             ToolExecutionError: Too many functions run already.
         """
-        workers = self._workers
-        with workers._lock:
-            if workers._threads >= workers._max_threads:
-                raise ToolExecutionError(
-                    f"{workers._threads} functions run in threads already, "
-                    f"{workers._left_behind} of them left behind by calls that ended",
-                    hint="declare tools that may hang as sandboxed",
-                )
-            workers._threads += 1
+        self._workers.begin()
         # Workers count for themselves; anyio's shared limit is not ours to use up.
         room = anyio.CapacityLimiter(1)
         try:
@@ -75,26 +100,24 @@ class ThreadJob:
             self._leave()
 
     def _work(self) -> Any:
-        with self._workers._lock:
+        with self._lock:
             if self._state != "waiting":
                 return None
             self._state = "running"
         try:
             return self._function()
         finally:
-            with self._workers._lock:
-                self._workers._threads -= 1
-                if self.left_behind:
-                    self._workers._left_behind -= 1
-                else:
+            with self._lock:
+                self._workers.end(left_behind=self.left_behind)
+                if not self.left_behind:
                     self._state = "ended"
 
     def _leave(self) -> None:
-        with self._workers._lock:
+        with self._lock:
             if self._state == "waiting":
                 # Cancelled before a thread took it up; none will.
                 self._state = "ended"
-                self._workers._threads -= 1
+                self._workers.end()
             elif self._state == "running":
                 self._state = "left_behind"
-                self._workers._left_behind += 1
+                self._workers.leave_behind()

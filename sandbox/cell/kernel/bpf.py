@@ -28,7 +28,7 @@ _FARTHEST = 255
 _POINTER = -1
 
 Test = collections.namedtuple("Test", "argument values mask inside")
-Rule = collections.namedtuple("Rule", "call errno tests")
+SyscallRule = collections.namedtuple("SyscallRule", "call errno tests")
 
 
 def within(argument: int, *values: int | tuple[int, int], mask: int = 0) -> Test:
@@ -49,13 +49,16 @@ def given(argument: int) -> Test:
     return Test(argument, (0,), _POINTER, False)
 
 
-def rule(call: str, errno: int, *tests: Test) -> Rule:
+def rule(call: str, errno: int, *tests: Test) -> SyscallRule:
     """Return a rule: the call is answered with `errno` when all `tests` hold."""
-    return Rule(call, errno, tests)
+    return SyscallRule(call, errno, tests)
 
 
 def assemble(
-    audit_arch: int, calls: dict[str, int], rules: Iterable[Rule], last_known: int
+    audit_arch: int,
+    calls: dict[str, int],
+    rules: Iterable[SyscallRule],
+    last_known: int,
 ) -> bytes:
     """Return the program as `struct sock_filter` records.
 
@@ -95,7 +98,7 @@ def _allow() -> Instruction:
     return (_RETURN, 0, 0, _ALLOW)
 
 
-def _refuse_if(refusal: Rule) -> list[Instruction]:
+def _refuse_if(refusal: SyscallRule) -> list[Instruction]:
     """Return code that refuses if all tests hold, and else continues behind itself."""
     code = [_errno(refusal.errno)]
     for test in reversed(refusal.tests):

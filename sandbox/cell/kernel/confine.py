@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import resource
 import sys
@@ -35,7 +36,7 @@ class ConfineError(Exception):
     """A required layer of isolation does not hold."""
 
 
-def seal(*, own_user: bool, renews: bool = False) -> list[str]:
+def seal(*, own_user: bool, renews: str = "") -> list[str]:
     """Confine a cell's first process as every process of the cell will be.
 
     Its forks inherit this. One filter of system calls serves all runs of a cell, as the
@@ -43,8 +44,8 @@ def seal(*, own_user: bool, renews: bool = False) -> list[str]:
 
     Args:
         own_user: True if programs run as `CELL_UID`, not as the host's user.
-        renews: True if this process makes namespaces and mounts for each program. Its
-            filter allows that, and each program installs the narrower one as well.
+        renews: How this process makes the cell new for each program. Its filter allows
+            that, and each program installs the narrower one as well.
 
     Returns:
         The names of the layers that hold.
@@ -53,7 +54,7 @@ def seal(*, own_user: bool, renews: bool = False) -> list[str]:
     held: list[str] = []
     _try(held, "no_new_privileges", _no_new_privileges)
     if renews:
-        seccomp.install(own_user=own_user, renews=True)
+        seccomp.install(own_user=own_user, renews=renews)
     else:
         _try(held, "seccomp", lambda: seccomp.install(own_user=own_user))
     return held
@@ -72,8 +73,13 @@ def refuse_cores() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def confine(settings: dict[str, Any]) -> list[str]:
+def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str]:
     """Confine a program's process and return the names of the layers that hold.
+
+    Args:
+        settings: The confinement of every program of the cell.
+        closes_later: True if the caller installs the narrower filter of a cell that is
+            made new, once it knows which one its program gets.
 
     Raises:
         ConfineError: A layer in `settings["require"]` does not hold.
@@ -84,7 +90,8 @@ def confine(settings: dict[str, Any]) -> list[str]:
     set_rlimits(settings["rlimits"])
     held = ["rlimits", *settings["held"]]
     if settings["renews"]:
-        seccomp.close()
+        if not closes_later:
+            seccomp.close()
         held.append("seccomp")
     uid = settings["uid"]
     if uid is not None and os.getuid() != uid:
@@ -171,6 +178,40 @@ def _prefer_for_oom_kill() -> None:
         os.close(fd)
     except OSError:
         pass
+
+
+def fork_first_to_go(oom_score: int | None) -> int:
+    """Fork a child that the kernel kills before this process when memory is short.
+
+    The child inherits its score, and cannot change it in a read-only /proc.
+
+    Args:
+        oom_score: This process's own, opened for writing; None leaves it alone.
+
+    Returns:
+        As `os.fork`.
+    """
+    if oom_score is None:
+        return os.fork()
+    own = os.pread(oom_score, 16, 0)
+    os.pwrite(oom_score, FIRST_TO_GO, 0)
+    pid = os.fork()
+    if pid:
+        os.pwrite(oom_score, own, 0)
+    return pid
+
+
+def narrow_affinity(cpus: float) -> None:
+    """Confine this process to as few CPUs as give `cpus`; 0 changes nothing.
+
+    This replaces the CPU limit of a cgroup where there is none.
+    """
+    available = sorted(os.sched_getaffinity(0))
+    wanted = math.ceil(cpus)
+    if 0 < wanted < len(available):
+        first = int.from_bytes(os.urandom(2), "big")
+        chosen = [available[(first + i) % len(available)] for i in range(wanted)]
+        os.sched_setaffinity(0, chosen)
 
 
 def _drop_capabilities() -> None:

@@ -20,7 +20,7 @@ import functools
 import os
 import struct
 
-from ..wire.contract import CELL_UID
+from ..wire.contract import CELL_UID, MOUNTS
 from .bpf import EINVAL, ENOSYS, EPERM, assemble, given, outside, rule, within
 
 TYPE_CHECKING = False
@@ -102,6 +102,8 @@ _LAST_KNOWN_CALL = 470
 
 # What a supervisor calls between two programs of its cell: namespaces, mounts.
 _RENEWAL_TABLE = "mount 165 40; umount2 166 39; unshare 272 97"
+# What a cell keeps in its namespaces after a program: System V objects, queues.
+_LASTING_CALLS = ("msgget", "semget", "shmget", "mq_open")
 
 _CLONE_NEW = 0x7E020000
 _UNIX, _IPV4, _IPV6 = 1, 2, 10
@@ -216,6 +218,9 @@ ids that a user namespace lacks the kernel answers EINVAL; programs expect EPERM
 # A kernel without IPv6 runs modprobe for each such socket.
 _NO_IPV6 = rule("socket", _EAFNOSUPPORT, within(0, _IPV6))
 
+# Ports in TIME_WAIT, counters, addresses of peers.
+_NO_LASTING_SOCKETS = rule("socket", _EAFNOSUPPORT, _INET)
+
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 # machine -> (column of the table, AUDIT_ARCH_* of <linux/audit.h>)
 _MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}
@@ -238,7 +243,7 @@ def _calls(table: str, machine: str) -> dict[str, int]:
 
 
 def bpf_program(
-    machine: str, *, ipv6: bool = True, own_user: bool = True, renews: bool = False
+    machine: str, *, ipv6: bool = True, own_user: bool = True, renews: str = ""
 ) -> bytes:
     """Return the filter for `machine` as `struct sock_filter` records.
 
@@ -246,37 +251,46 @@ def bpf_program(
         machine: As `os.uname` calls it.
         ipv6: True if the kernel has IPv6.
         own_user: True if programs run as `CELL_UID`, not as the host's user.
-        renews: True if it is for a supervisor that makes its cell new for each
-            program, and not for programs.
+        renews: How a supervisor makes its cell new for each program; the filter is
+            then for itself, and not for programs.
 
     Raises:
         KeyError: There is no list for this machine.
     """
     calls = {**allowed_calls(machine), "clone3": _CLONE3}
     rules = (*(() if ipv6 else (_NO_IPV6,)), *RULES, *(USER_RULES if own_user else ()))
-    if renews:
+    if renews == MOUNTS:
         calls.update(_calls(_RENEWAL_TABLE, machine))
+    if renews:
         # Its programs put up `closing_program`, by the one option that this closes.
         rules = tuple(each for each in rules if each.call != "prctl")
     return assemble(_MACHINES[machine][1], calls, rules, _LAST_KNOWN_CALL)
 
 
-def closing_program(machine: str) -> bytes:
+def closing_program(machine: str, *, lasting: bool = False) -> bytes:
     """Return the filter that makes the one of `renews` that of programs.
 
     Of two filters the narrower answer counts, and a short one is soon made.
 
+    Args:
+        machine: As `os.uname` calls it.
+        lasting: True to close also what would leave something in the cell's namespaces.
+
     Raises:
         KeyError: There is no list for this machine.
     """
-    opened = _calls(_RENEWAL_TABLE, machine).values()
-    others = (n for n in range(_LAST_KNOWN_CALL + 1) if n not in opened)
-    calls = {**{str(n): n for n in others}, "prctl": allowed_calls(machine)["prctl"]}
+    allowed, closed = allowed_calls(machine), _calls(_RENEWAL_TABLE, machine)
     rules = [each for each in RULES if each.call == "prctl"]
+    if lasting:
+        closed.update({name: allowed[name] for name in _LASTING_CALLS})
+        rules.append(_NO_LASTING_SOCKETS)
+    others = {*range(_LAST_KNOWN_CALL + 1)}.difference(closed.values())
+    calls = {str(number): number for number in others}
+    calls.update({each.call: allowed[each.call] for each in rules})
     return assemble(_MACHINES[machine][1], calls, rules, _LAST_KNOWN_CALL)
 
 
-def install(*, own_user: bool, renews: bool = False) -> None:
+def install(*, own_user: bool, renews: str = "") -> None:
     """Install the filter on this process and its forks. It needs no_new_privs.
 
     Args:
@@ -289,13 +303,16 @@ def install(*, own_user: bool, renews: bool = False) -> None:
     _put_up(prepared(own_user, renews))
 
 
-def close() -> None:
+def close(*, lasting: bool = False) -> None:
     """Put `closing_program` on this process, whose parent has the filter of `renews`.
+
+    Args:
+        lasting: As in `closing_program`.
 
     Raises:
         OSError: The kernel refused the filter, or there is none for this machine.
     """
-    _put_up(prepared_closing())
+    _put_up(prepared_closing(lasting))
 
 
 def _put_up(filter_: _Filter) -> None:
@@ -307,7 +324,7 @@ def _put_up(filter_: _Filter) -> None:
 
 
 @functools.lru_cache(maxsize=None)
-def prepared(own_user: bool, renews: bool) -> _Filter:
+def prepared(own_user: bool, renews: str) -> _Filter:
     """Return the `struct sock_fprog` of this machine, and what it points to.
 
     Args:
@@ -317,14 +334,14 @@ def prepared(own_user: bool, renews: bool) -> _Filter:
     Raises:
         OSError: There is none for this machine.
     """
-    options = {"ipv6": _has_ipv6(), "own_user": own_user, "renews": renews}
-    return _fprog(bpf_program(_machine(), **options))
+    ipv6 = _has_ipv6()
+    return _fprog(bpf_program(_machine(), ipv6=ipv6, own_user=own_user, renews=renews))
 
 
 @functools.lru_cache(maxsize=None)
-def prepared_closing() -> _Filter:
+def prepared_closing(lasting: bool = False) -> _Filter:
     """Return the same for `closing_program`. Raises OSError."""
-    return _fprog(closing_program(_machine()))
+    return _fprog(closing_program(_machine(), lasting=lasting))
 
 
 def _machine() -> str:

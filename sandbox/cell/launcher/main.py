@@ -312,7 +312,7 @@ class Launcher:
             self._masks,
             kind["limits"]["disk_mb"],
             self._cell_uid,
-            renews=kind["settings"]["renews"],
+            renews=bool(kind["settings"]["renews"]),
         )
 
     def _reap(self) -> None:
@@ -369,7 +369,7 @@ def _key(kind: dict[str, Any]) -> str:
     return json.dumps(kind, sort_keys=True)
 
 
-def _warm_up(renews: bool) -> None:
+def _warm_up(renews: str) -> None:
     """Import and touch all that every program's process will use."""
     import site
 

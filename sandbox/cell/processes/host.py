@@ -5,7 +5,9 @@ no command can trace it. It is the subreaper of its commands, so a daemon that a
 left in the background becomes its child and lives until the session ends (gVisor has no
 subreapers: there it lives until the next run ends). It speaks frames with the
 supervisor, which passes them on. Output of a command is read only as far as the host
-gave credit, so a command that nobody listens to waits in its own pipe.
+gave credit, so a command that nobody listens to waits in its own pipe. Connections of
+the host to ports of the cell begin here, too, so that they pass beside runs as commands
+do.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import traceback
 
 from ..kernel import linux
 from ..kernel.cgroup_files import oom_kills_in
+from ..relays.command_networks import CommandNetworks
+from ..relays.port_relay import PortRelay
 from ..wire.contract import reason_of
 from ..wire.frames import Frame, FrameDecoder, encode
 from . import spawn
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _READ_BYTES = 262_144
+# More than a socket holds.
+_READS_BEFORE_AN_END = 16
 _PR_SET_CHILD_SUBREAPER = 36
 _HIGHEST_FD = 1024
 MAX_PROCESSES = 64
@@ -95,7 +101,9 @@ class ProcessHost:
         os.set_blocking(wake_w, False)
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         self._epoll = select.epoll()
-        for fd in (sock.fileno(), self._wake_r):
+        self._ports = PortRelay(sock.sendall)
+        self._networks = CommandNetworks(sock.sendall)
+        for fd in (sock.fileno(), self._wake_r, self._ports.fd, self._networks.fd):
             self._epoll.register(fd, select.EPOLLIN)
 
     def serve(self) -> None:
@@ -107,6 +115,10 @@ class ProcessHost:
                         return
                 elif fd == self._wake_r:
                     os.read(fd, 4096)
+                elif fd == self._ports.fd:
+                    self._ports.pump()
+                elif fd == self._networks.fd:
+                    self._networks.pump()
                 elif fd in self._abandoned:
                     self._discard(fd)
                 elif fd in self._by_fd:
@@ -136,14 +148,22 @@ class ProcessHost:
         return bool(data)
 
     def _handle_frame(self, frame: Frame) -> None:
+        kind = frame.header["type"]
+        if kind.startswith("port_"):
+            self._ports.handle_frame(frame)
+        elif kind.startswith("reach_"):
+            self._networks.handle_frame(frame)
+        elif kind == "exec_resumed":
+            self._extend_deadlines(frame.header["seconds"])
+        elif kind == "exec_start":
+            self._start(frame.header, frame.payload)
+        elif frame.header["id"] in self._processes:
+            self._control(self._processes[frame.header["id"]], frame)
+
+    def _control(self, process: Process, frame: Frame) -> None:
+        """Do to a command what the host asks for."""
         header = frame.header
-        kind, number = header["type"], header["id"]
-        if kind == "exec_start":
-            self._start(header, frame.payload)
-            return
-        process = self._processes.get(number)
-        if process is None:
-            return
+        kind = header["type"]
         if kind == "exec_input":
             process.unsent += frame.payload
         elif kind == "exec_eof":
@@ -164,8 +184,12 @@ class ProcessHost:
         try:
             if len(self._processes) >= MAX_PROCESSES:
                 raise OSError(f"{MAX_PROCESSES} commands run at once already")
-            process = spawn.spawn({**header, **json.loads(words)}, self._settings)
+            request = {**header, **json.loads(words)}
+            variables = self._networks.open(number, header["network"])
+            request["env"] = {**variables, **request["env"]}
+            process = spawn.spawn(request, self._settings)
         except OSError as error:
+            self._networks.close(number)
             why, reason = error.strerror or str(error), reason_of(error)
             failed = {"type": "exec_failed", "id": number, "why": why, "reason": reason}
             self._send(failed)
@@ -246,6 +270,7 @@ class ProcessHost:
         for fd in [fd for fd, events in process.watched.items() if events]:
             self._watch(process, fd, 0)
         self._abandon(process)
+        self._networks.close(process.number)
         killed = process.status == signal.SIGKILL and process.reason is None
         if killed and self._oom_kills() > process.oom_before:
             process.reason = "out_of_memory"
@@ -289,7 +314,18 @@ class ProcessHost:
                 process.end(status, usage)
                 self._settle(process)
 
+    def _extend_deadlines(self, seconds: float) -> None:
+        for process in self._processes.values():
+            if process.deadline is not None:
+                process.deadline += seconds
+
     def _end_overdue(self) -> None:
+        if self._seconds_left() != 0:
+            return
+        # After a pause deadlines may only seem to be over: a frame says so.
+        for _ in range(_READS_BEFORE_AN_END):
+            if not select.select([self._sock], [], [], 0)[0] or not self._take_in():
+                break
         now = time.monotonic()
         for process in self._processes.values():
             overdue = process.deadline is not None and now >= process.deadline

@@ -21,9 +21,10 @@ class ProcessRelay:
 
     Commands run below a process of their own, the process host, so that what they leave
     behind becomes its child and not the supervisor's, which kills its strays after
-    each run. The process host is forked at the first command; a cell without commands
-    pays nothing. If a program kills it (where both have the same user), its commands
-    end with it, the host is told `exec_lost`, and the next command gets a new one.
+    each run. The process host is forked at the first command or connection; a cell
+    without them pays nothing. If a program kills it (where both have the same user),
+    commands and connections end with it, the host is told `exec_lost`, and the next one
+    gets a new one.
 
     Args:
         channel: Leads to the host.
@@ -62,7 +63,7 @@ class ProcessRelay:
             oom: The descriptor of the cgroup's count of kills for memory; -1 if none.
         """
         if self._sock is None:
-            if header["type"] != "exec_start":
+            if header["type"] not in ("exec_start", "port_open"):
                 return
             self._start(settings, oom)
         self._unsent += encode(header, payload)

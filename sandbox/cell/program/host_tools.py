@@ -32,12 +32,12 @@ class ToolError(Exception):
         self.code = code
 
 
-class Tools:
+class HostTools:
     """The tools that the host offers, as attributes that can be called."""
 
     def __init__(self, names: list[str], bridge: Bridge) -> None:
         for name in names:
-            setattr(self, name, Tool(bridge, name))
+            setattr(self, name, HostTool(bridge, name))
 
 
 class Bridge:
@@ -151,7 +151,7 @@ def read_answer(fd: int, head: bytes = b"") -> bytes:
     return _read_exactly(fd, int(head[1:], 16))
 
 
-class Tool:
+class HostTool:
     """One tool. In an event loop a call returns an awaitable, elsewhere the value."""
 
     def __init__(self, bridge: Bridge, name: str) -> None:

@@ -16,10 +16,10 @@ import sys
 import time
 import types
 
-from ..kernel import signals
+from ..kernel import seccomp, signals
 from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
 from ..kernel.descriptors import move_fds
-from ..wire.contract import ANSWER, FILE_NAME, FORK, WARM_UP
+from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, WARM_UP
 from . import execution, host_tools, node, stateful
 from .requests import frame_request, read_request
 
@@ -36,6 +36,8 @@ _home = ""
 # Bytes that a program may add to the address space; 0 where a cgroup holds memory.
 _address_space = 0
 _node = ""
+# True if the request says which filter the program gets.
+_closes = False
 # Kept: `json.dumps` would make a new encoder for each line.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -74,7 +76,8 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
     code = 70
     try:
         _attach_pipes(pipes)
-        held = confine(settings)
+        closes = settings["renews"] == FOLDERS
+        held = confine(settings, closes_later=closes)
         # Only the program's own uid may enter.
         os.chdir(_home)
         _reseed()
@@ -87,8 +90,9 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             # The streams from before the fork remember that they could seek.
             execution.open_streams()
         setup = {"layers": held, "cpu": time.process_time()}
-        global _address_space, _node
+        global _address_space, _node, _closes
         _address_space, _node = settings["address_space"], settings["node"]
+        _closes = closes
         # The last line that is certainly ours; it is read when a run begins.
         _write_all(RESULT_FD, _line(setup))
         code = _serve(first)
@@ -128,6 +132,8 @@ def _warm_up() -> None:
 
 def _serve(first: bytes) -> int:
     request = read_request(REQUEST_FD, first, _home)
+    if _closes:
+        seccomp.close(lasting=request["again"])
     if request["branch"]:
         limit_memory(_address_space)
         return _live(request)
@@ -150,7 +156,7 @@ def _offer_tools(
     if not request["tools"]:
         return None
     way = host_tools.Bridge(REQUEST_FD)
-    module.__dict__["tools"] = host_tools.Tools(request["tools"], way)
+    module.__dict__["tools"] = host_tools.HostTools(request["tools"], way)
     module.__dict__["ToolError"] = host_tools.ToolError
     return way
 

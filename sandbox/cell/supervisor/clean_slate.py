@@ -4,20 +4,42 @@ Theory of operation. No process of the first program is left: the kernel makes o
 children of the first process of their namespace, which is this one, and this one has no
 child. What only processes hold went with them: memory, descriptors, locks, timers,
 pending signals. What file systems and namespaces hold goes with those: the next program
-gets new ones. Process numbers begin anew. A program of the same user can change this
-process's nice value, which cannot be undone: such a cell is not used again.
+gets new ones. Only a network namespace whose counters have not moved is kept, for its
+making takes longer than all the rest. Process numbers begin anew. A program of the same
+user can change this process's nice value, which cannot be undone: such a cell is not
+used again.
+
+In a container this process may make neither. There it empties each folder that programs
+can write to, and checks that the folder and its file system are as they were at first.
+What would stay in a namespace is closed to programs, unless no other program follows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 
-from ..kernel import linux
+from ..kernel import linux, seccomp
+from ..wire.contract import FOLDERS
+from ..workdir.emptying import Folders
 from . import scratch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
+
+
+_NETWORK_FILES = (
+    "dev",
+    "snmp",
+    "netstat",
+    "sockstat",
+    "snmp6",
+    "sockstat6",
+    "ipv6_route",
+    "rt_cache",
+)
+_MAX_BYTES = 65_536
 
 
 class ResidueError(OSError):
@@ -29,7 +51,45 @@ class CleanSlate:
 
     Args:
         settings: The confinement of its programs.
-        last_pid: An open descriptor of `/proc/sys/kernel/ns_last_pid`.
+        last_pid: An open descriptor of `/proc/sys/kernel/ns_last_pid`; None if this
+            process may make no namespaces.
+    """
+
+    def __init__(self, settings: dict[str, Any], last_pid: int | None) -> None:
+        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self._replace: Callable[[float], None]
+        if settings["renews"] == FOLDERS:
+            self._replace = Folders(settings["folders"], settings["uid"]).empty
+            # Forks share them.
+            for lasting in (False, True):
+                seccomp.prepared_closing(lasting)
+        else:
+            assert last_pid is not None
+            self._replace = _Mounts(settings, last_pid).replace
+
+    def renew(self, until: float) -> None:
+        """Replace all that the last program could change; its processes have ended.
+
+        Args:
+            until: When it is too late, by `time.monotonic`.
+
+        Raises:
+            ResidueError: A process lives on, or this one was changed.
+            OSError: A file system is in use or not empty, or the kernel makes no new
+                namespace.
+        """
+        _require_no_child()
+        if os.getpriority(os.PRIO_PROCESS, 0) != self._nice:
+            raise ResidueError("the supervisor's nice value was changed")
+        self._replace(until)
+
+
+class _Mounts:
+    """File systems, namespaces and process numbers of a cell.
+
+    Args:
+        settings: As in `CleanSlate`.
+        last_pid: The descriptor.
     """
 
     def __init__(self, settings: dict[str, Any], last_pid: int) -> None:
@@ -37,23 +97,46 @@ class CleanSlate:
         self._disk_mb: int = settings["disk_mb"]
         self._uid: int = settings["uid"]
         self._last_pid = last_pid
-        self._nice = os.getpriority(os.PRIO_PROCESS, 0)
+        self._network = _Network()
 
-    def renew(self) -> None:
-        """Replace all that the last program could change; its processes have ended.
-
-        Raises:
-            ResidueError: A process lives on, or this one was changed.
-            OSError: A file system is in use, or the kernel makes no new namespace.
-        """
-        _require_no_child()
-        if os.getpriority(os.PRIO_PROCESS, 0) != self._nice:
-            raise ResidueError("the supervisor's nice value was changed")
+    def replace(self, until: float) -> None:
+        """Give the cell new ones. Raises OSError."""
         scratch.unmount(self._workdir)
         scratch.mount(self._workdir, self._disk_mb, self._uid)
-        linux.unshare(linux.CLONE_NEWIPC | linux.CLONE_NEWNET)
-        linux.bring_up_loopback()
+        used = self._network.was_used()
+        linux.unshare(linux.CLONE_NEWIPC | (linux.CLONE_NEWNET if used else 0))
+        if used:
+            linux.bring_up_loopback()
+            self._network.close()
+            self._network = _Network()
         os.pwrite(self._last_pid, b"1", 0)
+
+
+class _Network:
+    """All that a network namespace shows of its use; its sockets are closed by now.
+
+    What lasts (ports in TIME_WAIT, metrics of peers, routes) takes a packet or a look
+    for a route, and both are counted. A kernel that has one of the files has no other
+    account of it.
+    """
+
+    def __init__(self) -> None:
+        self._files = []
+        for name in _NETWORK_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.append(os.open(f"/proc/self/net/{name}", os.O_RDONLY))
+        self._before = self._read()
+
+    def _read(self) -> list[bytes]:
+        return [os.pread(file, _MAX_BYTES, 0) for file in self._files]
+
+    def was_used(self) -> bool:
+        """Return True if anything differs from the time when this was made."""
+        return self._read() != self._before
+
+    def close(self) -> None:
+        for file in self._files:
+            os.close(file)
 
 
 def _require_no_child() -> None:

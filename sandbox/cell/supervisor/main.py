@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 import marshal
-import math
 import os
 import select
 import signal
@@ -26,11 +25,12 @@ import sys
 import time
 
 from ..kernel import confine, signals
+from ..processes.pause import Pause
 from ..processes.relay import ProcessRelay
 from ..program import main as runner
 from ..wire import aliases
 from ..wire.channel import HostGone, SupervisorChannel
-from ..wire.contract import ARTIFACTS, RENEWAL_SECONDS
+from ..wire.contract import ARTIFACTS, BESIDE, RENEWAL_SECONDS
 from ..wire.frames import (
     PROTOCOL_VERSION,
     RUN_DEFAULTS,
@@ -50,8 +50,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+    from ..relays.egress_relay import EgressRelay
     from .clean_slate import CleanSlate
-    from .egress_relay import EgressRelay
 
 
 # A cell that is not used at once has time to warm up.
@@ -85,19 +85,6 @@ def _compiled() -> bytes:
     """
     loader: Any = sys.modules[__name__].__spec__.loader  # type: ignore[union-attr]
     return marshal.dumps({**loader.modules, **loader.compiled}, 2)
-
-
-def _narrow_affinity(cpus: float) -> None:
-    """Confine this process to as few CPUs as give `cpus`; 0 changes nothing.
-
-    This replaces the CPU limit of a cgroup where there is none.
-    """
-    available = sorted(os.sched_getaffinity(0))
-    wanted = math.ceil(cpus)
-    if 0 < wanted < len(available):
-        first = int.from_bytes(os.urandom(2), "big")
-        chosen = [available[(first + i) % len(available)] for i in range(wanted)]
-        os.sched_setaffinity(0, chosen)
 
 
 def _end() -> NoReturn:
@@ -139,6 +126,7 @@ class Supervisor:
         self._accounting = ResourceAccounting(cgroup)
         self._reaper = Reaper(self._accounting, self._wake_r, self._owns_namespace)
         self._egress: EgressRelay | None = None
+        self._pause = Pause()
         self._artifacts = artifacts.Seen()
 
     def prepare(self, settings: dict[str, Any]) -> None:
@@ -149,11 +137,10 @@ class Supervisor:
         """
         self._protect()
         # A sealed process can no longer choose its CPUs.
-        _narrow_affinity(settings["affinity"])
+        confine.narrow_affinity(settings["affinity"])
         if settings["renews"]:
             from .clean_slate import CleanSlate
 
-            assert self._last_pid is not None
             self._slate = CleanSlate(settings, self._last_pid)
         self._held += confine.seal(
             own_user=settings["uid"] is not None, renews=settings["renews"]
@@ -175,7 +162,9 @@ class Supervisor:
             FrameError: The host speaks another protocol.
         """
         self._channel = channel
-        self._processes = ProcessRelay(channel, self._fork_first_to_go)
+        self._processes = ProcessRelay(
+            channel, lambda: confine.fork_first_to_go(self._oom_score)
+        )
         hello = channel.receive().header
         if hello.get("protocol") != PROTOCOL_VERSION:
             channel.send(encode({"type": "ready", "protocol": PROTOCOL_VERSION}))
@@ -210,7 +199,7 @@ class Supervisor:
         return self._channel.receive()
 
     def _exec(self, frame: Frame) -> None:
-        """Hand a frame about a command to the process host."""
+        """Hand a frame about a command or a port to the process host."""
         header = frame.header
         if header["type"] == "exec_start":
             folder = self._branches.folder(header["branch"]) or self._workdir
@@ -228,14 +217,17 @@ class Supervisor:
             # keeps state may never want another.
             if not frame.header["final"] and frame.header["branch"] is None:
                 self._keep_a_child_ready()
-        elif kind == "renew":
-            self._renew()
         elif kind == "fork":
             self._fork_branch(frame.header)
         elif kind == "file":
             self._serve_files(frame)
-        elif kind.startswith("exec_"):
+        elif kind.startswith(BESIDE):
             self._exec(frame)
+        elif kind == "pause":
+            held = self._pause.begin()
+            self._channel.send(encode({"type": "paused", "held": held}))
+        elif kind == "resume":
+            self._resume()
         elif kind == "drop":
             self._drop_branch(frame.header["branch"])
 
@@ -251,6 +243,13 @@ class Supervisor:
         self._channel.send(encode({"type": "forked", **answer}))
         self._reaper.kill_strays(self._known())
 
+    def _resume(self) -> None:
+        # It hears that before it looks at deadlines again.
+        header = {"type": "exec_resumed", "seconds": self._pause.seconds}
+        self._exec(Frame(header, b"", b""))
+        self._pause.end()
+        self._channel.send(encode({"type": "resumed"}))
+
     def _drop_branch(self, name: str) -> None:
         folder = self._branches.folder(name)
         if folder != self._workdir:
@@ -259,20 +258,21 @@ class Supervisor:
         # A large process takes long to end, but only the next run must not meet it.
         self._reaper.kill_once(self._known())
 
-    def _renew(self) -> None:
-        """Have the next program find the cell as the first one did, or end the cell."""
-        began = time.monotonic()
+    def _renew(self, slate: CleanSlate) -> None:
+        """Have the next program find the cell as the first one did, or end the cell.
+
+        The host has not asked: it destroys a cell that it does not want to use again.
+        """
+        until = time.monotonic() + RENEWAL_SECONDS
         try:
-            if self._slate is None or self._egress is not None:
-                raise HostGone
-            self._slate.renew()
+            slate.renew(until)
         except OSError as error:
             raise HostGone from error
+        if time.monotonic() > until:
+            raise HostGone
         self._artifacts = artifacts.Seen()
         self._accounting.mark_baseline()
         self._fork()
-        if time.monotonic() - began > RENEWAL_SECONDS:
-            raise HostGone
         self._channel.send(encode({"type": "renewed"}))
         if not self._channel.has_more(_RENEWED_IDLE_SECONDS):
             self._warm_up()
@@ -317,25 +317,11 @@ class Supervisor:
     def _fork(self) -> None:
         """Fork the process of the next run."""
         child, pipes = open_pipes()
-        child.pid = self._fork_first_to_go()
+        child.pid = confine.fork_first_to_go(self._oom_score)
         if child.pid == 0:
             runner.start(pipes, self._settings)
         pipes.close()
         self._child = child
-
-    def _fork_first_to_go(self) -> int:
-        """Fork a child that the kernel kills before this process when memory is short.
-
-        The child inherits its score, and cannot change it in a read-only /proc.
-        """
-        if self._oom_score is None:
-            return os.fork()
-        own = os.pread(self._oom_score, 16, 0)
-        os.pwrite(self._oom_score, confine.FIRST_TO_GO, 0)
-        pid = os.fork()
-        if pid:
-            os.pwrite(self._oom_score, own, 0)
-        return pid
 
     def _warm_up(self) -> None:
         assert self._child is not None
@@ -345,6 +331,9 @@ class Supervisor:
     def _run(self, frame: Frame) -> None:
         if self._reaper.pending:
             self._reaper.kill_strays(self._known())
+        if not frame.header["again"]:
+            # Its program may leave what cannot be made new.
+            self._slate = None
         branch = frame.header["branch"]
         child, lost = self._branches.take(branch)
         if child is None:
@@ -372,15 +361,17 @@ class Supervisor:
         if left_some:
             artifacts.send(folder, uid, self._channel, self._artifacts)
         self._accounting.mark_baseline()
+        if run.clean and self._slate is not None:
+            self._renew(self._slate)
 
     def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
         """Return the relay of a run with a network, and set its proxy variables."""
         if request["network"] is None:
             return None
         if self._egress is None:
-            from . import egress_relay
+            from ..relays import egress_relay
 
-            self._egress = egress_relay.EgressRelay(self._channel)
+            self._egress = egress_relay.EgressRelay(self._channel.send)
         network = request["network"]
         self._egress.begin(network["connections"])
         if network["set_variables"]:

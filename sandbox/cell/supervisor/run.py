@@ -8,12 +8,12 @@ import select
 import signal
 import time
 
-from ..program import values
 from ..program.requests import frame_request
+from ..wire.contract import BESIDE
 from ..wire.frames import REPORT_DEFAULTS, RUN_DEFAULTS, encode, omit_defaults
 from .call_relay import CallRelay, forget_calls
-from .child import Child, drain, readable
-from .output_buffer import OutputBuffer
+from .child import Child, drain
+from .program_output import ProgramOutput
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from ..processes.relay import ProcessRelay
+    from ..relays.egress_relay import EgressRelay
     from ..wire.channel import SupervisorChannel
     from ..wire.frames import Frame
     from .accounting import ResourceAccounting
-    from .egress_relay import EgressRelay
 
 
-_MAX_RESULT_BYTES = values.MAX_RESULT_BYTES + 256 * 1024
-_READ_BYTES = 65536
 # Most programs are over before it pays to wake up for each of their writes.
 _UNPOLLED_SECONDS = 0.002
 # Time that a program that keeps state has to answer SIGINT.
@@ -37,6 +35,7 @@ _INTERRUPT_SECONDS = 0.5
 _UNREAD_SECONDS = 0.05
 # The wait status of a child that was already gone when its run began.
 _EXIT_CHILD_GONE = 70 << 8
+_DIED_UNCONFINED = "the program's process died before it was confined"
 
 
 class Run:
@@ -72,14 +71,7 @@ class Run:
         self._wake_fd = wake_fd
         self._egress = egress
         self._live = bool(request["branch"])
-        self._answered = False
-        cap = request["output_bytes"]
-        self._buffers = {
-            child.stdout: OutputBuffer("stdout", cap, request["streamed"]),
-            child.stderr: OutputBuffer("stderr", cap, request["streamed"]),
-        }
-        self._pipes = (child.stdout, child.stderr, child.result)
-        self._result = bytearray()
+        self._output = ProgramOutput(child, request)
         self._reason: str | None = None
         self._status: int | None = None
         self._cpu_seconds = 0.0
@@ -94,7 +86,7 @@ class Run:
         self._started = time.monotonic()
         self._ended = self._started
         self._deadline = self._started
-        # Commands beside the program, and the handler of frames about them.
+        # Commands and ports beside the program, and the handler of frames about them.
         self.commands: tuple[ProcessRelay, Callable[[Frame], None]] | None = None
 
     def hand_over(self, frame: Frame) -> None:
@@ -138,7 +130,7 @@ class Run:
         self._ended = time.monotonic()
 
     def _listen_on(self, poller: select.poll) -> None:
-        for fd in self._pipes:
+        for fd in self._output.pipes:
             poller.register(fd, select.POLLIN)
         self._channel.await_room = self._await_room
         while self._runs and self._reason is None:
@@ -153,21 +145,21 @@ class Run:
         if self._wake_fd in events:
             drain(self._wake_fd)
         if self._child.result in events:
-            self._read(self._child.result)
-        if self._wake_fd in events or not self._answered:
+            self._output.read(self._child.result)
+        if self._wake_fd in events or not self._output.answered:
             self.reap()
 
     @property
     def _runs(self) -> bool:
-        return self._status is None and not self._answered
+        return self._status is None and not self._output.answered
 
     def _listen(self, poller: select.poll, seconds: float) -> None:
         """Wait for events and handle them."""
         for fd, events in poller.poll(seconds * 1000):
             if fd == self._child.request:
                 self._serve_request(poller, events)
-            elif fd in self._pipes:
-                if not self._read(fd):
+            elif fd in self._output.pipes:
+                if not self._output.read(fd):
                     poller.unregister(fd)
             elif fd == self._wake_fd:
                 drain(self._wake_fd)
@@ -211,18 +203,15 @@ class Run:
         seconds = self._deadline - time.monotonic()
         if self._accounting.must_watch(self._request):
             seconds = min(seconds, self._accounting.next_check_in())
-        for buffer in self._buffers.values():
-            seconds = min(seconds, buffer.flush_due_in())
-        return max(seconds, 0.0)
+        return max(min(seconds, self._output.flush_due_in()), 0.0)
 
     def _keep_limits(self) -> None:
         if self._status is not None or self._reason is not None:
             return
-        for buffer in self._buffers.values():
-            if buffer.flush_due_in() <= 0:
-                self._channel.send(*buffer.live_frames())
-            if buffer.dropped and self._request["stop_at_output_limit"]:
-                self._reason = self._reason or "output_limit"
+        if self._output.flush_due_in() <= 0:
+            self._channel.send(*self._output.due_frames())
+        if self._output.dropped and self._request["stop_at_output_limit"]:
+            self._reason = self._reason or "output_limit"
         self._check_limits()
 
     def _check_limits(self) -> None:
@@ -244,7 +233,7 @@ class Run:
         drain(self._wake_fd)
         self.reap()
         if self._live:
-            self._read(self._child.result)
+            self._output.read(self._child.result)
         return True
 
     def _handle_frame(self, frame: Frame, poller: select.poll) -> None:
@@ -258,34 +247,15 @@ class Run:
             self._watch_request(poller)
         elif frame.header["type"].startswith("net_") and self._egress is not None:
             self._egress.handle_frame(frame)
-        elif frame.header["type"].startswith("exec_") and self.commands is not None:
+        elif frame.header["type"].startswith(BESIDE) and self.commands is not None:
             relay, take = self.commands
             take(frame)
             relay.watch(poller)
 
-    def _read(self, fd: int) -> bool:
-        """Read a pipe; False at its end."""
-        try:
-            data = os.read(fd, _READ_BYTES)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
-        self._add(fd, data)
-        return True
-
-    def _add(self, fd: int, data: bytes) -> None:
-        if fd != self._child.result:
-            self._buffers[fd].add(data)
-            return
-        self._result += data[: _MAX_RESULT_BYTES - len(self._result)]
-        if self._live and b"\n" in data:
-            self._answered = b"\n" in self._split_result()[1]
-
     @property
     def kept(self) -> bool:
         """True if the program's process lives on with its state."""
-        return self._live and self._answered and self._status is None
+        return self._live and self._output.answered and self._status is None
 
     @property
     def is_over(self) -> bool:
@@ -322,21 +292,6 @@ class Run:
         own = {self._child.pid} if self.kept else set()
         return [pid for pid in self._accounting.children() if pid not in living | own]
 
-    def _split_result(self) -> tuple[dict[str, Any], bytes]:
-        """Split the result pipe into our setup line and the program's report."""
-        if self._child.setup is not None:
-            return self._child.setup, bytes(self._result)
-        setup, newline, report = bytes(self._result).partition(b"\n")
-        try:
-            if newline:
-                return json.loads(setup), report
-        except ValueError:
-            pass
-        if self._reason is not None:
-            # It was killed before the program started.
-            return {}, report
-        return {"error": "the program's process died before it was confined"}, report
-
     def finish(self, lost: str | None, artifacts: bool = False) -> None:
         """Send the rest of the output, and the report.
 
@@ -345,11 +300,14 @@ class Run:
             artifacts: True if files that the program left are sent after the report.
         """
         kept = self.kept
-        for fd in readable(self._pipes) if kept else self._pipes:
-            self._drain(fd)
+        self._output.read_rest(kept=kept)
         # A process that keeps state has reported its layers in its first run.
         layers_known = self._child.setup is not None
-        setup, program_report = self._split_result()
+        setup, program_report = self._output.split_result()
+        if setup is None:
+            # One that was killed may have died before the program started.
+            killed = self._reason is not None
+            setup = {} if killed else {"error": _DIED_UNCONFINED}
         if kept:
             # Bytes that a program wrote after its report belong to no run.
             program_report = program_report[: program_report.find(b"\n") + 1]
@@ -372,11 +330,9 @@ class Run:
             "artifacts": artifacts,
             "clean": self.clean,
         }
-        frames = [
-            frame for buffer in self._buffers.values() for frame in buffer.last_frames()
-        ]
         header = omit_defaults(header, REPORT_DEFAULTS)
-        self._channel.send(*frames, encode(header, program_report))
+        report = encode(header, program_report)
+        self._channel.send(*self._output.last_frames(), report)
 
     def _measure(self, setup: dict[str, Any]) -> float:
         """Return the CPU seconds of this run; a process that lives on is measured."""
@@ -390,14 +346,3 @@ class Run:
         if self.kept and b"MemoryError" not in program_report:
             return 0
         return self._accounting.oom_kills()
-
-    def _drain(self, fd: int) -> None:
-        # Every writer is dead, so this ends after at most one pipe's worth.
-        try:
-            while True:
-                data = os.read(fd, _READ_BYTES)
-                if not data:
-                    return
-                self._add(fd, data)
-        except BlockingIOError:
-            return

@@ -38,6 +38,10 @@ MAX_RESULT_VALUES = 100_000
 """Values in a program's last value: texts, numbers, lists, objects. When it is reached
 the value is described instead."""
 
+BESIDE = ("exec_", "port_", "reach_")
+"""Beginnings of the types of frames that pass beside runs: of commands, of ports and
+of the network of commands."""
+
 WINDOW_BYTES = 512 * 1024
 """Bytes of one stream that may be in flight or buffered, in each direction. When it is
 reached the sender waits for credit."""
@@ -54,6 +58,11 @@ BRANCHES = "/tmp/.branches"
 RENEWAL_SECONDS = 0.05
 """Seconds in which a cell must be made new for the next program. When they are over the
 cell is destroyed."""
+
+MOUNTS, FOLDERS = "mounts", "folders"
+"""The two ways to make a cell new between programs: its supervisor makes namespaces and
+file systems anew, or, where it may not, empties folders; then programs may call nothing
+that leaves something elsewhere."""
 
 _REASONS = {
     errno.ENOENT: "missing",

@@ -51,6 +51,7 @@ RUN_DEFAULTS: dict[str, Any] = {
     "watch_memory_bytes": 0,
     "restricted": None,
     "final": False,
+    "again": False,
     "branch": None,
     "streamed": False,
     "tools": [],

@@ -110,6 +110,29 @@ def _mkdir(
     return {}, b""
 
 
+def _make_link(
+    header: dict[str, Any], _: bytes, folder: str
+) -> tuple[dict[str, Any], bytes]:
+    *parents, name = steps_of(header["path"])
+    parent = make_folders(folder, parents)
+    try:
+        os.symlink(header["target"], name, dir_fd=parent)
+    finally:
+        os.close(parent)
+    return {}, b""
+
+
+def _read_link(
+    header: dict[str, Any], _: bytes, folder: str
+) -> tuple[dict[str, Any], bytes]:
+    *parents, name = steps_of(header["path"])
+    parent = open_folder(folder, parents)
+    try:
+        return {}, os.fsencode(os.readlink(name, dir_fd=parent))
+    finally:
+        os.close(parent)
+
+
 def _read(
     header: dict[str, Any], _: bytes, folder: str
 ) -> tuple[dict[str, Any], bytes]:
@@ -227,6 +250,8 @@ def _identity(fd: int) -> tuple[int, int]:
 _OPERATIONS = {
     "write": _write,
     "mkdir": _mkdir,
+    "make_link": _make_link,
+    "read_link": _read_link,
     "read": _read,
     "list": _list,
     "remove": _remove,

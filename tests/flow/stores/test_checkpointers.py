@@ -8,12 +8,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from toolcell.core import (
@@ -21,181 +19,23 @@ from toolcell.core import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
     InvalidInputError,
-    LeaseLostError,
     StoreUnavailableError,
     ThreadBusyError,
 )
-from toolcell.flow import (
-    Checkpointer,
-    MemoryCheckpointer,
-    SQLiteCheckpointer,
-    interrupt,
-)
-from toolcell.flow.stores.records import Checkpoint, Head, read_journal
+from toolcell.flow import Checkpointer, SQLiteCheckpointer, interrupt
+from toolcell.flow.stores.records import read_journal
 from toolcell.tools import check_checkpointer
 
 from ...support.flow.graphs import Log, flow, said
+from ...support.flow.store_table import STORES, stores
 
 pytestmark = pytest.mark.anyio
-NOW = datetime(2026, 1, 2, tzinfo=UTC)
-Open = Callable[[], Checkpointer]
 
 
-@pytest.fixture(params=["memory", "sqlite", "quick"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpointer:
-    if request.param == "memory":
-        return MemoryCheckpointer()
-    safe = request.param == "sqlite"
-    return SQLiteCheckpointer(tmp_path / "t.db", power_safe=safe)
-
-
-def head(thread_id: str = "t", checkpoint: str = "0", **more: Any) -> Head:
-    known: dict[str, Any] = {
-        "thread_id": thread_id,
-        "graph": "g",
-        "version": "1",
-        "shape": "s",
-        "agent": None,
-        "status": "running",
-        "checkpoint": checkpoint,
-        "created": NOW,
-        "updated": NOW,
-    }
-    return Head(**{**known, **more})
-
-
-def checkpoint(number: int, *, of: str | None = None, text: str = "") -> bytes:
-    made = Checkpoint(id=str(number), step=number, at=NOW, of=of, next=[])
-    return made.with_fields({"note": f'["=","{text}"]'.encode() if of else b'"x"'})
-
-
-async def test_a_thread_is_read_as_it_was_written(store: Checkpointer) -> None:
-    async with store:
-        assert await store.read("t") is None
-        lease = await store.create(head(), checkpoint(0))
-        await store.append(lease, [b'{"a":1}', b'{"b":2}'])
-        await store.append(lease, [b'{"c":3}'], head(status="interrupted"))
-        assert await store.put_once("t", "q", b'{"d":4}')
-        stored = await store.read("t")
-
-        assert stored is not None
-        assert stored.head == head(status="interrupted")
-        assert list(stored.checkpoints) == [checkpoint(0)]
-        assert list(stored.journal) == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
-        assert list(stored.answers) == [b'{"d":4}']
-
-        await store.commit(
-            lease, checkpoint(1, of="0"), head(checkpoint="1"), whole=False
-        )
-        stored = await store.read("t")
-        assert stored is not None
-        assert (stored.journal, stored.answers) == ([], [])
-        assert len(stored.checkpoints) == 2
-        older = await store.read("t", "0")
-        assert older is not None
-        assert list(older.checkpoints) == [checkpoint(0)]
-        with pytest.raises(CheckpointNotFoundError):
-            await store.read("t", "9")
-
-
-async def test_reading_begins_at_a_whole_checkpoint(store: Checkpointer) -> None:
-    async with store:
-        lease = await store.create(head(), checkpoint(0))
-        for number in range(1, 6):
-            of = None if number == 3 else str(number - 1)
-            text = checkpoint(number, of=of)
-            now = head(checkpoint=str(number))
-            await store.commit(lease, text, now, whole=of is None)
-
-        for wanted, count in (("2", 3), ("3", 1), ("5", 3)):
-            stored = await store.read("t", wanted)
-            assert stored is not None
-            assert len(stored.checkpoints) == count
-        assert len(await store.checkpoints("t", 2)) == 2
-        assert await store.checkpoints("t", 9, "2") == [
-            checkpoint(1, of="0"),
-            checkpoint(0),
-        ]
-
-
-async def test_a_thread_has_one_owner(store: Checkpointer) -> None:
-    async with store:
-        lease = await store.create(head(), checkpoint(0))
-        with pytest.raises(ThreadBusyError):
-            await store.claim("t")
-        with pytest.raises(ThreadBusyError):
-            await store.create(head(), checkpoint(0))
-        with pytest.raises(ThreadBusyError):
-            await store.delete("t")
-        await store.release(lease)
-        second = await store.claim("t")
-        assert second.token > lease.token
-        with pytest.raises(CheckpointNotFoundError):
-            await store.claim("nobody")
-
-
-async def test_an_owner_that_was_robbed_writes_nothing(store: Checkpointer) -> None:
-    async with store:
-        stale = await store.create(head(), checkpoint(0))
-        lease = await store.claim("t", steal=True)
-        before = await store.read("t")
-        now = head(checkpoint="1")
-
-        with pytest.raises(LeaseLostError):
-            await store.append(stale, [b"{}"], head(status="failed"))
-        with pytest.raises(LeaseLostError):
-            await store.commit(stale, checkpoint(1, of="0"), now, whole=False)
-        await store.release(stale)
-        assert await store.read("t") == before
-        with pytest.raises(ThreadBusyError):
-            await store.claim("t")
-        await store.append(lease, [b"{}"])
-
-
-async def test_an_answer_is_kept_once(store: Checkpointer) -> None:
-    async with store:
-        lease = await store.create(head(), checkpoint(0))
-        done: list[bool] = []
-
-        async def answer(number: int) -> None:
-            done.append(await store.put_once("t", "q", b'{"n":%d}' % number))
-
-        async with anyio.create_task_group() as group:
-            for number in range(16):
-                group.start_soon(answer, number)
-        assert sorted(done) == [False] * 15 + [True]
-        await store.release(lease)
-        with pytest.raises(CheckpointNotFoundError):
-            await store.put_once("nobody", "q", b"{}")
-
-
-async def test_deleting_removes_all_of_one_thread(store: Checkpointer) -> None:
-    async with store:
-        for name in ("t", "t2", "t%"):
-            lease = await store.create(head(name), checkpoint(0))
-            await store.append(lease, [b"{}"])
-            await store.put_once(name, "q", b"{}")
-            await store.release(lease)
-        assert await store.delete("t%")
-        assert not await store.delete("t%")
-
-        assert [each.thread_id for each in await store.heads()] == ["t2", "t"]
-        assert await store.read("t%") is None
-        assert await store.read("t") is not None
-
-
-async def test_heads_are_found_by_graph_and_status(store: Checkpointer) -> None:
-    async with store:
-        for number in range(30):
-            name, graph = f"t{number}", "gh"[number % 2]
-            status = "done" if number % 3 else "failed"
-            made = head(name, graph=graph, status=status)
-            await store.release(await store.create(made, checkpoint(0)))
-
-        found = await store.heads(graph="h", status="failed")
-        assert [each.thread_id for each in found] == ["t27", "t21", "t15", "t9", "t3"]
-        page = await store.heads(limit=4, before="t27")
-        assert [each.thread_id for each in page] == ["t26", "t25", "t24", "t23"]
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest) -> Iterator[Checkpointer]:
+    with stores(request.param) as open_one:
+        yield open_one()
 
 
 async def test_a_checkpointer_keeps_the_contract_lc_06_07_08_09(

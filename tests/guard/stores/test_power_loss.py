@@ -28,7 +28,9 @@ State = tuple[object, ...]
 def request(number: int) -> Reservation:
     """Ask for lines of each kind, all of which must change together."""
     lines = [Charge("spent", 1 << number, 2**52), Charge("slots", 1, 99, refund=True)]
-    rates = [RateHit("window", 99, HOUR), RateHit("bucket", 99, HOUR, HOUR // 99)]
+    # A server forgets what is full again by its own clock: no sooner than in an hour.
+    bucket = RateHit("bucket", 99, 99 * HOUR, HOUR)
+    rates = [RateHit("window", 99, HOUR), bucket]
     return Reservation(f"{number}", rates, lines, HOUR)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +216,9 @@ def test_whose_calls_they_are_has_to_be_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--agent"):
         apart(serve, nobody)
     with pytest.raises(ConfigError, match="no policy of an agent 'x'"):
-        apart(serve, nobody, None, "x")
+        apart(partial(serve, nobody, agent="x"))
     with pytest.raises(ConfigError, match="the token says"):
-        serve(nobody, "127.0.0.1:0", "a")
+        serve(nobody, "127.0.0.1:0", agent="a")
 
 
 @pytest.mark.attack(131)

@@ -86,6 +86,24 @@ def test_the_sweep_takes_only_groups_whose_owner_can_be_seen_to_be_dead() -> Non
         host_cgroups.remove({**ours, "elsewhere": f"{place}/{elsewhere}"})
 
 
+def test_the_sweep_waits_for_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that frees nothing must not hold up the first run."""
+    groups = [f"/sys/fs/cgroup/nowhere/{number}" for number in range(100)]
+    asked: list[str] = []
+
+    def stuck(path: str) -> bool:
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr(host_cgroups, "parents", lambda: {"unified": "/nowhere"})
+    monkeypatch.setattr(host_cgroups, "_orphans_in", lambda place: iter(groups))
+    monkeypatch.setattr(host_cgroups, "_removed", stuck)
+    monkeypatch.setattr("time.sleep", pytest.fail)
+
+    assert host_cgroups.sweep() == []
+    assert asked == groups
+
+
 @pytest.mark.parametrize("own", ["/app", "/app/toolcell-host"])
 def test_a_host_that_stepped_aside_makes_groups_where_it_was(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own: str

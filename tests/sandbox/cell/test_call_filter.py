@@ -17,7 +17,7 @@ from toolcell.sandbox.cell.kernel.seccomp import (
     bpf_program,
     closing_program,
 )
-from toolcell.sandbox.cell.wire.contract import CELL_UID
+from toolcell.sandbox.cell.wire.contract import CELL_UID, FOLDERS, MOUNTS
 
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
@@ -253,12 +253,13 @@ def test_programs_that_run_as_the_hosts_user_may_name_it(machine: str) -> None:
     assert (len(calls), answers) == (6, {"done"})
 
 
+@pytest.mark.parametrize("renews", [MOUNTS, FOLDERS])
 @pytest.mark.parametrize("machine", ARCHES)
 def test_a_program_of_a_reused_cell_has_the_filter_of_all_programs(
-    machine: str,
+    machine: str, renews: str
 ) -> None:
     arch, usual = ARCHES[machine], bpf_program(machine)
-    both = (bpf_program(machine, renews=True), closing_program(machine))
+    both = (bpf_program(machine, renews=renews), closing_program(machine))
     names = {number: name for name, number in allowed_calls(machine).items()}
     calls = [(number, ()) for number in (*range(600), 0x4000_0001)]
     calls += [(number_of(call, machine), given) for call, given, _ in ANSWERS]
@@ -273,11 +274,49 @@ def test_a_program_of_a_reused_cell_has_the_filter_of_all_programs(
 
 
 @pytest.mark.parametrize("machine", ARCHES)
+def test_a_program_that_others_follow_in_a_container_leaves_nothing_that_lasts(
+    machine: str,
+) -> None:
+    arch = ARCHES[machine]
+    usual, narrow = closing_program(machine), closing_program(machine, lasting=True)
+
+    closed = {
+        number
+        for number in range(600)
+        if answer(narrow, arch, number, (1, 1)) != answer(usual, arch, number, (1, 1))
+    }
+    calls = ("msgget", "semget", "shmget", "mq_open")
+    assert closed == {number_of(call, machine) for call in calls}
+    assert {answer(narrow, arch, number, ()) for number in closed} == {"EPERM"}
+
+    socket = number_of("socket", machine)
+    answers = [answer(narrow, arch, socket, (family, 1)) for family in (1, 2, 10)]
+    assert answers == ["done", "EAFNOSUPPORT", "EAFNOSUPPORT"]
+    assert answer(narrow, arch, number_of("prctl", machine), (22, 2)) == "EINVAL"
+
+
+@pytest.mark.parametrize("machine", ARCHES)
+def test_a_supervisor_that_empties_folders_may_only_put_up_filters(
+    machine: str,
+) -> None:
+    arch, usual = ARCHES[machine], bpf_program(machine)
+    wider = bpf_program(machine, renews=FOLDERS)
+
+    prctl = number_of("prctl", machine)
+    for number in range(600):
+        for given in ((), (22, 2, POINTER)):
+            same = answer(wider, arch, number, given) == answer(
+                usual, arch, number, given
+            )
+            assert same is ((number, given[:1]) != (prctl, (22,)))
+
+
+@pytest.mark.parametrize("machine", ARCHES)
 def test_a_supervisor_that_renews_its_cell_may_do_that_and_no_more(
     machine: str,
 ) -> None:
     arch, usual = ARCHES[machine], bpf_program(machine)
-    wider = bpf_program(machine, renews=True)
+    wider = bpf_program(machine, renews=MOUNTS)
 
     opened = {
         number

@@ -14,7 +14,7 @@ def refuse(*, own_user):
     {refusal}
 seccomp.install = refuse
 held = confine.seal(own_user=False)
-settings = {{"rlimits": {{}}, "held": held, "uid": None, "renews": False}}
+settings = {{"rlimits": {{}}, "held": held, "uid": None, "renews": ""}}
 settings["require"] = ["seccomp"]
 try:
     confine.confine(settings)

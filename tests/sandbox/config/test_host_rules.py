@@ -6,17 +6,17 @@ import pytest
 
 from toolcell.core import ConfigError, InvalidInputError
 from toolcell.sandbox import Limits, Network, SandboxConfig
-from toolcell.sandbox.config.host_rules import Rules, read_authority, read_host
+from toolcell.sandbox.config.host_rules import HostRules, read_authority, read_host
 
 
 def test_nothing_is_allowed_by_default() -> None:
     assert SandboxConfig().network == Network.none == Network()
     assert Network.none.mode == "none"
-    assert not Rules(Network.none.hosts).allow("example.org", 443)
+    assert not HostRules(Network.none.hosts).allow("example.org", 443)
 
 
 def test_rules_name_hosts_and_ports() -> None:
-    rules = Rules(["api.Example.org:443", "*.example.net:443", "[2001:DB8::1]:80"])
+    rules = HostRules(["api.Example.org:443", "*.example.net:443", "[2001:DB8::1]:80"])
     allowed = [
         ("api.example.org", 443),
         ("a.example.net", 443),
@@ -82,7 +82,7 @@ def test_hosts_have_one_spelling() -> None:
 
 @pytest.mark.attack(67, 68)
 def test_addresses_inside_are_reached_only_by_their_own_name() -> None:
-    rules = Rules(["db.example.org:5432", "10.0.0.5:5432", "127.0.0.1:80"])
+    rules = HostRules(["db.example.org:5432", "10.0.0.5:5432", "127.0.0.1:80"])
 
     assert rules.allow_address("93.184.216.34", 5432)
     assert rules.allow_address("10.0.0.5", 5432)
@@ -116,5 +116,5 @@ def test_a_run_can_only_narrow() -> None:
 
 
 def test_loopback_belongs_to_the_cell_unless_a_rule_names_it() -> None:
-    assert Rules([]).without_proxy() == "localhost,127.0.0.1,::1"
-    assert Rules(["127.0.0.1:80", "[::1]:80"]).without_proxy() == "localhost"
+    assert HostRules([]).without_proxy() == "localhost,127.0.0.1,::1"
+    assert HostRules(["127.0.0.1:80", "[::1]:80"]).without_proxy() == "localhost"

@@ -9,14 +9,10 @@ from collections.abc import Iterable
 import pytest
 
 from toolcell.sandbox.network.client_hello import MAX_HELLO_BYTES, read_client_hello
-from toolcell.sandbox.network.proxy import (
-    HTTPRequest,
-    ProxyRequest,
-    RefusedError,
-    forward_opaque,
-    read_proxy_request,
-    read_tunnel_preamble,
-)
+from toolcell.sandbox.network.http_request import HTTPRequest
+from toolcell.sandbox.network.proxy import ProxyRequest, read_proxy_request
+from toolcell.sandbox.network.tunnel import forward_opaque, read_tunnel_preamble
+from toolcell.sandbox.network.types import RefusedError
 
 pytestmark = pytest.mark.anyio
 

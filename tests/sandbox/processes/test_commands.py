@@ -153,14 +153,22 @@ async def test_a_run_does_not_end_commands_or_what_they_left(
 
 @pytest.mark.parametrize(
     ("command", "status", "name"),
-    [("kill -SEGV $$", "crashed", "SIGSEGV"), ("kill -KILL $$", "killed", "SIGKILL")],
+    [
+        ("kill -SEGV $$", "crashed", "SIGSEGV"),
+        ("kill -TERM $$", "crashed", "SIGTERM"),
+        ("kill -XCPU $$", "cpu_limit", "SIGXCPU"),
+        ("kill -KILL $$", "killed", "SIGKILL"),
+    ],
 )
-async def test_signals_that_end_it(
+async def test_signals_that_end_a_command_as_they_end_a_run(
     session: Session, command: str, status: str, name: str
 ) -> None:
     result = await (await session.exec(command)).wait()
+    number = getattr(signal, name)
+    run = await session.run(f"import os; os.kill(os.getpid(), {number})", fresh=True)
 
     assert (result.status, result.signal, result.exit_code) == (status, name, None)
+    assert (run.status, run.signal, run.exit_code) == (status, name, None)
 
 
 async def test_a_time_limit_ends_its_whole_session(session: Session) -> None:

@@ -17,7 +17,7 @@ from toolcell.core import SandboxUnavailableError
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager, diagnose
 from toolcell.sandbox.scheduling import pool as pool_module
 from toolcell.sandbox.scheduling.fair_queue import FairQueue
-from toolcell.sandbox.scheduling.pool import FillRate, Pool
+from toolcell.sandbox.scheduling.pool import Pool
 
 from ...conftest import DOCKER, IMAGE, SUBPROCESS, BackendRow, missing, why_no_docker
 from ...support.polling import until
@@ -280,7 +280,6 @@ async def test_the_pool_says_how_it_stands(backend: BackendRow) -> None:
         after = manager.pool_stats()
 
     assert (before.size, before.made, before.discarded, before.waiting) == (2, 2, 0, 0)
-    assert before.refill_per_second > 0
     assert (after.ready, after.discarded) == (2, 0)
     assert after.made > before.made
     with pytest.raises(ValidationError, match="frozen"):
@@ -339,35 +338,6 @@ async def test_no_pool_is_no_work() -> None:
         stats = manager.pool_stats()
 
     assert (stats.size, stats.ready, stats.made) == (0, 0, 0)
-    assert stats.refill_per_second == 0.0
-
-
-@pytest.mark.promise("P-25")
-def test_the_rate_counts_only_the_time_of_making() -> None:
-    clock = Clock()
-    rate = FillRate(clock)
-    assert rate.per_second == 0.0
-    # Two beside each other take four seconds together.
-    rate.begin()
-    rate.begin()
-    clock.now += 3
-    rate.count()
-    rate.end(1)
-    clock.now += 1
-    rate.count()
-    rate.end(0)
-    assert rate.per_second == 0.5
-    # A rest, then one that fails after two seconds, and one that takes two.
-    clock.now += 1000
-    rate.begin()
-    clock.now += 2
-    rate.end(0)
-    clock.now += 1000
-    rate.begin()
-    clock.now += 2
-    rate.count()
-    rate.end(0)
-    assert rate.per_second == round(3 / 8, 1)
 
 
 def ready_cells(manager: SandboxManager) -> list[Any]:

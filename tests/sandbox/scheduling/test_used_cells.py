@@ -21,9 +21,10 @@ from toolcell.sandbox import (
     SandboxManager,
 )
 from toolcell.sandbox.backends import launcher_start
+from toolcell.sandbox.backends.selection import check_strength
+from toolcell.sandbox.client.types import CellTraits
 from toolcell.sandbox.scheduling.used_cells import IDLE_SECONDS, UsedCells, key_of
 
-from ...conftest import DOCKER, missing, why_no_docker
 from ...support.cells.changed_bundle import changed_bundle
 from ...support.polling import until
 
@@ -248,13 +249,11 @@ async def test_closing_leaves_no_used_cell() -> None:
     assert processes() == before
 
 
-@pytest.mark.docker
-async def test_containers_refuse_it() -> None:
-    if why := why_no_docker(None):
-        missing(why)
+def test_process_isolation_refuses_it() -> None:
+    traits = CellTraits(backend="subprocess", level="process", layers=())
+    config = SandboxConfig(minimum_isolation="process", programs_per_cell=2)
     with pytest.raises(ConfigError, match="run one program each") as caught:
-        async with SandboxManager(DOCKER.config(programs_per_cell=2)):
-            pass
+        check_strength(config, traits)
     assert "programs_per_cell to 1" in (caught.value.hint or "")
 
 
@@ -263,10 +262,7 @@ class FakeCell:
 
     def __init__(self) -> None:
         self.renewed = anyio.Event()
-        self.lost = self.begun = self.killed = False
-
-    async def begin_renewal(self) -> None:
-        self.begun = True
+        self.lost = self.killed = False
 
     async def finish_renewal(self) -> None:
         await self.renewed.wait()
@@ -299,7 +295,6 @@ async def test_a_caller_waits_for_a_cell_that_is_made_new() -> None:
             got.append(await used.take(KEY))
 
         await used.put(KEY, cells[0])
-        assert cells[0].begun
         async with anyio.create_task_group() as takers:
             takers.start_soon(take)
             await anyio.wait_all_tasks_blocked()

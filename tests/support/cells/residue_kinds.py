@@ -26,6 +26,20 @@ class Kind:
     ends_cell: bool | None = False
     """Whether the cell is not used again; None where that is a matter of time."""
 
+    inet: bool = False
+    """Whether `leave` needs a socket that containers close to such programs."""
+
+    stays_in_containers: bool = False
+    """Whether it is one of the numbers that containers cannot begin anew."""
+
+    on_gvisor: bool = True
+    """Whether gVisor has it, and shows it."""
+
+    @property
+    def closed_in_containers(self) -> bool:
+        """True if `leave` is refused in a container that is used again."""
+        return self.inet or self.wall in ("ipc", "net")
+
 
 _LIBC = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
 _LOOPBACK = """
@@ -42,14 +56,15 @@ def _file(name: str, leave: str, look: str) -> Kind:
     return Kind(name=name, wall="scratch", leave=leave, look=look)
 
 
-def _held(name: str, leave: str, look: str) -> Kind:
-    return Kind(name=name, wall="process", leave=leave, look=look)
+def _held(name: str, leave: str, look: str, *, inet: bool = False) -> Kind:
+    return Kind(name=name, wall="process", leave=leave, look=look, inet=inet)
 
 
-def _sysctl(path: str, value: str) -> Kind:
+def _sysctl(path: str, value: str, *, on_gvisor: bool = False) -> Kind:
     return Kind(
         name=f"/proc/sys/{path}",
         wall="refused",
+        on_gvisor=on_gvisor,
         leave=(
             f"try: open('/proc/sys/{path}', 'w').write('{value}')\nexcept OSError: pass"
         ),
@@ -105,6 +120,7 @@ FILES = (
         leave="for i in range(16_000): open(f'/dev/shm/{i}', 'w').close()",
         look="import os; s = os.statvfs('/dev/shm'); s.f_ffree < s.f_files - 16",
         ends_cell=None,
+        on_gvisor=False,
     ),
     _held(
         "a file that is open and has no name",
@@ -150,10 +166,13 @@ FILES = (
         "try: os.setxattr('/work', 'user.residue', b'x')\nexcept OSError: pass",
         "import os; os.stat('/work').st_mode & 0o777 != 0o700 or os.listxattr('/work')",
     ),
-    _file(
-        "the numbers of files that are gone",
-        "import os\nfor _ in range(1000): open('/work/x', 'w'); os.unlink('/work/x')",
-        "import os\nopen('/work/y', 'w')\nos.stat('/work/y').st_ino > 500",
+    Kind(
+        name="the numbers of files that are gone",
+        wall="scratch",
+        leave="import os\n"
+        "for _ in range(1000): open('/work/x', 'w'); os.unlink('/work/x')",
+        look="import os\nopen('/work/y', 'w')\nos.stat('/work/y').st_ino > 500",
+        stays_in_containers=True,
     ),
     _file(
         "POSIX shared memory",
@@ -226,6 +245,7 @@ NETWORK = (
         wall="net",
         leave=f"{_LOOPBACK}client.close(); served.close(); server.close()",
         look=_TCP_LINES,
+        on_gvisor=False,
     ),
     Kind(
         name="a port that cannot be bound",
@@ -264,12 +284,13 @@ NETWORK = (
         look="lines = [l.split() for l in open('/proc/net/snmp') if l[:4] == 'Tcp:']\n"
         "dict(zip(*lines))['AttemptFails'] != '0'",
     ),
-    _held("a TCP listener", _LOOPBACK, f"import socket\n{_TCP_LINES}"),
+    _held("a TCP listener", _LOOPBACK, f"import socket\n{_TCP_LINES}", inet=True),
     _held(
         "a UDP port",
         "import socket\nu = socket.socket(type=socket.SOCK_DGRAM)\n"
         "u.bind(('127.0.0.1', 5006))",
         "open('/proc/net/udp').read().count('\\n') > 1",
+        inet=True,
     ),
     _held(
         "an abstract socket",
@@ -284,6 +305,7 @@ NETWORK = (
         "m.setsockopt(0, 35, socket.inet_aton('224.9.9.9')"
         " + socket.inet_aton('127.0.0.1'))",
         "'090909E0' in open('/proc/net/igmp').read()",
+        inet=True,
     ),
     Kind(
         name="a connection that is half open",
@@ -293,6 +315,7 @@ NETWORK = (
         "c = [socket.socket() for _ in range(5)]\n"
         "for s in c: s.setblocking(False); s.connect_ex(('127.0.0.1', 5007))",
         look=_TCP_LINES,
+        inet=True,
     ),
 )
 
@@ -304,6 +327,7 @@ PROCESS = (
         "    pid = os.fork()\n    if pid == 0: os._exit(0)\n    os.waitpid(pid, 0)",
         look="import os\npid = os.fork()\nif pid == 0: os._exit(0)\n"
         "os.waitpid(pid, 0)\npid > 20",
+        stays_in_containers=True,
     ),
     _held(
         "environment variables",
@@ -378,10 +402,12 @@ PROCESS = (
         f"{_LIBC}libc.prctl(15, b'residue', 0, 0, 0); libc.prctl(36, 1, 0, 0, 0)",
         "open('/proc/self/comm').read().strip() == 'residue'",
     ),
-    _held(
-        "locked memory",
-        f"{_LIBC}b = ctypes.create_string_buffer(16384); libc.mlock(b, 16384)",
-        "'VmLck:\\t       0 kB' not in open('/proc/self/status').read()",
+    Kind(
+        name="locked memory",
+        wall="process",
+        leave=f"{_LIBC}b = ctypes.create_string_buffer(16384); libc.mlock(b, 16384)",
+        look="'VmLck:\\t       0 kB' not in open('/proc/self/status').read()",
+        on_gvisor=False,
     ),
     _held(
         "a lock on a file of the system",
@@ -416,8 +442,10 @@ PROCESS = (
     Kind(
         name="a child that is stopped",
         wall="process",
-        leave="import os, signal, time\npid = os.fork()\n"
-        "if pid == 0: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        # The end of its parent sends it SIGHUP.
+        leave="import os, signal\npid = os.fork()\n"
+        "if pid == 0:\n    signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "    while True: os.kill(os.getpid(), signal.SIGSTOP)\n"
         "os.waitpid(pid, os.WUNTRACED)",
         look="import os; len([p for p in os.listdir('/proc') if p.isdigit()]) > 2",
         ends_cell=True,
@@ -426,7 +454,7 @@ PROCESS = (
 
 REFUSED = (
     _sysctl("net/ipv4/ip_default_ttl", "33"),
-    _sysctl("kernel/msgmax", "4444"),
+    _sysctl("kernel/msgmax", "4444", on_gvisor=True),
     _sysctl("kernel/ns_last_pid", "4444"),
     _sysctl("fs/mqueue/msg_max", "9"),
     _call("a key in a keyring", "libc.syscall(248, b'user', b'r', b'x', 1, -3)"),

@@ -1,9 +1,10 @@
 """A host that has one program leave something and another one look for it.
 
 It is started as a process of its own, since some are started by an ordinary user. Its
-input is JSON: `user`, whose id it takes; `python`, of the cells; `bundle`, the code of
-cells if it is not the usual one, in base 64; `kinds`, pairs of programs by name. Its
-output is JSON, too: what each found.
+input is JSON: `user`, whose id it takes; `config`, of the manager; `bundle`, the code
+of cells if it is not the usual one, in base 64; `tries`, until a cell was made new in
+time; `apart`, if each kind has cells of its own; `kinds`, pairs of programs by name.
+Its output is JSON, too: what each found.
 """
 
 from __future__ import annotations
@@ -17,26 +18,25 @@ from typing import Any
 import anyio
 import anyio._backends._asyncio
 
-from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import (
     cell_bundle,
+    docker,
     launcher_start,
     namespaces,  # noqa: F401 - before the user changes
 )
 
-_TRIES = 20
 
-
-async def find(sandbox: SandboxManager, leave: str, look: str) -> dict[str, Any]:
+async def find(
+    sandbox: SandboxManager, leave: str, look: str, agents: list[str]
+) -> dict[str, Any]:
     """Run both as one program, and then one after the other."""
     whole = await sandbox.run(f"{leave}\n{look}", minimum_freshness="cell")
     reused = False
-    for attempt in range(_TRIES):
-        # A cell of its own, also after an attempt whose cell was not made new in time.
-        agent = f"{leave}{look}{attempt}"
+    for agent in agents:
         first = await sandbox.run(leave, agent_id=agent)
         second = await sandbox.run(look, agent_id=agent)
-        reused = second.isolation is not None and second.isolation.reused
+        reused = _number(second) == _number(first) + 1
         if reused:
             break
     return {
@@ -48,16 +48,21 @@ async def find(sandbox: SandboxManager, leave: str, look: str) -> dict[str, Any]
     }
 
 
+def _number(result: ExecutionResult) -> int:
+    assert result.isolation is not None
+    return result.isolation.program_number
+
+
 async def main(wanted: dict[str, Any]) -> dict[str, Any]:
     """Look for each kind in turn."""
-    config = SandboxConfig(
-        backend="subprocess", python=wanted["python"], programs_per_cell=2
-    )
-    async with SandboxManager(config) as sandbox:
-        return {
-            name: await find(sandbox, leave, look)
-            for name, (leave, look) in wanted["kinds"].items()
-        }
+    found = {}
+    async with SandboxManager(SandboxConfig(**wanted["config"])) as sandbox:
+        for name, (leave, look) in wanted["kinds"].items():
+            # A cell of its own, also after an attempt whose cell was not made new.
+            kind = name if wanted["apart"] else "any"
+            agents = [f"{kind} {attempt}" for attempt in range(wanted["tries"])]
+            found[name] = await find(sandbox, leave, look, agents)
+    return found
 
 
 if __name__ == "__main__":
@@ -67,6 +72,7 @@ if __name__ == "__main__":
     packed = base64.b64decode(request["bundle"]) or cell_bundle.bundle()
     for name in ("bundle", "compiled_bundle"):
         setattr(launcher_start, name, lambda: packed)
+    setattr(docker, "bundle", lambda: packed)  # noqa: B010 - not a public name
     if request["user"] is not None:
         os.setgroups([])
         os.setresgid(*[request["user"]] * 3)

@@ -16,23 +16,29 @@ FACES = {
         ToolStatus ToolTimeoutError ToolValidationError ToolcellError
     """,
     "sandbox": """
-        Artifact ArtifactMade BatchResults CallProgram Cleaned CodePolicy Connected
-        Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
-        ExecutionResult FileInfo Finished Freshness HostCalls ImageInfo Isolation
-        IsolationLevel Job JobResult Language Limits Mount Network OnConnection
-        OnOutput OpaqueValue PackageLayer PackageRules PoolStats Process Resolver
-        SandboxConfig SandboxManager Session Status Stderr Stdout Truncated Usage
-        build_image call_program clean diagnose early_launcher image_names list_images
-        list_packages pause_deadline prune_images prune_packages pull_image run
-        save_artifact
+        Artifact ArtifactMade Batch BatchResults CallProgram Cleaned CodePolicy
+        Connected Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
+        ExecutionResult FairQueue FileInfo Finished Freshness HostCalls ImageInfo
+        Isolation IsolationLevel Job JobResult Language Limits Mount Network
+        OnConnection OnOutput OnProgress OnStep OpaqueValue PackageLayer PackageRules
+        PoolStats PortStream Process Programs Resolver Sandbox SandboxConfig
+        SandboxManager SandboxProcess SandboxSession Session Status Stderr Stdout
+        Truncated Usage
+        answer_for build_image call_program clean diagnose early_launcher image_names
+        list_images list_packages pause_deadline prune_images prune_packages pull_image
+        returned run save_artifact
+    """,
+    "cluster": """
+        ClusterSandbox Directory FixedNodes NodeAgent NodeRecord RedisDirectory
+        new_token
     """,
     "guard": """
         ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalReply
         ApprovalRequest ApprovalStore Approvals Approve AuditHead AuditLog AuditProblem
         AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
         MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
-        StandingGrant Store Tried Unit load_policies policy_schema
-        verify_audit watch_policies
+        StandingGrant Store Tried Unit is_same_name load_policies
+        policy_schema verify_audit watch_policies
     """,
     "tools": """
         Arguments ArtifactSink CacheHook Call CircuitBreaker CodeExecutor
@@ -47,12 +53,15 @@ FACES = {
         check_model check_tool is_nested_call to_anthropic to_mcp to_openai tool
     """,
     "flow": """
-        AutoApproveHandler CheckpointInfo Checkpointer Command Continue END End Flow
-        FlowLimits FlowResult Graph GraphInterrupted InterruptException InterruptHandler
-        InterruptState InterruptValue MemoryCheckpointer NodeContext REMOVE_ALL_MESSAGES
-        Reducer SQLiteCheckpointer START Send SendBatch SendResult ThreadInfo
-        add_messages add_numbers agent_turn aggregate_send_results append_list
-        apply_reducers broadcast deep_merge_dict end extract_send_results first_value
+        Answered AutoApproveHandler CallEnded CheckpointInfo Checkpointer Command
+        Continue END Emitted End Ended EventStream FLOW_CHECKPOINTER_CHECKS Flow
+        FlowEvent FlowLimits FlowResult Graph GraphInterrupted InterruptException
+        InterruptHandler InterruptState InterruptValue Interrupted MemoryCheckpointer
+        NodeContext REMOVE_ALL_MESSAGES RedisCheckpointer Reducer SQLiteCheckpointer
+        START Send SendBatch SendResult StepCommitted StepStarted StoredThread
+        StoredThreads TaskEnded TaskStarted ThreadInfo adapt add_messages add_numbers
+        agent_turn aggregate_send_results append_list apply_reducers broadcast
+        check_flow_checkpointer deep_merge_dict end extract_send_results first_value
         get_reducer goto interrupt is_command is_send is_send_list last_value max_value
         merge_dict min_value normalize_node_output normalize_sends reducer resume_with
         scatter send set_intersection set_union unique_append_list

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -17,31 +16,21 @@ from toolcell.core import (
     ToolcellError,
 )
 
-from ..state.state import State, Update
-from ..stores.records import (
-    Answered,
-    Batch,
-    Checkpoint,
-    GivenAnswer,
-    Output,
-    TaskSpec,
-    read_answer,
-)
-from ..values.interrupt import InterruptValue
-from ..values.send import SendResult
-from ..values.send_results import is_enough
-from .answers import answered, checked, store_answer
-from .outputs import update_of
-from .parts import RunParts
-from .task import TaskRun
-from .thread import ThreadView
-from .ways import Plan, next_tasks
+from ..execution.desk import Desk
+from ..execution.parts import RunParts
+from ..execution.task import TaskRun
+from ..execution.thread import ThreadView
+from ..execution.ways import Plan, next_tasks
+from ..state.state import State
+from ..stores.records import Checkpoint, GivenAnswer, TaskSpec
+from ..values.events import StepCommitted, StepStarted
+from .answering import Answering
+from .merging import collected_of, given_answers, output_of, updates_of
 
-_log = logging.getLogger("toolcell.flow")
 _LEAST_WHOLE_BYTES = 4_096
 _MOST_PATCHES = 256
 
-Outcome = Literal["done", "interrupted", "failed"]
+Outcome = Literal["done", "interrupted", "failed", "cancelled"]
 
 
 class Runner:
@@ -56,15 +45,22 @@ class Runner:
     Args:
         parts: The parts that the tasks of the thread share.
         view: The thread as it was read; it is updated after each write.
+        tries_failed: True: tasks that failed before run again, too.
     """
 
-    def __init__(self, parts: RunParts, view: ThreadView) -> None:
+    def __init__(
+        self, parts: RunParts, view: ThreadView, *, tries_failed: bool
+    ) -> None:
         self._parts = parts
         self.view = view
         self.error: ToolcellError | None = None
         """The error that made the thread fail, else None."""
 
-        self._tries_failed = view.head.status == "failed"
+        self.cancelled_by: str | None = None
+        """The name of who wanted the thread to end while it ran, else None."""
+
+        self._tries_failed = tries_failed
+        self._answering = Answering(parts, view)
 
     async def run(self) -> Outcome:
         """Run steps until the thread pauses, fails or ends, and store its status.
@@ -74,6 +70,24 @@ class Runner:
             LeaseLostError: Another owner took the thread.
             StoreUnavailableError: The store does not answer.
         """
+        outcome: Outcome = "cancelled"
+
+        async def cancel(scope: anyio.CancelScope) -> None:
+            self.cancelled_by = await self._answering.wish_to_cancel()
+            scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(cancel, group.cancel_scope)
+                outcome = await self.run_steps()
+                self.cancelled_by = None
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as error:
+            raise_first(error)
+        return outcome
+
+    async def run_steps(self) -> Outcome:
+        """Run steps until the thread pauses, fails or ends. Raises as `run`."""
         steps = 0
         while self.view.checkpoint.next:
             limit = self._parts.flow.limits.max_steps
@@ -88,12 +102,15 @@ class Runner:
     async def _step(self) -> Outcome | None:
         """Run one step; None: it was committed."""
         tasks = self._tasks()
+        ids = tuple(each.journal.task_id for each in tasks)
+        await self._parts.announce(StepStarted(self.view.checkpoint.step + 1, ids))
         while True:
-            await self._run_tasks([each for each in tasks if self._may_run(each)])
+            waiting = self.view.waiting_tasks()
+            await self._run_tasks([t for t in tasks if self._may_run(t, waiting)])
             self._tries_failed = False
             if not self.view.open_questions():
                 break
-            if not await self._ask_handler():
+            if not await self._get_answers():
                 return await self._pause()
         failed = [each for each in tasks if self._has_failed(each)]
         if failed:
@@ -110,20 +127,23 @@ class Runner:
         view = self.view
         specs = view.checkpoint.next
         return [
-            TaskRun(
+            self._task(spec)(
                 self._parts,
                 spec,
                 view.journal(task_id),
-                view.state,
-                step=view.checkpoint.step + 1,
-                began=view.checkpoint.at,
+                view,
                 alone=len(specs) == 1,
             )
             for task_id, spec in zip(view.task_ids(), specs, strict=True)
         ]
 
-    def _may_run(self, task: TaskRun) -> bool:
-        if task.is_over or task.journal.open:
+    def _task(self, spec: TaskSpec) -> type[TaskRun]:
+        graph = self._parts.flow.graph
+        is_graph = graph.nodes[spec.node].child is not None
+        return self._parts.graph_task if is_graph else TaskRun
+
+    def _may_run(self, task: TaskRun, waiting: set[str]) -> bool:
+        if task.is_over or task.journal.task_id in waiting:
             return False
         ended = task.journal.ended
         is_failure = ended is not None and ended.status == "failed"
@@ -147,55 +167,14 @@ class Runner:
                     group.start_soon(task.run)
         except BaseExceptionGroup as error:
             # Nodes do not raise here: these are errors of the store or the lease.
-            found = _first(error)
-            if found is None:
-                raise
-            raise found from error
+            raise_first(error)
 
-    async def _ask_handler(self) -> bool:
-        """Ask the handler about open questions; return whether it answered one."""
-        handler = self._parts.flow.handler
-        if handler is None:
-            return False
-        answers: list[Answered] = []
-
-        async def ask(question: InterruptValue) -> None:
-            try:
-                with anyio.fail_after(self._parts.flow.handler_seconds):
-                    if await handler.can_handle(question):
-                        value = checked(question, await handler.handle(question))
-                        answers.append(
-                            answered(
-                                question,
-                                value,
-                                by=handler.name,
-                                how=handler.name,
-                                at=self._parts.flow.clock(),
-                            )
-                        )
-            except Exception:  # noqa: BLE001
-                _log.exception("the handler failed on %s", question.interrupt_id)
-
-        async with anyio.create_task_group() as group:
-            for question in self.view.open_questions():
-                group.start_soon(ask, question)
-        checkpointer, thread = self._parts.flow.checkpointer, self._parts.lease[0]
-        for answer in answers:
-            try:
-                await store_answer(checkpointer, thread, answer)
-                self.view.answers[answer.id] = answer
-            except InvalidInputError:
-                await self._take_answers_of_others()
-        return bool(answers)
-
-    async def _take_answers_of_others(self) -> None:
-        """Take answers that came from elsewhere while the handler was at work."""
-        stored = await self._parts.flow.checkpointer.read(self._parts.lease[0])
-        for answer in map(read_answer, stored.answers if stored else ()):
-            self.view.answers.setdefault(answer.id, answer)
+    async def _get_answers(self) -> bool:
+        return await self._answering.get()
 
     async def _pause(self) -> Outcome:
         await self._set_status("interrupted", None)
+        await Desk(self._parts.flow, self.view).put(self.view.open_questions())
         return "interrupted"
 
     async def _fail(self, error: ToolcellError) -> Outcome:
@@ -223,9 +202,9 @@ class Runner:
             FlowError: It cannot be merged; nothing was written.
         """
         view, flow = self.view, self._parts.flow
-        collected = self._collected(tasks)
-        done = [(task.spec, _output(task)) for task in tasks]
-        state = view.state.merged(self._updates(tasks))
+        collected = collected_of(tasks, view)
+        done = [(task.spec, output_of(task)) for task in tasks]
+        state = view.state.merged(updates_of(tasks, view, flow.graph.schema))
         plan = next_tasks(
             flow.graph, done, view.checkpoint.joins, collected, state.view
         )
@@ -233,20 +212,20 @@ class Runner:
             raise _reached("state_bytes", flow.limits.state_bytes, "bytes of state")
         if len(plan.tasks) > flow.limits.max_tasks:
             raise _reached("max_tasks", flow.limits.max_tasks, "tasks in one step")
-        await self.commit(state, plan, self._given_answers())
+        await self.commit(state, plan, given_answers(view))
 
     async def commit(
         self, state: State, plan: Plan, answers: Sequence[GivenAnswer] = ()
     ) -> None:
         """Store a checkpoint, then make it the current one of the view."""
-        view, flow = self.view, self._parts.flow
+        view = self.view
         patch = view.state.changes(state)
         whole = self._is_whole(sum(map(len, patch.values())))
         number = view.checkpoint.step + 1
         checkpoint = Checkpoint(
             id=str(number),
             step=number,
-            at=flow.clock(),
+            at=self._parts.flow.clock(),
             turn=view.checkpoint.turn,
             of=None if whole else view.checkpoint.id,
             next=plan.tasks,
@@ -255,9 +234,19 @@ class Runner:
             answers=list(answers),
         )
         text = checkpoint.with_fields(state.texts() if whole else patch)
+        await self._store(checkpoint, text, whole=whole)
+        view.checkpoint, view.state = checkpoint, state
+        view.patches = 0 if whole else view.patches + 1
+        view.patch_bytes = 0 if whole else view.patch_bytes + len(text)
+        view.whole_bytes = len(text) if whole else view.whole_bytes
+        made = f"{view.prefix}{checkpoint.id}"
+        await self._parts.announce(StepCommitted(number, made, tuple(sorted(patch))))
+
+    async def _store(self, checkpoint: Checkpoint, text: bytes, *, whole: bool) -> None:
+        flow, view = self._parts.flow, self.view
         head = view.head.model_copy(
             update={
-                "status": "running" if plan.tasks else "done",
+                "status": "running" if checkpoint.next else "done",
                 "checkpoint": checkpoint.id,
                 "version": flow.graph.version,
                 "shape": flow.shape,
@@ -266,11 +255,8 @@ class Runner:
             }
         )
         await flow.checkpointer.commit(self._parts.lease, text, head, whole=whole)
-        view.head, view.checkpoint, view.state = head, checkpoint, state
+        view.head = head
         view.journals, view.answers = {}, {}
-        view.patches = 0 if whole else view.patches + 1
-        view.patch_bytes = 0 if whole else view.patch_bytes + len(text)
-        view.whole_bytes = len(text) if whole else view.whole_bytes
 
     def _is_whole(self, more: int) -> bool:
         """Return whether the patches have as many bytes as the state they change."""
@@ -279,79 +265,6 @@ class Runner:
             return True
         weight = max(view.whole_bytes, _LEAST_WHOLE_BYTES)
         return view.patch_bytes + more >= weight
-
-    def _updates(self, tasks: Sequence[TaskRun]) -> list[Update]:
-        """Return the updates of answers, then those of tasks, in their order."""
-        schema = self._parts.flow.graph.schema
-        updates = []
-        for task in tasks:
-            for asked in task.journal.asked.values():
-                answer = self.view.answers.get(asked.interrupt.interrupt_id)
-                if answer is not None and answer.update:
-                    pieces = schema.encode_update(answer.update, "resume")
-                    updates.append(Update(answer.id, "resume", pieces))
-        for task in tasks:
-            known = task.returned
-            pieces = update_of(_output(task)) if known is None else known.update
-            updates.append(Update(task.journal.task_id, task.spec.node, pieces))
-        return updates
-
-    def _collected(
-        self, tasks: Sequence[TaskRun]
-    ) -> dict[int, tuple[str, list[SendResult]]]:
-        """Return the results of each batch of the step. Raises NodeFailedError."""
-        collected: dict[int, tuple[str, list[SendResult]]] = {
-            number: (batch.aggregator, [])
-            for number, batch in enumerate(self.view.checkpoint.batches)
-        }
-        for task in tasks:
-            if task.spec.batch is not None:
-                collected[task.spec.batch][1].append(_send_result(task))
-        for number, batch in enumerate(self.view.checkpoint.batches):
-            _check_enough(batch, collected[number][1])
-        return collected
-
-    def _given_answers(self) -> list[GivenAnswer]:
-        asked = {
-            each.interrupt.interrupt_id: each.interrupt.node_id or ""
-            for journal in self.view.journals.values()
-            for each in journal.asked.values()
-        }
-        return [
-            GivenAnswer(id=each.id, node=asked[each.id], by=each.by, how=each.how)
-            for each in self.view.answers.values()
-            if each.id in asked
-        ]
-
-
-def _output(task: TaskRun) -> Output:
-    return task.output if task.is_over else Output()
-
-
-def _send_result(task: TaskRun) -> SendResult:
-    send, ended = task.spec.send, task.journal.ended
-    assert send is not None
-    error = None if ended is None or task.is_over else ended.error
-    return SendResult(
-        send_id=send.send_id,
-        node=task.spec.node,
-        success=task.is_over,
-        result=_output(task).result,
-        error=None if error is None else error.message,
-        error_kind=None if error is None else error.kind,
-        duration_ms=None if ended is None else ended.ms,
-    )
-
-
-def _check_enough(batch: Batch, results: Sequence[SendResult]) -> None:
-    succeeded = sum(each.success for each in results)
-    if not is_enough(succeeded, len(results), batch.min_success):
-        raise NodeFailedError(
-            f"{succeeded} of {len(results)} workers succeeded,"
-            f" {batch.min_success} have to",
-            hint="resume the thread to see their errors, or fork it",
-            details={"node": batch.aggregator, "succeeded": succeeded},
-        )
 
 
 def _failed_before(task: TaskRun) -> NodeFailedError:
@@ -368,6 +281,14 @@ def _reached(limit: str, value: int, what: str) -> FlowLimitError:
         hint=f"resume it with a higher {limit}",
         details={"limit": limit, "value": value},
     )
+
+
+def raise_first(group: BaseExceptionGroup[Any]) -> None:
+    """Raise the first error of toolcell in a group, or all of it if it has others."""
+    found = _first(group)
+    if found is None:
+        raise group
+    raise found from group
 
 
 def _first(error: BaseException) -> Any:

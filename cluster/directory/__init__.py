@@ -1,0 +1,1 @@
+"""Where drivers find the nodes of a cluster."""

@@ -1,0 +1,110 @@
+"""A directory in Redis: one key for each node, which a living node renews.
+
+Neither the token nor anything of a program is ever written there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import anyio.to_thread
+
+from toolcell.core import ConfigError, SandboxUnavailableError
+from toolcell.core.redis_client import open_redis
+
+from ..wire.handshake import checked_token
+from .records import NodeRecord, read_signed, sign
+
+_T = TypeVar("_T")
+LIFE_SECONDS = 15.0
+"""Seconds that a record stays. When they are over without a renewal, drivers that come
+find the node no more; those that have a link to it keep it."""
+
+RENEW_SECONDS = 4.0
+"""Seconds between two renewals."""
+
+_MAX_NODES = 10_000
+
+
+class RedisDirectory:
+    """The nodes of a cluster in Redis; needs the extra `cluster`.
+
+    Args:
+        url: The server, such as `redis://host:6379/0`.
+        token: The cluster's token; records that it did not sign are left out.
+        name: The cluster, so that several can share a server.
+        seconds: Seconds to wait for the server. When it is reached the operation fails
+            as `directory_unavailable`.
+
+    Raises:
+        ConfigError: The redis package is missing, or an argument is not valid.
+    """
+
+    def __init__(
+        self, url: str, *, token: str, name: str = "toolcell", seconds: float = 2.0
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise ConfigError(
+                f"{name!r} cannot be the name of a cluster",
+                hint="use 1 to 64 letters, digits and `_.-`",
+            )
+        self._key = checked_token(token)
+        self._client, self._errors = open_redis(
+            url, seconds, extra="cluster", retries=True
+        )
+        self._prefix = f"{{{name}}}:node:"
+        self._index = f"{{{name}}}:nodes"
+
+    async def nodes(self) -> Sequence[NodeRecord]:
+        return await self._in_thread(self._nodes)
+
+    async def announce(self, record: NodeRecord) -> None:
+        """Write a node, for `LIFE_SECONDS`. Raises SandboxUnavailableError."""
+        await self._in_thread(lambda: self._announce(record))
+
+    async def withdraw(self, record: NodeRecord) -> None:
+        """Remove a node. Raises SandboxUnavailableError."""
+        await self._in_thread(lambda: self._withdraw(record))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _nodes(self) -> list[NodeRecord]:
+        names = sorted(self._client.smembers(self._index))[:_MAX_NODES]
+        if not names:
+            return []
+        texts = self._client.mget([self._prefix + name.decode() for name in names])
+        gone = [name for name, text in zip(names, texts, strict=True) if text is None]
+        if gone:
+            self._client.srem(self._index, *gone)
+        found = [read_signed(text, self._key) for text in texts if text is not None]
+        return [record for record in found if record is not None]
+
+    def _announce(self, record: NodeRecord) -> None:
+        with self._client.pipeline() as pipe:
+            pipe.set(
+                self._prefix + record.name,
+                sign(record, self._key),
+                px=round(LIFE_SECONDS * 1000),
+            )
+            pipe.sadd(self._index, record.name)
+            pipe.execute()
+
+    def _withdraw(self, record: NodeRecord) -> None:
+        with self._client.pipeline() as pipe:
+            pipe.delete(self._prefix + record.name)
+            pipe.srem(self._index, record.name)
+            pipe.execute()
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        try:
+            return await anyio.to_thread.run_sync(work)
+        except self._errors as error:
+            raise SandboxUnavailableError(
+                f"the directory of the cluster does not answer: {error}",
+                hint="look after its Redis server; open links go on",
+                details={"reason": "directory_unavailable"},
+            ) from None

@@ -1,0 +1,282 @@
+"""The nodes that a driver has links to, and the choice of one for a run.
+
+Each node grants credit: so many runs and sessions of this driver at once. A driver
+counts its own, and takes the node with the smallest part of its credit in use; without
+credit it waits in the driver's queue, where agents take turns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.abc
+from anyio.streams.tls import TLSAttribute, TLSStream
+from pydantic import ValidationError
+
+from toolcell.core import SandboxError, SandboxUnavailableError
+from toolcell.sandbox import FairQueue, SandboxConfig
+
+from ..directory.records import Directory, NodeRecord
+from ..wire.handshake import (
+    HANDSHAKE_SECONDS,
+    RefusedError,
+    driver_context,
+    fingerprint_of,
+    meet_node,
+)
+from ..wire.link import Link
+from ..wire.protocol import PROTOCOL
+from .runs import next_message
+
+_LOOK_SECONDS = 1.0
+_AGAIN_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Node:
+    """A node with a link: what it grants, and how much of that is in use."""
+
+    def __init__(self, record: NodeRecord, link: Link, about: dict[str, Any]) -> None:
+        self.record = record
+        self.link = link
+        self.slots = int(about["slots"])
+        self.rules = SandboxConfig.model_validate(about["rules"])
+        self.credit = int(about["credit"])
+        self.held: list[float] = []
+        """When each place in use was taken; those of a lost node are given back."""
+
+        self.is_lost = False
+
+    @property
+    def in_use(self) -> int:
+        """The number of places in use."""
+        return len(self.held)
+
+    @property
+    def load(self) -> float:
+        """The part of the credit in use."""
+        return self.in_use / self.credit if self.credit else float("inf")
+
+
+class Nodes:
+    """Finds nodes in a directory, keeps links to them, and places runs.
+
+    Args:
+        directory: Where the nodes are.
+        key: The cluster's token, as bytes.
+        wait_seconds: Seconds that a run waits while there is no node at all.
+        lost_seconds: Seconds without a sign of life until a node is given up.
+        tasks: Owns the links.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        key: bytes,
+        *,
+        wait_seconds: float,
+        lost_seconds: float,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        self._directory = directory
+        self._key = key
+        self._wait_seconds = wait_seconds
+        self._lost_seconds = lost_seconds
+        self._tasks = tasks
+        self._queue = FairQueue(0, 0)
+        self._known: set[str] = set()
+        self._open: dict[str, Node] = {}
+        self._rules: SandboxConfig | None = None
+        self._changed = anyio.Event()
+        self._why_none = "the directory names no node"
+        # Runs that wait while there is no node.
+        self._waiting: set[anyio.CancelScope] = set()
+
+    @property
+    def open(self) -> tuple[Node, ...]:
+        """The nodes with a link."""
+        return tuple(self._open.values())
+
+    @property
+    def rules(self) -> SandboxConfig:
+        """The configuration that all nodes have. Raises SandboxUnavailableError."""
+        if self._rules is None:
+            raise self._no_nodes()
+        return self._rules
+
+    @property
+    def in_use(self) -> int:
+        """The number of runs and sessions that have a place."""
+        return sum(node.in_use for node in self.open)
+
+    @property
+    def waiting(self) -> int:
+        """The number of runs and sessions that wait for a place."""
+        return self._queue.waiting
+
+    async def start(self) -> None:
+        """Find the nodes; return when there is a link to one.
+
+        Raises:
+            SandboxUnavailableError: There was none in time
+                (`details["reason"]` is `no_nodes`).
+        """
+        self._tasks.start_soon(self._look)
+        with anyio.move_on_after(self._wait_seconds):
+            while not self._open:
+                await self._changed.wait()
+        if not self._open:
+            raise self._no_nodes()
+
+    def close(self) -> None:
+        """Refuse what waits, and place nothing more."""
+        self._queue.close()
+
+    @asynccontextmanager
+    async def place(self, agent_id: str | None) -> AsyncIterator[Node]:
+        """Hold a place on a node, for a run or a session.
+
+        Raises:
+            SandboxUnavailableError: Too many wait, or there is no node.
+        """
+        entered = await self._enter(agent_id)
+        node = None
+        try:
+            node = min(self._open.values(), key=lambda each: each.load, default=None)
+            if node is None:
+                raise self._no_nodes()
+            node.held.append(entered)
+            yield node
+        finally:
+            if node is not None and entered in node.held:
+                node.held.remove(entered)
+            if node is None or not node.is_lost:
+                self._queue.leave(entered)
+
+    async def _enter(self, agent_id: str | None) -> float:
+        with anyio.CancelScope() as scope:
+            if not self._open:
+                scope.deadline = anyio.current_time() + self._wait_seconds
+            self._waiting.add(scope)
+            try:
+                return await self._queue.enter(agent_id)
+            finally:
+                self._waiting.discard(scope)
+        raise self._no_nodes()
+
+    def _no_nodes(self) -> SandboxUnavailableError:
+        return SandboxUnavailableError(
+            f"the cluster has no node: {self._why_none}",
+            hint="start a `NodeAgent` on a machine, see docs/cluster.md",
+            details={"reason": "no_nodes"},
+        )
+
+    async def _look(self) -> None:
+        """Open links to nodes as they appear in the directory."""
+        while True:
+            try:
+                for record in await self._directory.nodes():
+                    if record.fingerprint not in self._known:
+                        self._known.add(record.fingerprint)
+                        self._tasks.start_soon(self._hold, record)
+            except SandboxUnavailableError as error:
+                self._why_none = error.message
+                _log.warning("%s", error)
+            await anyio.sleep(_LOOK_SECONDS)
+
+    async def _hold(self, record: NodeRecord) -> None:
+        """Hold a link to a node until it is gone."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                link = await self._connect(record)
+                tasks.start_soon(link.run)
+                await self._use(record, link)
+                tasks.cancel_scope.cancel()
+        except* (OSError, TimeoutError, anyio.EndOfStream) as group:
+            self._complain(record, f"no connection ({group.exceptions[0]})")
+        except* (RefusedError, SandboxError) as group:
+            self._complain(record, str(group.exceptions[0]))
+        # If it is in the directory still, it is tried again.
+        await anyio.sleep(_AGAIN_SECONDS)
+        self._known.discard(record.fingerprint)
+
+    def _complain(self, record: NodeRecord, why: str) -> None:
+        self._why_none = f"{record.name}: {why}"
+        _log.warning("the node %s: %s", record.name, why)
+
+    async def _connect(self, record: NodeRecord) -> Link:
+        with anyio.fail_after(HANDSHAKE_SECONDS):
+            plain = await anyio.connect_tcp(record.host, record.port)
+            try:
+                stream = await TLSStream.wrap(
+                    plain,
+                    server_side=False,
+                    ssl_context=driver_context(),
+                    standard_compatible=False,
+                )
+                shown = stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - of a socket
+                if shown is None or fingerprint_of(shown) != record.fingerprint:
+                    raise RefusedError("it shows another certificate")
+                reader = await meet_node(stream, self._key, record.fingerprint)
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await anyio.aclose_forcefully(plain)
+                raise
+        return Link(stream, reader, name=record.name, lost_seconds=self._lost_seconds)
+
+    async def _use(self, record: NodeRecord, link: Link) -> None:
+        """Place runs on a node while its link is there."""
+        async with link.exchange({"op": "hello"}) as greeting:
+            message = await next_message(greeting)
+            node = self._checked(record, link, message.fields)
+            self._open[record.fingerprint] = node
+            self._resize()
+            try:
+                while True:
+                    message = await next_message(greeting)
+                    node.credit = int(message.fields["credit"])
+                    self._resize()
+            finally:
+                del self._open[record.fingerprint]
+                self._resize()
+                # Whoever holds a place there may not leave it for long.
+                node.is_lost = True
+                for entered in node.held:
+                    self._queue.leave(entered)
+
+    def _checked(self, record: NodeRecord, link: Link, about: dict[str, Any]) -> Node:
+        if about.get("protocol") != PROTOCOL:
+            raise SandboxError(
+                f"it speaks protocol {about.get('protocol')} of toolcell "
+                f"{about.get('version')}, this driver {PROTOCOL}",
+                hint="use the same version of toolcell at both ends",
+            )
+        try:
+            node = Node(record, link, about)
+        except (ValidationError, KeyError, TypeError, ValueError) as error:
+            raise SandboxError(
+                f"its greeting cannot be read: {type(error).__name__}",
+                hint="use the same version of toolcell at both ends",
+            ) from None
+        if self._rules is not None and node.rules != self._rules:
+            raise SandboxError(
+                "its limits or rules are not those of the other nodes",
+                hint="give all nodes of a cluster the same [sandbox]",
+            )
+        self._rules = node.rules
+        self._queue.max_waiting = node.rules.max_queue
+        return node
+
+    def _resize(self) -> None:
+        self._queue.resize(sum(node.credit for node in self.open))
+        self._changed.set()
+        self._changed = anyio.Event()
+        deadline = float("inf")
+        if not self._open:
+            deadline = anyio.current_time() + self._wait_seconds
+        for scope in self._waiting:
+            scope.deadline = deadline

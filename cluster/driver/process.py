@@ -1,0 +1,103 @@
+"""A command in a session on a node."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncGenerator
+from typing import Any, Literal
+
+from toolcell.core import CellLostError, InvalidInputError
+from toolcell.sandbox import ExecutionResult
+
+from ..wire.codec import read_result
+from ..wire.link import Link
+from .runs import ask, next_message
+
+
+class ClusterProcess:
+    """One command; it is a `SandboxProcess`, as `Process` is.
+
+    Args:
+        link: Leads to the node.
+        session: The number of its session.
+        about: What the node told of it.
+    """
+
+    def __init__(self, link: Link, session: int, about: dict[str, Any]) -> None:
+        self._link = link
+        self._session = session
+        self.number = int(about["process"])
+        """Its number on the link."""
+
+        self.argv: tuple[str, ...] = tuple(about["argv"])
+        """The program and its arguments."""
+
+        self.pid = int(about["pid"])
+        """Its process id inside the cell."""
+
+        self._result: ExecutionResult | None = None
+        self._over = False
+
+    @property
+    def running(self) -> bool:
+        """True while it has not ended, as far as this process has heard."""
+        return not self._over and not self._link.lost
+
+    def _fields(self, what: str, **more: Any) -> dict[str, Any]:
+        return {
+            "op": "session.process",
+            "session": self._session,
+            "process": self.number,
+            "do": what,
+            **more,
+        }
+
+    async def _ask(self, what: str, *blobs: bytes, **more: Any) -> None:
+        await ask(self._link, self._fields(what, **more), *blobs)
+
+    async def wait(self) -> ExecutionResult:
+        """Wait for the end; return what came of it; as `Process.wait`."""
+        if self._result is None:
+            try:
+                found = await ask(self._link, self._fields("wait"))
+            except CellLostError:
+                self._over = True
+                raise
+            self._result = read_result(found)
+            self._over = True
+        return self._result
+
+    async def output(
+        self,
+    ) -> AsyncGenerator[tuple[Literal["stdout", "stderr"], bytes], None]:
+        """Yield output as it comes, until the end; as `Process.output`."""
+        async with self._link.exchange(self._fields("output")) as exchange:
+            while True:
+                message = await next_message(exchange)
+                if exchange.ended:
+                    self._over = True
+                    return
+                yield message.fields["output"], message.blobs[0]
+                await exchange.send({"next": True})
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input; as `Process.write`."""
+        if not isinstance(data, bytes):
+            raise InvalidInputError("input must be bytes", hint="encode the text")
+        await self._ask("write", data)
+
+    async def close_stdin(self) -> None:
+        """End its standard input; a terminal gets Ctrl-D."""
+        await self._ask("close_stdin")
+
+    async def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal; as `Process.resize`."""
+        await self._ask("resize", rows=rows, cols=cols)
+
+    async def signal(self, number: int | signal.Signals) -> None:
+        """Send it a signal; as `Process.signal`."""
+        await self._ask("signal", number=int(number))
+
+    async def kill(self) -> None:
+        """Kill it, with all processes of its terminal session."""
+        await self._ask("kill")

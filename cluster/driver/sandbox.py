@@ -1,0 +1,364 @@
+"""The entrance to a cluster: the methods of `SandboxManager`, with cells elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+from pydantic import SecretStr
+
+from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.core.detached import Detachable
+from toolcell.sandbox import (
+    Batch,
+    BatchResults,
+    Event,
+    ExecutionResult,
+    Freshness,
+    HostCalls,
+    Language,
+    Limits,
+    Network,
+    OnConnection,
+    OnOutput,
+    PoolStats,
+    SandboxConfig,
+    call_program,
+    returned,
+)
+
+from ..directory.records import Directory
+from ..wire.codec import pack_model
+from ..wire.handshake import checked_token
+from ..wire.protocol import LOST_SECONDS
+from .nodes import Nodes
+from .requests import RemoteRun, listed
+from .runs import ask, next_message, run_on, stream_on
+from .session import ClusterSession
+
+if TYPE_CHECKING:
+    from toolcell.sandbox import OnProgress, OnStep, Programs
+
+_MAX_CONCURRENCY = 4096
+
+
+class ClusterSandbox(Detachable):
+    """Runs untrusted programs in cells of the nodes of a cluster.
+
+    It is a `Sandbox`, as `SandboxManager` is: arguments, results and errors are the
+    same. A run goes to the node with most room; a session stays on its node. If a node
+    is lost its runs and sessions raise CellLostError at once (`details["reason"]` is
+    `node_lost`), and nothing is tried again unasked. Tool calls of a program come back
+    to this process and its guard.
+
+    Args:
+        directory: Where the nodes are.
+        token: The cluster's token, 64 hex digits.
+        wait_seconds: Seconds that opening, and a run, wait while there is no node at
+            all. When they are over SandboxUnavailableError is raised.
+        lost_seconds: Seconds without a sign of life until a node is given up.
+
+    Raises:
+        ConfigError: The token is not one.
+    """
+
+    _nodes: Nodes
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        token: str,
+        wait_seconds: float = 5.0,
+        lost_seconds: float = LOST_SECONDS,
+    ) -> None:
+        self._directory = directory
+        self._key = checked_token(token)
+        self._wait_seconds = wait_seconds
+        self._lost_seconds = lost_seconds
+        self._stack = AsyncExitStack()
+        self._is_open = False
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Directory,
+        *,
+        token: str,
+        wait_seconds: float = 5.0,
+        lost_seconds: float = LOST_SECONDS,
+    ) -> Self:
+        """Return an open sandbox, which any task of this event loop may close.
+
+        Arguments and errors are those of `ClusterSandbox` and of entering it.
+        """
+        made = cls(
+            directory,
+            token=token,
+            wait_seconds=wait_seconds,
+            lost_seconds=lost_seconds,
+        )
+        return await made._open_detached()
+
+    async def __aenter__(self) -> Self:
+        if self._is_open:
+            raise InvalidInputError(
+                "the cluster is open already", hint="make another ClusterSandbox"
+            )
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        self._tasks = tasks
+        self._nodes = Nodes(
+            self._directory,
+            self._key,
+            wait_seconds=self._wait_seconds,
+            lost_seconds=self._lost_seconds,
+            tasks=tasks,
+        )
+        try:
+            await self._nodes.start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._is_open = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_open = False
+        self._nodes.close()
+        await self._stack.aclose()
+
+    @property
+    def config(self) -> SandboxConfig:
+        """The limits and rules of the nodes; `max_concurrency` is that of them all.
+
+        Raises:
+            SandboxUnavailableError: The cluster is not open.
+        """
+        nodes = self._open_nodes
+        slots = sum(node.slots for node in nodes.open)
+        update = {"max_concurrency": min(max(slots, 1), _MAX_CONCURRENCY)}
+        return nodes.rules.model_copy(update=update)
+
+    @property
+    def active_cells(self) -> int:
+        """The number of cells that runs and sessions of this process use now."""
+        return self._nodes.in_use if self._is_open else 0
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes with a link, in no order."""
+        return tuple(node.record.name for node in self._open_nodes.open)
+
+    async def run(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        inputs: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        argv: Sequence[str] = (),
+        stdin: bytes | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
+        packages: Sequence[str] = (),
+        agent_id: str | None = None,
+        calls: HostCalls | None = None,
+        network: Network | None = None,
+        on_output: OnOutput | None = None,
+        on_connection: OnConnection | None = None,
+        minimum_freshness: Freshness = "program",
+    ) -> ExecutionResult:
+        """Run a program on a node; as `SandboxManager.run`."""
+        run = RemoteRun(
+            options={
+                "code": code,
+                "language": language,
+                "inputs": inputs,
+                "argv": listed(argv),
+                "packages": listed(packages),
+                "agent_id": agent_id,
+                "minimum_freshness": minimum_freshness,
+            },
+            limits=limits,
+            network=network,
+            secrets=secrets,
+            stdin=stdin,
+            files=files,
+            calls=calls,
+            on_output=on_output,
+            on_connection=on_connection,
+        )
+        async with self._open_nodes.place(agent_id) as node:
+            return await run_on(node.link, run, "run")
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        inputs: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        files: Mapping[str, bytes | str] | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
+        packages: Sequence[str] = (),
+        agent_id: str | None = None,
+        network: Network | None = None,
+        minimum_freshness: Freshness = "program",
+    ) -> AsyncGenerator[Event, None]:
+        """Run a program on a node and yield its events; as `SandboxManager.stream`."""
+        run = RemoteRun(
+            options={
+                "code": code,
+                "language": language,
+                "inputs": inputs,
+                "packages": listed(packages),
+                "agent_id": agent_id,
+                "minimum_freshness": minimum_freshness,
+            },
+            limits=limits,
+            network=network,
+            secrets=secrets,
+            files=files,
+        )
+        async with self._open_nodes.place(agent_id) as node:
+            async with aclosing(stream_on(node.link, run, "stream")) as events:
+                async for event in events:
+                    yield event
+
+    async def call(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call a Python function on a node; as `SandboxManager.call`."""
+        program = call_program(function, args, kwargs)
+        result = await self.run(program.code, inputs=program.inputs)
+        return returned(function, result)
+
+    @asynccontextmanager
+    async def session(
+        self,
+        *,
+        packages: Sequence[str] = (),
+        agent_id: str | None = None,
+        network: Network | None = None,
+    ) -> AsyncIterator[ClusterSession]:
+        """Open a session, which stays on its node; as `SandboxManager.session`."""
+        asked = {
+            "op": "session",
+            "packages": listed(packages),
+            "agent_id": agent_id,
+            "network": pack_model(network),
+        }
+        async with self._open_nodes.place(agent_id) as node:
+            async with node.link.exchange(asked) as exchange:
+                about = (await next_message(exchange)).fields
+                yield ClusterSession(node.link, node.record.name, agent_id, about)
+
+    def map(
+        self,
+        programs: Programs,
+        *,
+        concurrency: int | None = None,
+        limits: Limits | None = None,
+        ordered: bool = True,
+        on_progress: OnProgress | None = None,
+        agent_id: str | None = None,
+    ) -> BatchResults:
+        """Run many programs on the nodes; as `SandboxManager.map`.
+
+        Args:
+            programs: As in `SandboxManager.map`.
+            concurrency: Programs at once; None: as many as the nodes have slots.
+            limits: As in `SandboxManager.map`.
+            ordered: As in `SandboxManager.map`.
+            on_progress: As in `SandboxManager.map`.
+            agent_id: As in `run`.
+        """
+        slots = self.config.max_concurrency
+        batch = Batch(
+            programs,
+            run=partial(self.run, agent_id=agent_id),
+            start=self._start,
+            max_concurrency=slots,
+            concurrency=slots if concurrency is None else concurrency,
+            limits=limits,
+            ordered=ordered,
+            on_progress=on_progress,
+        )
+        return BatchResults(batch)
+
+    def _start(self, work: Callable[[], Any]) -> anyio.CancelScope:
+        """Start work that ends with the cluster; return a scope that cancels it."""
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await work()
+
+        self._tasks.start_soon(run)
+        return scope
+
+    async def install(
+        self, packages: Sequence[str] = (), *, on_step: OnStep | None = None
+    ) -> str:
+        """Install packages on each node; as `SandboxManager.install`.
+
+        Args:
+            packages: As in `run`.
+            on_step: Called with the name of each node that has them.
+
+        Returns:
+            The path of the packages in cells; empty if there are none.
+        """
+        path = ""
+        for node in self._open_nodes.open:
+            asked = {"op": "install", "packages": listed(packages)}
+            answer = await ask(node.link, asked)
+            path = str(answer.fields["path"])
+            if on_step is not None:
+                on_step(f"{node.record.name} has them")
+        return path
+
+    def pool_stats(self) -> PoolStats:
+        """Return what waits here; the pools are the nodes'.
+
+        Raises:
+            SandboxUnavailableError: The cluster is not open.
+        """
+        return PoolStats(
+            size=0,
+            ready=0,
+            made=0,
+            discarded=0,
+            waiting=self._open_nodes.waiting,
+        )
+
+    async def check(self) -> None:
+        """Ask one node after the other until one can make cells.
+
+        Raises:
+            SandboxUnavailableError: None can.
+        """
+        found: SandboxUnavailableError | None = None
+        for node in self._open_nodes.open:
+            try:
+                await ask(node.link, {"op": "check"})
+                return
+            except SandboxUnavailableError as error:
+                found = error
+        raise found or SandboxUnavailableError(
+            "the cluster has no node",
+            hint="start a `NodeAgent` on a machine, see docs/cluster.md",
+            details={"reason": "no_nodes"},
+        )
+
+    @property
+    def _open_nodes(self) -> Nodes:
+        if not self._is_open:
+            raise SandboxUnavailableError(
+                "the cluster is not open", hint="use it in `async with`"
+            )
+        return self._nodes

@@ -1,0 +1,291 @@
+"""A session on a node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from anyio import to_thread
+from pydantic import SecretStr
+
+from toolcell.core import CellLostError, InvalidInputError
+from toolcell.sandbox import (
+    Event,
+    ExecutionResult,
+    FileInfo,
+    HostCalls,
+    Language,
+    Limits,
+    Network,
+    OnConnection,
+    OnOutput,
+)
+
+from ..wire.codec import pack_model, read_limits, read_network
+from ..wire.folders import pack_folder, unpack_folder
+from ..wire.link import Link
+from ..wire.message import Message
+from .process import ClusterProcess
+from .requests import RemoteRun, bytes_of, listed
+from .runs import ask, run_on, stream_on
+
+if TYPE_CHECKING:
+    from toolcell.sandbox import OnStep
+
+_MAX_READ_BYTES = 256 * 1024 * 1024
+_MAX_DOWNLOAD_BYTES = 1024 * 1024 * 1024
+
+
+class ClusterSession:
+    """A cell of a node that several runs of one agent share.
+
+    It is a `SandboxSession`, as `Session` is. It stays on its node; if that is lost,
+    every later call raises CellLostError.
+
+    Args:
+        link: Leads to the node.
+        node: The node's name.
+        agent_id: The agent whose session it is.
+        about: What the node told of it.
+        processes: Commands of the same cell; forks share them.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        node: str,
+        agent_id: str | None,
+        about: dict[str, Any],
+        processes: dict[int, ClusterProcess] | None = None,
+    ) -> None:
+        self._link = link
+        self._number = int(about["session"])
+        self._processes = {} if processes is None else processes
+        self._alive = True
+        self.node = node
+        """The name of its node."""
+
+        self.agent_id = agent_id
+        """The agent whose session it is."""
+
+        self.warnings: tuple[str, ...] = tuple(about["warnings"])
+        """Files and threads that a fork shares with its origin, or has lost."""
+
+        self.limits = read_limits(about["limits"]) or Limits()
+        """The limits of its runs."""
+
+        self.network = read_network(about["network"]) or Network.none
+        """The hosts that its runs may reach now."""
+
+    @property
+    def alive(self) -> bool:
+        """True if the next run finds its cell, as far as this process has heard."""
+        return self._alive and not self._link.lost
+
+    def _note(self, answer: dict[str, Any]) -> None:
+        self._alive = bool(answer.get("alive", True))
+
+    async def _ask(self, operation: str, *blobs: bytes, **fields: Any) -> Message:
+        asked = {"op": f"session.{operation}", "session": self._number, **fields}
+        try:
+            return await ask(self._link, asked, *blobs, on_answer=self._note)
+        except CellLostError:
+            self._alive = False
+            raise
+
+    async def run(
+        self,
+        code: str,
+        *,
+        fresh: bool = False,
+        language: Language = "python",
+        inputs: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
+        calls: HostCalls | None = None,
+        on_output: OnOutput | None = None,
+        on_connection: OnConnection | None = None,
+    ) -> ExecutionResult:
+        """Run a program where the last one left off; as `Session.run`."""
+        run = RemoteRun(
+            options={
+                "code": code,
+                "fresh": fresh,
+                "language": language,
+                "inputs": inputs,
+            },
+            limits=limits,
+            secrets=secrets,
+            calls=calls,
+            on_output=on_output,
+            on_connection=on_connection,
+        )
+        try:
+            return await run_on(
+                self._link,
+                run,
+                "session.run",
+                on_answer=self._note,
+                session=self._number,
+            )
+        except CellLostError:
+            self._alive = False
+            raise
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        fresh: bool = False,
+        language: Language = "python",
+        inputs: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Run a program and yield its events; as `Session.stream`."""
+        run = RemoteRun(
+            options={
+                "code": code,
+                "fresh": fresh,
+                "language": language,
+                "inputs": inputs,
+            },
+            limits=limits,
+        )
+        streamed = stream_on(
+            self._link,
+            run,
+            "session.stream",
+            on_answer=self._note,
+            session=self._number,
+        )
+        async with aclosing(streamed) as events:
+            async for event in events:
+                yield event
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | Literal["pipe"] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        timeout_seconds: float | None = None,
+        pty: tuple[int, int] | None = None,
+        background: bool = False,
+    ) -> ClusterProcess:
+        """Start a command in the session's cell; as `Session.exec`."""
+        has_stdin = isinstance(stdin, bytes)
+        options = {
+            "command": listed(command),
+            "stdin": None if has_stdin else stdin,
+            "env": None if env is None else dict(env),
+            "cwd": cwd,
+            "timeout_seconds": timeout_seconds,
+            "pty": pty,
+            "background": background,
+        }
+        blobs = [stdin] if isinstance(stdin, bytes) else []
+        found = await self._ask("exec", *blobs, options=options, has_stdin=has_stdin)
+        process = ClusterProcess(self._link, self._number, found.fields)
+        self._processes[process.number] = process
+        return process
+
+    def processes(self) -> tuple[ClusterProcess, ...]:
+        """Return the commands of this process that run in the session's cell."""
+        ended = [n for n, each in self._processes.items() if not each.running]
+        for number in ended:
+            del self._processes[number]
+        return tuple(self._processes.values())
+
+    async def install(
+        self, packages: Sequence[str], *, on_step: OnStep | None = None
+    ) -> None:
+        """Let programs import more packages; as `Session.install`.
+
+        `on_step` is called once, with the node's name.
+        """
+        await self._ask("install", options={"packages": listed(packages)})
+        if on_step is not None:
+            on_step(f"{self.node} has them")
+
+    async def set_network(self, network: Network) -> None:
+        """Change the hosts that its runs may reach; as `Session.set_network`."""
+        if not isinstance(network, Network):
+            raise InvalidInputError(
+                "network must be a Network", hint="use Network.allow([...])"
+            )
+        await self._ask("set_network", network=pack_model(network))
+        self.network = network
+
+    async def interrupt(self) -> None:
+        """Interrupt the run of this session; as `Session.interrupt`."""
+        await self._ask("interrupt")
+
+    async def fork(self, *, allow_threads: bool = False) -> ClusterSession:
+        """Return a second session with the same variables; as `Session.fork`."""
+        found = await self._ask("fork", options={"allow_threads": allow_threads})
+        return ClusterSession(
+            self._link, self.node, self.agent_id, found.fields, self._processes
+        )
+
+    async def checkpoint(self) -> str:
+        """Save the variables and files; as `Session.checkpoint`."""
+        found = await self._ask("checkpoint")
+        return str(found.fields["checkpoint"])
+
+    async def rollback(self, checkpoint: str) -> None:
+        """Return to a checkpoint; as `Session.rollback`."""
+        await self._ask("rollback", options={"checkpoint": checkpoint})
+
+    async def drop(self, checkpoint: str) -> None:
+        """Forget a checkpoint; as `Session.drop`."""
+        await self._ask("drop", options={"checkpoint": checkpoint})
+
+    async def aclose(self) -> None:
+        """End a fork; the session that it came from goes on."""
+        await self._ask("aclose")
+
+    async def write_file(self, path: str | PathLike[str], data: bytes | str) -> None:
+        """Write a file of the work dir; as `Session.write_file`."""
+        await self._ask("write_file", bytes_of(data), path=_path(path))
+
+    async def read_file(
+        self, path: str | PathLike[str], max_bytes: int = _MAX_READ_BYTES
+    ) -> bytes:
+        """Return the bytes of a file of the work dir; as `Session.read_file`."""
+        found = await self._ask("read_file", path=_path(path), max_bytes=max_bytes)
+        return found.blobs[0]
+
+    async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
+        """Return what is below a folder of the work dir; as `Session.list_files`."""
+        found = await self._ask("list_files", path=path)
+        return tuple(FileInfo.model_validate(each) for each in found.fields["files"])
+
+    async def remove(self, path: str | PathLike[str]) -> None:
+        """Remove a file or a folder of the work dir; as `Session.remove`."""
+        await self._ask("remove", path=_path(path))
+
+    async def upload(self, source: str | Path, path: str = "") -> int:
+        """Write a folder's files into the work dir; as `Session.upload`."""
+        packed = await to_thread.run_sync(pack_folder, Path(source))
+        found = await self._ask("upload", packed, path=path)
+        return int(found.fields["files"])
+
+    async def download(
+        self,
+        target: str | Path,
+        path: str = "",
+        *,
+        max_bytes: int = _MAX_DOWNLOAD_BYTES,
+    ) -> int:
+        """Write the work dir's files into a new folder; as `Session.download`."""
+        found = await self._ask("download", path=path, max_bytes=max_bytes)
+        await to_thread.run_sync(unpack_folder, found.blobs[0], Path(target))
+        return int(found.fields["files"])
+
+
+def _path(path: str | PathLike[str]) -> str:
+    return fspath(path) if isinstance(path, PathLike) else path

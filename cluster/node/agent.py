@@ -1,0 +1,220 @@
+"""Serves a sandbox to the drivers of a cluster."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Any
+
+import anyio
+import anyio.abc
+from anyio.abc import ByteStream, SocketAttribute
+from anyio.streams.tls import TLSStream
+
+from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.core.detached import Detachable
+from toolcell.sandbox import Sandbox
+
+from ..directory.records import NodeRecord
+from ..directory.redis import RENEW_SECONDS, RedisDirectory
+from ..wire.codec import pack_model
+from ..wire.handshake import (
+    HANDSHAKE_SECONDS,
+    RefusedError,
+    admit_driver,
+    checked_token,
+    new_identity,
+)
+from ..wire.link import Link
+from ..wire.protocol import LOST_SECONDS, PROTOCOL, rules_of
+from .visitor import Visitor
+
+MAX_STRANGERS = 64
+"""Connections that have not shown the token yet. When it is reached further ones are
+closed at once."""
+
+_log = logging.getLogger(__name__)
+
+
+class NodeAgent(Detachable):
+    """Serves the sandbox of this machine to whoever has the cluster's token.
+
+    A driver that goes, or is silent for too long, leaves nothing behind: its runs are
+    cancelled and its sessions closed. Leaving the agent does so for all drivers.
+
+    Args:
+        sandbox: The sandbox; open, and closed by its owner after the agent.
+        token: The cluster's token, 64 hex digits.
+        name: The name of this node, unique in the cluster.
+        host: The address to listen at.
+        port: The port; 0 takes a free one.
+        public_host: The address that drivers connect to; None takes `host`.
+        directory: Where drivers find the node; None: they are told in another way.
+        lost_seconds: Seconds without a sign of life until a driver is given up.
+
+    Raises:
+        ConfigError: The token is not one.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        token: str,
+        name: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        public_host: str | None = None,
+        directory: RedisDirectory | None = None,
+        lost_seconds: float = LOST_SECONDS,
+    ) -> None:
+        self._sandbox = sandbox
+        self._key = checked_token(token)
+        self._name = name
+        self._host = host
+        self._port = port
+        self._public_host = public_host or host
+        self._directory = directory
+        self._lost_seconds = lost_seconds
+        self._slots = sandbox.config.max_concurrency
+        self._strangers = 0
+        self._visitors: list[Visitor] = []
+        self._draining = False
+        self._stack = AsyncExitStack()
+        self._record: NodeRecord | None = None
+
+    @property
+    def record(self) -> NodeRecord:
+        """The node, as the directory has it. Raises InvalidInputError if not open."""
+        if self._record is None:
+            raise InvalidInputError("the agent is not open", hint="use `async with`")
+        return self._record
+
+    async def __aenter__(self) -> NodeAgent:
+        self._identity = new_identity()
+        try:
+            listener = await anyio.create_tcp_listener(
+                local_host=self._host, local_port=self._port
+            )
+        except OSError as error:
+            raise SandboxUnavailableError(
+                f"cannot listen at {self._host}:{self._port}: {error.strerror}",
+                hint="use a free port and an address of this machine",
+            ) from None
+        self._record = NodeRecord(
+            name=self._name,
+            host=self._public_host,
+            port=listener.extra(SocketAttribute.local_port),  # noqa: S610 - of a socket
+            fingerprint=self._identity.fingerprint,
+        )
+        if self._directory is not None:
+            try:
+                await self._directory.announce(self._record)
+            except BaseException:
+                await listener.aclose()
+                raise
+        self._stack.push_async_callback(listener.aclose)
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(listener.serve, self._welcome)
+        if self._directory is not None:
+            tasks.start_soon(self._renew, self._directory)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._directory is not None and not self._draining:
+            await self._withdraw(self._directory)
+        await self._stack.aclose()
+
+    @property
+    def busy(self) -> int:
+        """The number of cells that runs and sessions use now."""
+        return self._sandbox.active_cells
+
+    async def drain(self) -> None:
+        """Take no new runs and sessions; those that are there go on."""
+        self._draining = True
+        self._share()
+        if self._directory is not None:
+            await self._withdraw(self._directory)
+
+    async def _withdraw(self, directory: RedisDirectory) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await directory.withdraw(self.record)
+            except SandboxUnavailableError as error:
+                _log.warning("the node stays in the directory for a while: %s", error)
+
+    async def _renew(self, directory: RedisDirectory) -> None:
+        while not self._draining:
+            await anyio.sleep(RENEW_SECONDS)
+            try:
+                if not self._draining:
+                    await directory.announce(self.record)
+            except SandboxUnavailableError as error:
+                _log.warning("%s", error)
+
+    async def _welcome(self, stream: ByteStream) -> None:
+        """Serve one connection; nothing of it ends the agent."""
+        if self._strangers >= MAX_STRANGERS:
+            await anyio.aclose_forcefully(stream)
+            return
+        link = None
+        self._strangers += 1
+        try:
+            with anyio.fail_after(HANDSHAKE_SECONDS):
+                secure = await TLSStream.wrap(
+                    stream,
+                    server_side=True,
+                    ssl_context=self._identity.context,
+                    standard_compatible=False,
+                )
+                reader = await admit_driver(
+                    secure, self._key, self._identity.fingerprint
+                )
+            visitor = Visitor(self._sandbox, self._about())
+            link = Link(
+                secure,
+                reader,
+                name="driver",
+                lost_seconds=self._lost_seconds,
+                serve=visitor.serve,
+            )
+        except (OSError, TimeoutError, RefusedError, anyio.BrokenResourceError) as why:
+            _log.warning("a connection was refused: %s", type(why).__name__)
+        except anyio.EndOfStream:
+            pass
+        finally:
+            self._strangers -= 1
+            if link is None:
+                with anyio.CancelScope(shield=True):
+                    await anyio.aclose_forcefully(stream)
+        if link is not None:
+            await self._serve(link, visitor)
+
+    async def _serve(self, link: Link, visitor: Visitor) -> None:
+        self._visitors.append(visitor)
+        self._share()
+        try:
+            await link.run()
+        finally:
+            self._visitors.remove(visitor)
+            self._share()
+
+    def _share(self) -> None:
+        """Divide the slots between the drivers."""
+        for visitor in self._visitors:
+            share = max(1, self._slots // len(self._visitors))
+            visitor.grant(0 if self._draining else share)
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "protocol": PROTOCOL,
+            "version": version("toolcell"),
+            "python": platform.python_version(),
+            "name": self._name,
+            "slots": self._slots,
+            "rules": pack_model(rules_of(self._sandbox.config)),
+        }

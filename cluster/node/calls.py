@@ -1,0 +1,75 @@
+"""Passes the calls of a program on to the driver, whose guard decides about them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+
+from toolcell.sandbox import HostCalls, pause_deadline
+
+from ..wire.link import Exchange
+from ..wire.message import Message
+
+_Fields = dict[str, Any]
+
+
+class CallerFailedError(Exception):
+    """The driver's own function raised; the driver knows what."""
+
+
+class DriverCalls:
+    """Calls of one run that its driver answers.
+
+    Args:
+        exchange: The run's exchange.
+        wanted: The driver's `HostCalls`, without its handler.
+    """
+
+    def __init__(self, exchange: Exchange, wanted: _Fields) -> None:
+        self._exchange = exchange
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, MemoryObjectSendStream[Message]] = {}
+        self.host_calls = HostCalls(
+            names=tuple(wanted["names"]),
+            handler=self._handle,
+            max_calls=int(wanted["max_calls"]),
+            max_concurrency=int(wanted["max_concurrency"]),
+            max_pause_seconds=float(wanted["max_pause_seconds"]),
+        )
+
+    async def route(self) -> None:
+        """Hand what the driver says to the calls that wait for it."""
+        while True:
+            _, message = await self._exchange.receive()
+            waiting = self._waiting.get(message.fields["call"])
+            if waiting is not None:
+                waiting.send_nowait(message)
+
+    async def _handle(
+        self, name: str, arguments: list[Any], options: _Fields
+    ) -> _Fields:
+        number = next(self._numbers)
+        sender, answers = anyio.create_memory_object_stream[Message](math.inf)
+        self._waiting[number] = sender
+        asked = {"name": name, "args": arguments, "kwargs": options}
+        try:
+            with sender, answers:
+                await self._exchange.send({"call": number, **asked})
+                async with AsyncExitStack() as pause:
+                    async for message in answers:
+                        if "failed" in message.fields:
+                            raise CallerFailedError
+                        if "answer" in message.fields:
+                            return dict(message.fields["answer"])
+                        # A person is asked, or has answered.
+                        await pause.aclose()
+                        if message.fields["pause"]:
+                            await pause.enter_async_context(pause_deadline())
+            raise self._exchange.lost_error()
+        finally:
+            del self._waiting[number]

@@ -1,0 +1,162 @@
+"""The sessions of one driver, and the commands in them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from toolcell.core import CellLostError
+from toolcell.sandbox import SandboxProcess, SandboxSession
+
+from ..wire.codec import pack_model, pack_result, read_network
+from ..wire.folders import pack_folder, unpack_folder
+from ..wire.link import Exchange
+from ..wire.message import Message
+
+_Fields = dict[str, Any]
+_Answer = tuple[_Fields, list[bytes]]
+_PLAIN = ("interrupt", "install", "rollback", "drop", "aclose")
+"""Methods of a session without a value, whose arguments are JSON."""
+
+
+class Sessions:
+    """Finds sessions and commands by the numbers that the driver has of them."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._sessions: dict[int, SandboxSession] = {}
+        self._processes: dict[int, dict[int, SandboxProcess]] = {}
+
+    @contextmanager
+    def kept(self, session: SandboxSession) -> Iterator[int]:
+        """Keep a session, and its forks, while it is open; yield its number."""
+        number = next(self._numbers)
+        self._sessions[number] = session
+        self._processes[number] = {}
+        try:
+            yield number
+        finally:
+            gone = self._processes.pop(number)
+            for each in [n for n, kept in self._processes.items() if kept is gone]:
+                del self._processes[each], self._sessions[each]
+            del self._sessions[number]
+
+    def find(self, number: object) -> SandboxSession:
+        """Return a session. Raises CellLostError."""
+        session = self._sessions.get(number) if isinstance(number, int) else None
+        if session is None:
+            raise CellLostError("the session is closed", hint="open a new session")
+        return session
+
+    def about(self, number: int) -> _Fields:
+        """Return what the driver knows of a session."""
+        session = self._sessions[number]
+        return {
+            "session": number,
+            "warnings": list(session.warnings),
+            "limits": pack_model(session.limits),
+            "network": pack_model(session.network),
+        }
+
+    async def answer(self, exchange: Exchange, message: Message) -> _Answer:
+        """Do what a driver asks of a session."""
+        fields = message.fields
+        session = self.find(fields["session"])
+        options = fields.get("options", {})
+        name = fields["op"].partition(".")[2]
+        if name in _PLAIN:
+            await getattr(session, name)(**options)
+            return {}, []
+        match name:
+            case "set_network":
+                network = read_network(fields["network"])
+                assert network is not None
+                await session.set_network(network)
+                return {}, []
+            case "fork":
+                fork = await session.fork(**options)
+                number = next(self._numbers)
+                self._sessions[number] = fork
+                self._processes[number] = self._processes[fields["session"]]
+                return self.about(number), []
+            case "checkpoint":
+                return {"checkpoint": await session.checkpoint()}, []
+            case "exec":
+                return await self._exec(session, message)
+            case "process":
+                return await self._of_process(exchange, message)
+        return await _files(session, name, message)
+
+    async def _exec(self, session: SandboxSession, message: Message) -> _Answer:
+        fields = message.fields
+        options = dict(fields["options"])
+        if fields["has_stdin"]:
+            options["stdin"] = message.blobs[0]
+        process = await session.exec(**options)
+        number = next(self._numbers)
+        self._processes[fields["session"]][number] = process
+        about = {"process": number, "pid": process.pid, "argv": process.argv}
+        return about, []
+
+    async def _of_process(self, exchange: Exchange, message: Message) -> _Answer:
+        fields = message.fields
+        known = self._processes[fields["session"]]
+        process = known.get(fields["process"])
+        if process is None:
+            raise CellLostError("the command is gone", hint="start another one")
+        match fields["do"]:
+            case "wait":
+                return pack_result(await process.wait())
+            case "output":
+                async with aclosing(process.output()) as pieces:
+                    async for stream, data in pieces:
+                        await exchange.send({"output": stream}, data)
+                        # Nothing is read ahead of the reader.
+                        await exchange.receive()
+            case "write":
+                await process.write(message.blobs[0])
+            case "close_stdin":
+                await process.close_stdin()
+            case "resize":
+                await process.resize(fields["rows"], fields["cols"])
+            case "signal":
+                await process.signal(fields["number"])
+            case "kill":
+                await process.kill()
+        return {}, []
+
+
+async def _files(session: SandboxSession, name: str, message: Message) -> _Answer:
+    fields = message.fields
+    path = fields["path"]
+    match name:
+        case "write_file":
+            await session.write_file(path, message.blobs[0])
+        case "read_file":
+            return {}, [await session.read_file(path, fields["max_bytes"])]
+        case "list_files":
+            found = await session.list_files(path)
+            return {"files": [each.model_dump() for each in found]}, []
+        case "remove":
+            await session.remove(path)
+        case "upload" | "download":
+            return await _folder(session, name, message)
+    return {}, []
+
+
+async def _folder(session: SandboxSession, what: str, message: Message) -> _Answer:
+    path = message.fields["path"]
+    async with anyio.TemporaryDirectory() as place:
+        folder = Path(place, "folder")
+        if what == "upload":
+            await to_thread.run_sync(unpack_folder, message.blobs[0], folder)
+            return {"files": await session.upload(folder, path)}, []
+        most = message.fields["max_bytes"]
+        files = await session.download(folder, path, max_bytes=most)
+        return {"files": files}, [await to_thread.run_sync(pack_folder, folder)]

@@ -1,0 +1,185 @@
+"""Answers the exchanges of one driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+from pydantic import SecretStr, ValidationError
+
+from toolcell.core import InvalidInputError, SandboxError, ToolcellError
+from toolcell.sandbox import (
+    Connection,
+    ExecutionResult,
+    Finished,
+    Sandbox,
+    SandboxSession,
+)
+
+from ..wire.codec import (
+    pack_error,
+    pack_event,
+    pack_result,
+    read_limits,
+    read_network,
+)
+from ..wire.link import Exchange, Kind
+from ..wire.message import Message
+from ..wire.tasks import tasks_beside
+from .calls import CallerFailedError, DriverCalls
+from .sessions import Sessions
+
+_Fields = dict[str, Any]
+_Answer = tuple[_Fields, list[bytes]]
+_log = logging.getLogger(__name__)
+
+
+class Visitor:
+    """One driver at a node: its runs, its sessions, its credit.
+
+    Args:
+        sandbox: The node's sandbox.
+        about: What the node says of itself.
+    """
+
+    def __init__(self, sandbox: Sandbox, about: _Fields) -> None:
+        self._sandbox = sandbox
+        self._about = about
+        self._sessions = Sessions()
+        self._greeted: Exchange | None = None
+        self._credit = 0
+
+    def grant(self, credit: int) -> None:
+        """Let the driver have so many runs and sessions at once; 0: no new ones."""
+        if credit != self._credit:
+            self._credit = credit
+            if self._greeted is not None:
+                self._greeted.send_soon({"credit": credit})
+
+    async def serve(self, exchange: Exchange, message: Message) -> None:
+        """Answer one exchange."""
+        try:
+            fields, blobs = await self._answer(exchange, message)
+            exchange.finish(Kind.END, fields, *blobs)
+        except ToolcellError as error:
+            exchange.finish(Kind.ERROR, pack_error(error))
+        except CallerFailedError:
+            failed = SandboxError("a function of the caller failed", hint="see there")
+            exchange.finish(Kind.ERROR, pack_error(failed))
+        except (KeyError, TypeError, ValueError, ValidationError) as error:
+            problem = InvalidInputError(
+                f"the node cannot read the request: {type(error).__name__}",
+                hint="use the same version of toolcell at both ends",
+            )
+            exchange.finish(Kind.ERROR, pack_error(problem))
+        except Exception as error:  # noqa: BLE001 - the agent outlives its faults
+            # Without its text, which may hold what a program was given.
+            _log.error("an exchange failed: %s", type(error).__name__)
+            failed = SandboxError(
+                f"the node failed: {type(error).__name__}", hint="see its log"
+            )
+            exchange.finish(Kind.ERROR, pack_error(failed))
+
+    async def _answer(self, exchange: Exchange, message: Message) -> _Answer:
+        fields = message.fields
+        match fields["op"]:
+            case "hello":
+                return await self._hello(exchange)
+            case "run":
+                return await self._run(exchange, message, self._sandbox)
+            case "stream":
+                return await self._stream(exchange, message, self._sandbox)
+            case "session":
+                return await self._session(exchange, fields)
+            case "install":
+                return {"path": await self._sandbox.install(fields["packages"])}, []
+            case "check":
+                await self._sandbox.check()
+                return {}, []
+        session = self._sessions.find(fields["session"])
+        match fields["op"]:
+            case "session.run":
+                answer = await self._run(exchange, message, session)
+            case "session.stream":
+                answer = await self._stream(exchange, message, session)
+            case _:
+                answer = await self._sessions.answer(exchange, message)
+        answer[0]["alive"] = session.alive
+        return answer
+
+    async def _hello(self, exchange: Exchange) -> _Answer:
+        self._greeted = exchange
+        exchange.send_soon({**self._about, "credit": self._credit})
+        await anyio.sleep_forever()
+        return {}, []
+
+    async def _run(
+        self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
+    ) -> _Answer:
+        fields = message.fields
+        options = _options(message)
+        if fields["on_output"]:
+            options["on_output"] = lambda stream, data: exchange.send_soon(
+                {"output": stream}, data
+            )
+        if fields["on_connection"]:
+            options["on_connection"] = lambda found: _tell(exchange, found)
+        result: ExecutionResult
+        if fields["calls"] is None:
+            result = await place.run(**options)
+        else:
+            calls = DriverCalls(exchange, fields["calls"])
+            async with tasks_beside() as tasks:
+                tasks.start_soon(calls.route)
+                result = await place.run(**options, calls=calls.host_calls)
+        return pack_result(result)
+
+    async def _stream(
+        self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
+    ) -> _Answer:
+        async with aclosing(place.stream(**_options(message))) as events:
+            async for event in events:
+                fields, blobs = pack_event(event)
+                if isinstance(event, Finished):
+                    return fields, blobs
+                await exchange.send(fields, *blobs)
+                # Nothing is read ahead of the reader.
+                await exchange.receive()
+        raise SandboxError("a stream ended without its result", hint="run it again")
+
+    async def _session(self, exchange: Exchange, fields: _Fields) -> _Answer:
+        opened = self._sandbox.session(
+            packages=fields["packages"],
+            agent_id=fields["agent_id"],
+            network=read_network(fields["network"]),
+        )
+        async with opened as session:
+            with self._sessions.kept(session) as number:
+                exchange.send_soon(self._sessions.about(number))
+                await anyio.sleep_forever()
+        return {}, []
+
+
+def _options(message: Message) -> _Fields:
+    """Return the arguments of `run` or `stream` that a driver sent."""
+    fields, blobs = message.fields, [*message.blobs]
+    options: _Fields = dict(fields["options"])
+    if fields["limits"] is not None:
+        options["limits"] = read_limits(fields["limits"])
+    if fields["network"] is not None:
+        options["network"] = read_network(fields["network"])
+    if fields["secrets"] is not None:
+        secrets: Mapping[str, str] = fields["secrets"]
+        options["secrets"] = {name: SecretStr(text) for name, text in secrets.items()}
+    if fields["stdin"]:
+        options["stdin"] = blobs.pop(0)
+    if fields["files"] is not None:
+        options["files"] = dict(zip(fields["files"], blobs, strict=True))
+    return options
+
+
+def _tell(exchange: Exchange, found: Connection) -> None:
+    exchange.send_soon({"connection": found.model_dump()})

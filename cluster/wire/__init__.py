@@ -1,0 +1,1 @@
+"""The link between a driver and a node: certificates, hand-shake, messages."""

@@ -1,0 +1,168 @@
+"""Values of the sandbox as messages: results, events, errors, limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from toolcell.core import (
+    CellLostError,
+    ConfigError,
+    ErrorInfo,
+    InvalidInputError,
+    PackageError,
+    SandboxError,
+    SandboxUnavailableError,
+    ToolcellError,
+)
+from toolcell.sandbox import (
+    Artifact,
+    ArtifactMade,
+    Connected,
+    Connection,
+    Event,
+    ExecutionResult,
+    Finished,
+    Limits,
+    Network,
+    OpaqueValue,
+    Stderr,
+    Stdout,
+)
+
+from .message import Message, WireError
+
+_Fields = dict[str, Any]
+_ERRORS = {
+    kind.kind: kind
+    for kind in (
+        CellLostError,
+        ConfigError,
+        InvalidInputError,
+        PackageError,
+        SandboxError,
+        SandboxUnavailableError,
+    )
+}
+_TEXTS = {"stdout", "stderr"}
+
+
+def pack_error(error: ToolcellError) -> _Fields:
+    """Return the fields of an error."""
+    return ErrorInfo.of(error).model_dump()
+
+
+def read_error(fields: _Fields) -> ToolcellError:
+    """Return the error of its fields. Raises WireError."""
+    try:
+        told = ErrorInfo.model_validate(fields)
+    except ValidationError as error:
+        raise WireError(f"an error cannot be read: {error}") from None
+    kind = _ERRORS.get(told.kind, SandboxError)
+    return kind(told.message, hint=told.hint, details=told.details)
+
+
+def pack_model(model: BaseModel | None) -> _Fields | None:
+    """Return the fields that were set in limits or a network."""
+    return None if model is None else model.model_dump(mode="json", exclude_unset=True)
+
+
+def read_limits(fields: _Fields | None) -> Limits | None:
+    """Return limits with the fields that were set in them."""
+    return None if fields is None else Limits.model_validate(fields)
+
+
+def read_network(fields: _Fields | None) -> Network | None:
+    """Return a network."""
+    return None if fields is None else Network.model_validate(fields)
+
+
+def pack_result(result: ExecutionResult) -> tuple[_Fields, list[bytes]]:
+    """Return the fields of a result, and its raw bytes.
+
+    The texts of the streams are left out: the other end makes them of the bytes.
+    """
+    fields = result.model_dump(
+        mode="json", exclude_unset=True, exclude={*_TEXTS, "value"}
+    )
+    value = result.value
+    opaque = isinstance(value, OpaqueValue)
+    told = value.model_dump() if isinstance(value, OpaqueValue) else value
+    blobs = [result.stdout_bytes, result.stderr_bytes]
+    blobs += [each.data for each in result.artifacts]
+    same = (_text(blobs[0]), _text(blobs[1])) == (result.stdout, result.stderr)
+    texts = None if same else [result.stdout, result.stderr]
+    return {"result": fields, "value": told, "opaque": opaque, "texts": texts}, blobs
+
+
+def read_result(message: Message) -> ExecutionResult:
+    """Return the result in a message. Raises WireError."""
+    fields, blobs = message.fields, message.blobs
+    try:
+        told = dict(fields["result"])
+        out, err, *rest = blobs
+        artifacts = [
+            {**about, "data": data}
+            for about, data in zip(told.pop("artifacts", ()), rest, strict=True)
+        ]
+        texts = fields["texts"] or (_text(out), _text(err))
+        result = ExecutionResult.model_validate(
+            {
+                **told,
+                "artifacts": artifacts,
+                "stdout_bytes": out,
+                "stderr_bytes": err,
+                "stdout": texts[0],
+                "stderr": texts[1],
+            }
+        )
+        value = fields["value"]
+        value = OpaqueValue.model_validate(value) if fields["opaque"] else value
+    except (ValidationError, KeyError, TypeError, ValueError) as error:
+        raise WireError(f"a result cannot be read: {error}") from None
+    # A dict is not to be taken for the description of an opaque value.
+    return result.model_copy(update={"value": value})
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def pack_event(event: Event) -> tuple[_Fields, list[bytes]]:
+    """Return the fields of an event, and its raw bytes."""
+    match event:
+        case Stdout(data):
+            return {"event": "stdout"}, [data]
+        case Stderr(data):
+            return {"event": "stderr"}, [data]
+        case Connected(connection):
+            return {"event": "connected", "about": connection.model_dump()}, []
+        case ArtifactMade(artifact):
+            about = artifact.model_dump(mode="json")
+            return {"event": "artifact", "about": about}, [artifact.data]
+        case Finished(result):
+            fields, blobs = pack_result(result)
+            return {"event": "finished", **fields}, blobs
+
+
+def read_event(message: Message) -> Event:
+    """Return the event in a message. Raises WireError."""
+    kind = message.fields.get("event")
+    about = message.fields.get("about")
+    try:
+        match kind:
+            case "stdout":
+                return Stdout(message.blobs[0])
+            case "stderr":
+                return Stderr(message.blobs[0])
+            case "connected":
+                return Connected(Connection.model_validate(about))
+            case "artifact":
+                told = {**dict(about or {}), "data": message.blobs[0]}
+                return ArtifactMade(Artifact.model_validate(told))
+            case "finished":
+                return Finished(read_result(message))
+    except (ValidationError, IndexError, TypeError, ValueError) as error:
+        raise WireError(f"an event cannot be read: {error}") from None
+    raise WireError(f"there is no event {kind!r}")

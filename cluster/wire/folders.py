@@ -1,0 +1,68 @@
+"""Folders as bytes, for uploads and downloads through a node.
+
+Both ends made the folder that they read: a driver reads its own, and a node one that
+`Session.download` wrote, which has neither links that lead out nor special files.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import tarfile
+from pathlib import Path
+
+from toolcell.core import InvalidInputError
+
+
+def pack_folder(folder: Path) -> bytes:
+    """Return a folder's regular files, hard links and folders.
+
+    Raises:
+        InvalidInputError: It is no folder, or cannot be read.
+    """
+    if not folder.is_dir():
+        raise InvalidInputError(
+            f"{folder} is not a folder",
+            hint="pass the path of a folder",
+            details={"reason": "not_folder"},
+        )
+    packed = io.BytesIO()
+    try:
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for path in sorted(folder.rglob("*")):
+                mode = path.lstat().st_mode
+                if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+                    name = str(path.relative_to(folder))
+                    archive.add(path, name, recursive=False)
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot read {folder}: {error.strerror}", hint="look at its permissions"
+        ) from None
+    return packed.getvalue()
+
+
+def unpack_folder(data: bytes, folder: Path) -> None:
+    """Write a packed folder into a new one, its owner's alone.
+
+    Raises:
+        InvalidInputError: It exists, or cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700)
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(folder, filter=_private)  # noqa: S202 - filtered
+    except FileExistsError:
+        raise InvalidInputError(
+            f"cannot make the folder {folder}: File exists",
+            hint="use a new folder",
+            details={"reason": "exists"},
+        ) from None
+    except (OSError, tarfile.TarError) as error:
+        raise InvalidInputError(
+            f"cannot write {folder}: {error}", hint="use a new folder with room"
+        ) from None
+
+
+def _private(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:
+    safe = tarfile.data_filter(member, place)
+    return safe.replace(mode=0o700) if safe is not None and safe.isdir() else safe

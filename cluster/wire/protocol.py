@@ -1,0 +1,28 @@
+"""What both ends of a link agree on."""
+
+from __future__ import annotations
+
+from toolcell.sandbox import SandboxConfig
+
+PROTOCOL = 1
+"""The version of the messages; both ends must have the same."""
+
+LOST_SECONDS = 10.0
+"""Default seconds without a sign of life until the other end is given up."""
+
+_TOLD = (
+    "minimum_isolation",
+    "limits",
+    "network",
+    "session_idle_seconds",
+    "session_lifetime_seconds",
+    "max_queue",
+)
+
+
+def rules_of(config: SandboxConfig) -> SandboxConfig:
+    """Return what drivers are told of a node's configuration.
+
+    Its variables, mounts, paths and packages stay with the node.
+    """
+    return SandboxConfig(**{name: getattr(config, name) for name in _TOLD})

@@ -1,0 +1,22 @@
+"""Background tasks of one request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+
+
+@asynccontextmanager
+async def tasks_beside() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """Yield a group whose tasks end with the body; one error is raised as it is."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise

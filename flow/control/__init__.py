@@ -1,0 +1,1 @@
+"""Threads are claimed, run and let go (internal to toolcell.flow)."""

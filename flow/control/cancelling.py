@@ -1,0 +1,90 @@
+"""The end of a thread by somebody's wish, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import anyio
+
+from toolcell.core import (
+    CheckpointNotFoundError,
+    ErrorInfo,
+    FlowError,
+    ThreadBusyError,
+)
+
+from ..execution.answers import CANCEL
+from ..stores.base import Checkpointer, Lease
+from ..stores.records import Answered
+
+_BETWEEN_CLAIMS = 0.1
+
+
+async def cancel_thread(
+    checkpointer: Checkpointer,
+    thread_id: str,
+    *,
+    by: str,
+    wait_seconds: float,
+    clock: Callable[[], datetime],
+) -> None:
+    """End a thread; one that has an owner is ended by its owner, which is told.
+
+    Args:
+        checkpointer: The store of the thread.
+        thread_id: The id of the thread; one that has ended stays as it is.
+        by: The name of whoever ends it.
+        wait_seconds: Seconds to wait for an owner that lives.
+        clock: Returns the time with its zone.
+
+    Raises:
+        CheckpointNotFoundError: There is no such thread.
+        ThreadBusyError: Its owner has not let go of it in time; it still will.
+        StoreUnavailableError: The store does not answer.
+    """
+    wish = Answered(id=CANCEL, denied="denied", by=by, how="cancel", at=clock())
+    give_up_at = anyio.current_time() + wait_seconds
+    while True:
+        try:
+            lease = await checkpointer.claim(thread_id)
+        except ThreadBusyError:
+            # The commit of a step takes the wish away with the answers of the step.
+            await checkpointer.put_once(thread_id, CANCEL, wish.to_bytes())
+            if anyio.current_time() >= give_up_at:
+                raise
+            await anyio.sleep(_BETWEEN_CLAIMS)
+        else:
+            break
+    try:
+        await set_cancelled(checkpointer, lease, by=by, at=clock())
+    finally:
+        with anyio.CancelScope(shield=True):
+            await checkpointer.release(lease)
+
+
+async def set_cancelled(
+    checkpointer: Checkpointer, lease: Lease, *, by: str, at: datetime
+) -> None:
+    """Write that a thread was cancelled, as its owner, unless it has ended."""
+    stored = await checkpointer.read(lease.thread_id)
+    if stored is None:
+        raise CheckpointNotFoundError(
+            "the thread was deleted",
+            hint="flow.threads() lists those that are there",
+            details={"thread": lease.thread_id},
+        )
+    if stored.head.status in ("done", "cancelled"):
+        return
+    error = FlowError(
+        f"{by} cancelled the thread",
+        hint="fork it to go on from one of its checkpoints",
+        details={"thread": lease.thread_id, "by": by},
+    )
+    head = stored.head
+    changed = {
+        "status": "cancelled",
+        "error": head.error or ErrorInfo.of(error),
+        "updated": at,
+    }
+    await checkpointer.append(lease, [], head.model_copy(update=changed))

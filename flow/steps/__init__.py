@@ -1,0 +1,1 @@
+"""Steps: all their tasks run, then one commit (internal to toolcell.flow)."""

@@ -1,0 +1,187 @@
+"""Threads of any graph, read and answered without the code of their graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from pydantic import JsonValue
+
+from toolcell.core import CheckpointNotFoundError, InvalidInputError
+from toolcell.guard import is_same_name
+
+from .control.cancelling import cancel_thread
+from .execution.answers import answered, checked, denied, store_answer
+from .execution.history import (
+    CheckpointInfo,
+    ThreadInfo,
+    checkpoint_info,
+    thread_info,
+)
+from .execution.journal import journals
+from .execution.thread import _fold
+from .state.patch import value_of
+from .stores.base import Checkpointer
+from .stores.records import (
+    Answered,
+    JournalRecord,
+    ThreadStatus,
+    read_answer,
+    read_checkpoint,
+    read_journal,
+)
+from .values.interrupt import InterruptValue
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredThread:
+    """One thread as its store has it."""
+
+    info: ThreadInfo
+    agent: str | None
+    step: int
+    """The number of the last step that was committed."""
+
+    state: dict[str, JsonValue]
+    """The state after that step."""
+
+    next_nodes: tuple[str, ...]
+    """The nodes of the step that runs; empty if the thread is done."""
+
+    questions: tuple[InterruptValue, ...]
+    """The questions without an answer."""
+
+    journal: tuple[JournalRecord, ...]
+    """The records of the step that runs."""
+
+
+class StoredThreads:
+    """Reads, answers and ends threads of any graph.
+
+    Args:
+        store: The store that holds them.
+        clock: Returns the time with its zone; default: the system's.
+    """
+
+    def __init__(
+        self, store: Checkpointer, *, clock: Callable[[], datetime] = _now
+    ) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def threads(
+        self,
+        *,
+        graph: str | None = None,
+        status: ThreadStatus | None = None,
+        limit: int = 100,
+        before: str | None = None,
+    ) -> list[ThreadInfo]:
+        """Return threads, the last changed first; see `Checkpointer.heads`."""
+        heads = await self._store.heads(
+            graph=graph, status=status, limit=limit, before=before
+        )
+        return [thread_info(head) for head in heads]
+
+    async def read(self, thread_id: str) -> StoredThread:
+        """Return one thread.
+
+        Raises:
+            CheckpointNotFoundError: There is no such thread.
+            CheckpointSerializationError: It cannot be read.
+            StoreUnavailableError: The store does not answer.
+        """
+        stored = await self._store.read(thread_id)
+        if stored is None:
+            raise CheckpointNotFoundError(
+                "there is no such thread",
+                hint="look at its id; `toolcell flow list` shows them",
+                details={"thread": thread_id},
+            )
+        checkpoints = [read_checkpoint(text) for text in stored.checkpoints]
+        latest, pieces = checkpoints[-1], _fold(checkpoints)
+        answers = {each.id: each for each in map(read_answer, stored.answers)}
+        records = tuple(read_journal(text) for text in stored.journal)
+        open_ones = [
+            asked.interrupt
+            for journal in journals(records, answers).values()
+            for asked in journal.open
+        ]
+        return StoredThread(
+            info=thread_info(stored.head),
+            agent=stored.head.agent,
+            step=latest.step,
+            state={name: value_of(each) for name, each in pieces.items()},
+            next_nodes=tuple(each.node for each in latest.next),
+            questions=tuple(open_ones),
+            journal=records,
+        )
+
+    async def history(
+        self, thread_id: str, limit: int = 10, *, before: str | None = None
+    ) -> list[CheckpointInfo]:
+        """Return the checkpoints of a thread, newest first, as `Flow.history`."""
+        texts = await self._store.checkpoints(thread_id, limit, before)
+        return [checkpoint_info(text) for text in texts]
+
+    async def answer(
+        self, thread_id: str, interrupt_id: str | None, value: Any, *, by: str
+    ) -> None:
+        """Give an answer, as `Flow.answer`; None: to the one question that is open."""
+        question = await self._question(thread_id, interrupt_id, by)
+        given, now = checked(question, value), self._clock()
+        answer = answered(question, given, by=by, how="answer", at=now)
+        await self._give(question, answer)
+
+    async def deny(
+        self, thread_id: str, interrupt_id: str | None, *, by: str, reason: str = ""
+    ) -> None:
+        """Refuse to answer, as `Flow.deny`; None: the one question that is open."""
+        question = await self._question(thread_id, interrupt_id, by)
+        now = self._clock()
+        refusal = denied(question, "denied", by=by, how="deny", at=now, reason=reason)
+        await self._give(question, refusal)
+
+    async def cancel(
+        self, thread_id: str, *, by: str, wait_seconds: float = 10.0
+    ) -> None:
+        """End a thread wherever it runs, as `Flow.cancel`."""
+        cancelled = partial(cancel_thread, self._store, thread_id, by=by)
+        await cancelled(wait_seconds=wait_seconds, clock=self._clock)
+
+    async def _give(self, question: InterruptValue, answer: Answered) -> None:
+        await store_answer(self._store, question.thread_id, answer)
+
+    async def _question(
+        self, thread_id: str, interrupt_id: str | None, by: str
+    ) -> InterruptValue:
+        thread = await self.read(thread_id)
+        if thread.agent is not None and is_same_name(by, thread.agent):
+            raise InvalidInputError(
+                f"{by!r} may not answer this question",
+                hint="a person answers, never the agent that asks",
+            )
+        found = [
+            each
+            for each in thread.questions
+            if interrupt_id in (None, each.interrupt_id)
+        ]
+        if len(found) != 1:
+            raise InvalidInputError(
+                f"{len(found)} open questions are meant",
+                hint="`toolcell flow show` lists those of the thread by their ids",
+                details={"thread": thread_id},
+            )
+        if found[0].request_id is not None:
+            raise InvalidInputError(
+                "a call is approved where approvals are, not here",
+                hint=f"toolcell approvals approve {found[0].request_id}",
+            )
+        return found[0]

@@ -1,0 +1,70 @@
+"""Opens the sockets of HTTP servers, and makes the uvicorn server behind each."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from toolcell.core import ConfigError
+
+from .connections import ConnectionLimiter
+
+CLOSE_SECONDS = 3
+"""Seconds that open requests have when a server stops. When it is reached their
+connections are closed."""
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens at an address.
+
+    Args:
+        address: `HOST:PORT` or `[HOST]:PORT`; port 0 chooses a free one.
+
+    Raises:
+        ConfigError: The address cannot be read or used.
+    """
+    name, colon, port = address.rpartition(":")
+    name = name.removeprefix("[").removesuffix("]")
+    if not colon or not name or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(
+            f"{address!r} is no address", hint="write it as 127.0.0.1:8931"
+        )
+    family = socket.AF_INET6 if ":" in name else socket.AF_INET
+    try:
+        listening = socket.create_server((name, int(port)), family=family, backlog=512)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address}: {error.strerror}",
+            hint="choose another port, or 0 for any; the host must be "
+            "one of this machine",
+        ) from None
+    # Otherwise an answer of two packets waits 40 ms for the first acknowledgement.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
+
+
+def uvicorn_server(app: ASGIApp, max_connections: int) -> uvicorn.Server:
+    """Return a server for an application, with limited connections.
+
+    Args:
+        app: The application.
+        max_connections: Connections at once. When it is reached the one that has
+            waited longest for a request is closed.
+    """
+    connections = ConnectionLimiter(max_connections)
+    config = uvicorn.Config(
+        app,
+        # uvicorn only calls it, so any callable will do.
+        http=connections.protocol,  # type: ignore[arg-type]
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # uvicorn refuses the connection that reaches this number.
+        limit_concurrency=max_connections + 1,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+    )
+    return uvicorn.Server(config)

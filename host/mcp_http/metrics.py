@@ -1,0 +1,83 @@
+"""Answers Prometheus at `/metrics`, on a listening address of its own."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ..config.host_config import HostConfig
+from .listening import listen, uvicorn_server
+
+PATH = "/metrics"
+
+MAX_CONNECTIONS = 16
+"""Connections at once. When it is reached the one that has waited longest for a request
+is closed."""
+
+
+@asynccontextmanager
+async def serve_metrics(config: HostConfig) -> AsyncIterator[str | None]:
+    """Answer Prometheus while the block runs, if `telemetry.metrics_address` is set.
+
+    Yields:
+        The URL; None where no address is set.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+    address = config.telemetry.metrics_address
+    if address is None:
+        yield None
+        return
+    names = frozenset({"localhost", *map(_name, config.server.allowed_hosts)})
+
+    async def answer(request: Request) -> Response:
+        # A page in a browser that reaches this address by a name of its own is refused.
+        if not _is_known(request.headers.get("host", ""), names):
+            return PlainTextResponse("unknown Host", status_code=403)
+        return _metrics(request.headers.get("accept", ""))
+
+    app = Starlette(routes=[Route(PATH, answer, methods=["GET"])])
+    with listen(address) as socket:
+        server = uvicorn_server(app, MAX_CONNECTIONS)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server._serve, [socket])
+            name, port = socket.getsockname()[:2]
+            try:
+                yield f"http://{f'[{name}]' if ':' in name else name}:{port}{PATH}"
+            finally:
+                server.should_exit = True
+
+
+def _metrics(accept: str) -> Response:
+    from prometheus_client import REGISTRY
+    from prometheus_client.exposition import choose_encoder
+
+    encode, content_type = choose_encoder(accept)
+    return Response(encode(REGISTRY), headers={"content-type": content_type})
+
+
+def _is_known(host: str, names: frozenset[str]) -> bool:
+    name = _name(host)
+    if name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,101 @@
+"""Decides who a request comes from, and whether it may use a sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from time import time
+from typing import Literal
+
+from ..mcp_http.tokens import Token, TokenStore
+from .errors import APIError
+
+Operation = Literal["read", "write"]
+KEY_HEADER = "x-api-key"
+ACCESS_HEADERS = ("x-access-token", "e2b-traffic-access-token")
+
+
+class Access:
+    """Tokens of agents, and the access tokens of sandboxes.
+
+    The access token of a sandbox is made from its id and a key of this server. So a
+    wrong one is refused before anybody looks for the sandbox, and the answer does not
+    tell whether there is one.
+
+    Args:
+        tokens: The tokens of agents.
+        clock: Returns seconds since 1970 (UTC).
+    """
+
+    def __init__(
+        self, tokens: TokenStore, *, clock: Callable[[], float] = time
+    ) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+
+    def token(self, headers: Mapping[str, str]) -> Token:
+        """Return the token of a request to the control plane.
+
+        Raises:
+            APIError: 401: there is none, or it is not valid.
+        """
+        found = self._tokens.find(headers.get(KEY_HEADER, ""))
+        if found is None:
+            raise APIError(401, "the API key is not valid")
+        return found
+
+    def is_valid(self, token: Token) -> bool:
+        """Return True while a token is neither expired nor revoked."""
+        return self._tokens.is_valid(token.id)
+
+    def access_token(self, sandbox_id: str) -> str:
+        """Return the access token of a sandbox."""
+        return hmac.new(self._key, sandbox_id.encode(), "sha256").hexdigest()
+
+    def check(self, headers: Mapping[str, str], sandbox_id: str) -> None:
+        """Check the access token of a request to a sandbox.
+
+        Raises:
+            APIError: 401: it has none, or a wrong one.
+        """
+        known = self.access_token(sandbox_id)
+        given = [headers[name] for name in ACCESS_HEADERS if name in headers]
+        if not given or not all(_same(each, known) for each in given):
+            raise APIError(401, "the access token of the sandbox is not valid")
+
+    def check_signature(
+        self, query: Mapping[str, str], operation: Operation, sandbox_id: str
+    ) -> None:
+        """Check the signature of a URL that leads to one file.
+
+        Raises:
+            APIError: 401: it is forged, for another file, user or operation, or it
+                has expired.
+        """
+        expiration = query.get("signature_expiration", "")
+        parts = [
+            query.get("path", ""),
+            operation,
+            query.get("username", ""),
+            self.access_token(sandbox_id),
+        ]
+        if expiration:
+            parts.append(expiration)
+        digest = hashlib.sha256(":".join(parts).encode()).digest()
+        known = f"v1_{b64encode(digest).rstrip(b'=').decode()}"
+        if not _same(query["signature"], known):
+            raise APIError(401, "the signature is not valid")
+        if expiration and not self._clock() < _seconds(expiration):
+            raise APIError(401, "the signature has expired")
+
+
+def _same(given: str, known: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), known.encode())
+
+
+def _seconds(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0

@@ -1,0 +1,302 @@
+"""Leads each request to the control plane, or to the service of a sandbox.
+
+A sandbox is named by the header `Host` (`{port}-{id}.{domain}`), or by the headers
+`E2b-Sandbox-Id` and `E2b-Sandbox-Port`, or by the path `/sandboxes/{id}/ports/{port}/`.
+Whatever names it, the request needs the access token of that sandbox, or a URL signed
+with it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
+
+from ..config.host_config import HostConfig
+from ..mcp_http.listening import listen, uvicorn_server
+from ..mcp_http.tokens import open_tokens
+from ..runtime.host import Host
+from .access import Access, Operation
+from .connect_rpc import Unary, answer_streaming, answer_unary, connect_error
+from .control import Control
+from .errors import APIError, as_api_error
+from .files import Files
+from .filesystem_service import FilesystemService
+from .guarded import GuardedCalls
+from .interpreter import Interpreter
+from .ports import Ports
+from .process_service import ProcessService
+from .sandboxes import Sandbox, Sandboxes
+
+DAEMON_PORT = 49_983
+INTERPRETER_PORT = 49_999
+
+_ID = r"[a-z0-9]{1,64}"
+_LABEL = re.compile(rf"([0-9]{{1,5}})-({_ID})")
+_PATH = re.compile(rf"/sandboxes/({_ID})/ports/([0-9]{{1,5}})(/.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The service that a request is for."""
+
+    sandbox_id: str
+    port: int
+    path: str
+
+
+class SandboxAPI:
+    """The application behind the server.
+
+    Args:
+        config: The configuration of the host.
+        access: Knows tokens.
+        sandboxes: The open sandboxes.
+        calls: Admits what clients do.
+    """
+
+    def __init__(
+        self,
+        config: HostConfig,
+        access: Access,
+        sandboxes: Sandboxes,
+        calls: GuardedCalls,
+    ) -> None:
+        settings = config.sandbox_api
+        self._settings = settings
+        self._access = access
+        self._sandboxes = sandboxes
+        control = Control(settings, access, sandboxes, calls)
+        self._control = [
+            (Route(path, handler, methods=[method]), handler)
+            for method, path, handler in control.routes
+        ]
+        self._processes = ProcessService(settings, calls)
+        self._files = Files(settings, calls)
+        self._code = Interpreter(settings, calls)
+        self._ports = Ports(settings, calls)
+        services = {
+            "process.Process": self._processes.unary,
+            "filesystem.Filesystem": FilesystemService(calls).unary,
+        }
+        self._unary: dict[str, Unary] = {
+            f"/{service}/{name}": method
+            for service, methods in services.items()
+            for name, method in methods.items()
+        }
+        self._streams = {
+            "/process.Process/Start": self._processes.start,
+            "/process.Process/Connect": self._processes.connect,
+            "/process.Process/StreamInput": self._processes.stream_input,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except Exception as error:  # noqa: BLE001 - each error is an answer
+            told = as_api_error(error)
+            response = JSONResponse(told.to_json(), status_code=told.status)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        if request.url.path == "/healthz":
+            return PlainTextResponse("ok")
+        target = self._target(request)
+        if target is None and "signature" in request.query_params:
+            target = self._signed_target(request)
+        if target is None:
+            return await self._answer_control(request)
+        if target.port == DAEMON_PORT:
+            return await self._answer_daemon(request, target)
+        self._access.check(request.headers, target.sandbox_id)
+        sandbox = self._owned(target)
+        if target.port == INTERPRETER_PORT:
+            return await self._answer_code(request, sandbox, target.path)
+        return await self._ports.forward(request, sandbox, target.port, target.path)
+
+    def _target(self, request: Request) -> Target | None:
+        """Return the sandbox that a request names.
+
+        Raises:
+            APIError: It names two, or none that could be.
+        """
+        headers = request.headers
+        named = [
+            each
+            for each in (
+                self._by_host(headers, request.url.path),
+                _by_headers(headers, request.url.path),
+                _by_path(request.url.path),
+            )
+            if each is not None
+        ]
+        if len({(each.sandbox_id, each.port) for each in named}) > 1:
+            raise APIError(400, "the request names two sandboxes or ports")
+        return named[-1] if named else None
+
+    def _by_host(self, headers: Mapping[str, str], path: str) -> Target | None:
+        domain = self._settings.domain
+        name = headers.get("host", "").lower().partition(":")[0]
+        label, dot, rest = name.partition(".")
+        found = _LABEL.fullmatch(label)
+        if domain is None or not dot or rest != domain or found is None:
+            return None
+        return Target(found[2], int(found[1]), path)
+
+    def _signed_target(self, request: Request) -> Target | None:
+        """Return the sandbox whose key signed a URL that names none."""
+        operation = _operation(request)
+        if operation is None:
+            return None
+        for sandbox_id in self._sandboxes.ids():
+            try:
+                self._access.check_signature(
+                    request.query_params, operation, sandbox_id
+                )
+            except APIError:
+                continue
+            return Target(sandbox_id, DAEMON_PORT, "/files")
+        raise APIError(401, "the signature is not valid, or has expired")
+
+    async def _answer_control(self, request: Request) -> Response:
+        token = self._access.token(request.headers)
+        for route, handler in self._control:
+            match, child = route.matches(request.scope)
+            if match is Match.FULL:
+                request.scope.update(child)
+                return await handler(request, token)
+        raise _not_supported(request)
+
+    async def _answer_daemon(self, request: Request, target: Target) -> Response:
+        try:
+            self._authorize(request, target)
+            sandbox = self._owned(target)
+        except APIError as error:
+            return connect_error(error)
+        path, method = target.path, request.method
+        if path == "/health":
+            return Response(status_code=204)
+        if path == "/files" and method == "GET":
+            return await self._files.download(request, sandbox)
+        if path == "/files" and method == "POST":
+            return await self._files.upload(request, sandbox)
+        if path in self._unary and method == "POST":
+            limit = self._settings.max_body_bytes
+            return await answer_unary(request, sandbox, self._unary[path], limit)
+        if path in self._streams and method == "POST":
+            return await answer_streaming(request, sandbox, self._streams[path])
+        return connect_error(_not_supported(request))
+
+    def _authorize(self, request: Request, target: Target) -> None:
+        """Check a request's access token, or else its signature. Raises APIError."""
+        signed = "signature" in request.query_params and target.path == "/files"
+        operation = _operation(request)
+        if signed and operation is not None:
+            self._access.check_signature(
+                request.query_params, operation, target.sandbox_id
+            )
+        else:
+            self._access.check(request.headers, target.sandbox_id)
+
+    async def _answer_code(
+        self, request: Request, sandbox: Sandbox, path: str
+    ) -> Response:
+        parts = path.strip("/").split("/")
+        match request.method, parts:
+            case "GET", ["health"]:
+                return PlainTextResponse("ok")
+            case "POST", ["execute"]:
+                return await self._code.execute(request, sandbox)
+            case "POST", ["contexts"]:
+                return await self._code.create(request, sandbox)
+            case "GET", ["contexts"]:
+                return await self._code.list(request, sandbox)
+            case "DELETE", ["contexts", context_id]:
+                return await self._code.remove(sandbox, context_id)
+            case "POST", ["contexts", context_id, "restart"]:
+                return await self._code.restart(sandbox, context_id)
+        raise _not_supported(request)
+
+    def _owned(self, target: Target) -> Sandbox:
+        """Return the sandbox, if its token is still valid. Raises APIError."""
+        sandbox = self._sandboxes.find(target.sandbox_id)
+        if not self._access.is_valid(sandbox.token):
+            raise APIError(401, "the token of the sandbox is not valid any more")
+        return sandbox
+
+
+def _by_headers(headers: Mapping[str, str], path: str) -> Target | None:
+    name = headers.get("e2b-sandbox-id")
+    port = headers.get("e2b-sandbox-port", str(DAEMON_PORT))
+    if name is None:
+        return None
+    if not _LABEL.fullmatch(f"{port}-{name}"):
+        raise APIError(400, "e2b-sandbox-id or e2b-sandbox-port cannot be read")
+    return Target(name, int(port), path)
+
+
+def _by_path(path: str) -> Target | None:
+    found = _PATH.fullmatch(path)
+    if found is None:
+        return None
+    return Target(found[1], int(found[2]), found[3] or "/")
+
+
+def _operation(request: Request) -> Operation | None:
+    operations: dict[str, Operation] = {"GET": "read", "POST": "write"}
+    return operations.get(request.method)
+
+
+def _not_supported(request: Request) -> APIError:
+    return APIError(
+        501, f"{request.method} {request.url.path[:200]} is not supported by toolcell"
+    )
+
+
+@asynccontextmanager
+async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
+    """Open the application; its sandboxes end when it is left.
+
+    Raises:
+        ConfigError: There is no place for tokens.
+        SandboxUnavailableError: There are no cells to be had.
+    """
+    config = host.config
+    calls = GuardedCalls(host.guard, config.sandbox_api.approval_seconds)
+    with open_tokens(config) as tokens:
+        async with Sandboxes(config) as sandboxes:
+            yield SandboxAPI(config, Access(tokens), sandboxes, calls)
+
+
+async def serve_sandboxes(
+    host: Host, address: str, on_ready: Callable[[str], None]
+) -> None:
+    """Serve sandboxes until SIGTERM or SIGINT; then they end.
+
+    Args:
+        host: The host; open.
+        address: `HOST:PORT`; port 0 chooses a free one.
+        on_ready: Called with the URL when clients can connect.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+    with listen(address) as listening:
+        name, port = listening.getsockname()[:2]
+        async with open_app(host) as app, anyio.create_task_group() as tasks:
+            server = uvicorn_server(app, host.config.server.max_connections)
+            tasks.start_soon(server._serve, [listening])
+            on_ready(f"http://{f'[{name}]' if ':' in name else name}:{port}")
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async for _ in signals:
+                    server.should_exit = True
+                    break

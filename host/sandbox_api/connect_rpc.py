@@ -1,0 +1,177 @@
+"""The Connect protocol with JSON: messages, and envelopes of streams.
+
+A stream is a row of envelopes: a byte of flags, four bytes of length, a JSON text. The
+last one has the flag 2 and holds the error, if there is one. The status of a stream is
+200 in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from .bodies import Streamed, body, pieces
+from .errors import APIError, as_api_error
+from .sandboxes import Sandbox
+
+_STREAM = "application/connect+json"
+_END = 2
+_COMPRESSED = 1
+_HEAD_BYTES = 5
+_MILLISECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
+
+Unary = Callable[[Sandbox, bytes], Awaitable[dict[str, Any]]]
+"""A method that takes one message and returns one."""
+
+
+def envelope(message: dict[str, Any], flags: int = 0) -> bytes:
+    """Return a message of a stream."""
+    text = json.dumps(message, separators=(",", ":")).encode()
+    return bytes([flags]) + len(text).to_bytes(4, "big") + text
+
+
+def timeout_of(request: Request) -> float | None:
+    """Return the seconds that a client gives a call; None: it sets no limit.
+
+    Raises:
+        APIError: It is no number.
+    """
+    text = request.headers.get("connect-timeout-ms", "")
+    if not text:
+        return None
+    # Old clients send a decimal.
+    if not _MILLISECONDS.fullmatch(text):
+        raise APIError(400, "connect-timeout-ms is no number of milliseconds")
+    return max(float(text) / 1000, 0.001)
+
+
+async def answer_unary(
+    request: Request, sandbox: Sandbox, method: Unary, max_bytes: int
+) -> Response:
+    """Answer a call with one message on each side."""
+    try:
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise APIError(501, "compressed messages are not read")
+        message = await body(request, max_bytes)
+        return JSONResponse(await method(sandbox, message))
+    except Exception as error:  # noqa: BLE001 - each error is an answer
+        return connect_error(as_api_error(error))
+
+
+def connect_error(error: APIError) -> Response:
+    """Return the answer to a failed call that is no stream."""
+    if error.status == 502:
+        # As a gateway says it, which clients take for the end of the sandbox.
+        return JSONResponse(error.to_json(), status_code=502)
+    return JSONResponse(error.to_connect(), status_code=error.status)
+
+
+async def answer_streaming(
+    request: Request,
+    sandbox: Sandbox,
+    method: Callable[[Request, Sandbox], Awaitable[Response]],
+) -> Response:
+    """Answer a call of a streaming method, also one that fails at once."""
+    try:
+        return await method(request, sandbox)
+    except Exception as error:  # noqa: BLE001 - each error is an answer
+        return whole_stream(error=as_api_error(error))
+
+
+def whole_stream(*messages: dict[str, Any], error: APIError | None = None) -> Response:
+    """Return a stream that is known at once."""
+    end = {} if error is None else {"error": error.to_connect()}
+    parts = [*map(envelope, messages), envelope(end, _END)]
+    return Response(b"".join(parts), media_type=_STREAM)
+
+
+def answer_stream(
+    messages: AsyncGenerator[dict[str, Any], None],
+    *,
+    keep_alive: dict[str, Any] | None = None,
+    keep_alive_seconds: float = 90.0,
+    release: Callable[[], Awaitable[None]] | None = None,
+) -> Response:
+    """Answer a call with a stream of messages.
+
+    Args:
+        messages: The messages; an error that ends them is told in the last envelope.
+        keep_alive: The message that is sent while there is no other.
+        keep_alive_seconds: Seconds between two of those.
+        release: Called when the answer is over.
+    """
+    return Streamed(
+        _envelopes(messages),
+        _STREAM,
+        release=release,
+        filler=None if keep_alive is None else envelope(keep_alive),
+        filler_seconds=keep_alive_seconds,
+    )
+
+
+async def _envelopes(
+    messages: AsyncGenerator[dict[str, Any], None],
+) -> AsyncGenerator[bytes, None]:
+    end: dict[str, Any] = {}
+    try:
+        async with aclosing(messages):
+            async for message in messages:
+                yield envelope(message)
+    except Exception as error:  # noqa: BLE001 - each error is an answer
+        end = {"error": as_api_error(error).to_connect()}
+    yield envelope(end, _END)
+
+
+async def read_envelopes(
+    request: Request, max_bytes: int
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the messages of a client's stream.
+
+    Raises:
+        APIError: They cannot be read, or one has more than `max_bytes`.
+    """
+    held = bytearray()
+    async with aclosing(pieces(request, 2**63)) as stream:
+        async for piece in stream:
+            held += piece
+            while (message := _take(held, max_bytes)) is not None:
+                yield message
+    if held:
+        raise APIError(400, "the stream ends within a message")
+
+
+async def read_one(request: Request, max_bytes: int) -> bytes:
+    """Return the only message of a stream. Raises APIError as `read_envelopes`."""
+    data = bytearray(await body(request, max_bytes))
+    if len(data) < _HEAD_BYTES or data[0] & _COMPRESSED:
+        raise APIError(400, "the body is no envelope of the Connect protocol")
+    size = int.from_bytes(data[1:_HEAD_BYTES], "big")
+    if len(data) < _HEAD_BYTES + size:
+        raise APIError(400, "the stream ends within a message")
+    return bytes(data[_HEAD_BYTES : _HEAD_BYTES + size])
+
+
+def _take(held: bytearray, max_bytes: int) -> dict[str, Any] | None:
+    """Remove and return the first message; None: it is not whole."""
+    if len(held) < _HEAD_BYTES:
+        return None
+    size = int.from_bytes(held[1:_HEAD_BYTES], "big")
+    if held[0] & _COMPRESSED or size > max_bytes:
+        raise APIError(413, f"a message is compressed, or has more than {max_bytes}")
+    if len(held) < _HEAD_BYTES + size:
+        return None
+    text = bytes(held[_HEAD_BYTES : _HEAD_BYTES + size])
+    del held[: _HEAD_BYTES + size]
+    try:
+        message = json.loads(text)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict):
+        raise APIError(400, "a message is no JSON object")
+    return message

@@ -1,0 +1,102 @@
+"""Errors that clients are answered with, as HTTP statuses and Connect codes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from toolcell.core import (
+    CellLostError,
+    GuardDeniedError,
+    InvalidInputError,
+    SandboxUnavailableError,
+    StoreUnavailableError,
+    ToolcellError,
+)
+
+_log = logging.getLogger("toolcell.host")
+
+CODES = {
+    400: "invalid_argument",
+    401: "unauthenticated",
+    403: "permission_denied",
+    404: "not_found",
+    408: "deadline_exceeded",
+    409: "already_exists",
+    413: "resource_exhausted",
+    429: "resource_exhausted",
+    499: "canceled",
+    500: "internal",
+    501: "unimplemented",
+    502: "unavailable",
+    503: "unavailable",
+    504: "deadline_exceeded",
+    507: "resource_exhausted",
+}
+"""The code of the Connect protocol for each status that is answered."""
+
+_LIMITS = {"rate_limited", "concurrency", "turn_limit", "budget_exceeded"}
+_FILES = {
+    "missing": 404,
+    "denied": 403,
+    "exists": 409,
+    "too_large": 413,
+    "no_space": 507,
+}
+
+
+class APIError(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: The HTTP status.
+        message: What went wrong, for people.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+    @property
+    def code(self) -> str:
+        """The code of the Connect protocol."""
+        return CODES.get(self.status, "unknown")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the body of an answer to a request of the control plane."""
+        return {"code": self.status, "message": self.message}
+
+    def to_connect(self) -> dict[str, Any]:
+        """Return the body of an answer to a remote procedure call."""
+        return {"code": self.code, "message": self.message}
+
+
+def gone() -> APIError:
+    """Return the answer about a sandbox that has ended; clients look for its words."""
+    return APIError(502, "The sandbox was not found")
+
+
+def as_api_error(error: Exception) -> APIError:
+    """Return what a client is told about an error; ours are logged and not shown."""
+    match error:
+        case APIError():
+            return error
+        case CellLostError():
+            return gone()
+        case GuardDeniedError():
+            reason = str(error.details.get("reason", ""))
+            return APIError(429 if reason in _LIMITS else 403, _words(error))
+        case InvalidInputError():
+            reason = str(error.details.get("reason", ""))
+            return APIError(_FILES.get(reason, 400), _words(error))
+        case SandboxUnavailableError() | StoreUnavailableError():
+            return APIError(503, _words(error))
+        case ToolcellError():
+            return APIError(500, _words(error))
+    _log.error("a request failed", exc_info=error)
+    return APIError(500, "the server failed; its log says why")
+
+
+def _words(error: ToolcellError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -1,0 +1,244 @@
+"""`/files`: uploads and downloads of whole files."""
+
+from __future__ import annotations
+
+import posixpath
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from toolcell.sandbox import Process
+
+from ..config.sandbox_api import SandboxAPIConfig
+from .bodies import Streamed, pieces
+from .cell_files import CellFiles, resolved
+from .errors import APIError
+from .guarded import GuardedCalls
+from .sandboxes import Sandbox
+
+_MAX_PARTS = 1_000
+
+
+class Files:
+    """Writes and reads the files of sandboxes.
+
+    Args:
+        settings: The limits.
+        calls: Admits each file.
+    """
+
+    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+        self._settings = settings
+        self._calls = calls
+
+    async def download(self, request: Request, sandbox: Sandbox) -> Response:
+        """Answer with the bytes of a file.
+
+        Raises:
+            APIError: There is no such file, or it may not be read.
+        """
+        path = self._path(request, sandbox, request.query_params.get("path", ""))
+        stack = AsyncExitStack()
+        call = {"path": path, "operation": "read"}
+        async with AsyncExitStack() as opening:
+            permit = await opening.enter_async_context(
+                self._calls.of(sandbox, "read", call)
+            )
+            path = str(permit.call.arguments["path"])
+            data = CellFiles(sandbox.session).read(path, self._settings.max_file_bytes)
+            await opening.enter_async_context(aclosing(data))
+            first = await anext(data, b"")
+            stack = opening.pop_all()
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            yield first
+            async for piece in data:
+                yield piece
+
+        return Streamed(parts(), "application/octet-stream", release=stack.aclose)
+
+    async def upload(self, request: Request, sandbox: Sandbox) -> Response:
+        """Write the files of a request.
+
+        Raises:
+            APIError: One cannot be written, or they are too large.
+        """
+        kind, options = parse_options_header(request.headers.get("content-type", ""))
+        path = request.query_params.get("path", "")
+        body = pieces(request, self._settings.max_file_bytes)
+        async with aclosing(_unpacked(request, body, self._settings)) as data:
+            if kind == b"multipart/form-data":
+                boundary = options.get(b"boundary", b"")
+                written = await self._parts(request, sandbox, path, boundary, data)
+            else:
+                written = [await self._single(request, sandbox, path, data)]
+        return JSONResponse(written)
+
+    async def _single(
+        self,
+        request: Request,
+        sandbox: Sandbox,
+        path: str,
+        data: AsyncGenerator[bytes, None],
+    ) -> dict[str, Any]:
+        async with AsyncExitStack() as stack:
+            process, info = await self._open(request, sandbox, path, stack)
+            async for piece in data:
+                await process.write(piece)
+        return info
+
+    async def _parts(
+        self,
+        request: Request,
+        sandbox: Sandbox,
+        path: str,
+        boundary: bytes,
+        data: AsyncGenerator[bytes, None],
+    ) -> list[dict[str, Any]]:
+        """Write each part with a file name, one after the other."""
+        if not boundary:
+            raise APIError(400, "multipart/form-data needs a boundary")
+        form = _Form(boundary)
+        written: list[dict[str, Any]] = []
+        stack = AsyncExitStack()
+        process: Process | None = None
+        async with stack:
+            async for piece in data:
+                for event in form.feed(piece):
+                    if isinstance(event, bytes):
+                        if process is not None:
+                            await process.write(event)
+                        continue
+                    await stack.aclose()
+                    process = None
+                    if event is not None and len(written) < _MAX_PARTS:
+                        name = path or event
+                        process, info = await self._open(request, sandbox, name, stack)
+                        written.append(info)
+        if not form.is_over:
+            raise APIError(400, "the form breaks off")
+        if not written:
+            raise APIError(400, "the form holds no file")
+        return written
+
+    async def _open(
+        self, request: Request, sandbox: Sandbox, path: str, stack: AsyncExitStack
+    ) -> tuple[Process, dict[str, Any]]:
+        """Return a process whose input becomes the file, and the file's description."""
+        path = self._path(request, sandbox, path)
+        call = {"path": path, "operation": "write"}
+        permit = await stack.enter_async_context(self._calls.of(sandbox, "write", call))
+        path = str(permit.call.arguments["path"])
+        files = CellFiles(sandbox.session)
+        process = await stack.enter_async_context(files.writing(path))
+        info = {"name": posixpath.basename(path), "type": "file", "path": path}
+        return process, info
+
+    def _path(self, request: Request, sandbox: Sandbox, path: str) -> str:
+        check_user(request.query_params.get("username"), self._settings.user)
+        if not path:
+            raise APIError(400, "path is missing")
+        return resolved(path, sandbox.home)
+
+
+def check_user(name: str | None, known: str) -> None:
+    """Raise APIError 401 if a request names another user than the only one."""
+    if name not in (None, "", known):
+        raise APIError(401, f"there is no user but {known!r}")
+
+
+async def _unpacked(
+    request: Request, data: AsyncGenerator[bytes, None], settings: SandboxAPIConfig
+) -> AsyncGenerator[bytes, None]:
+    """Yield a body unpacked. Raises APIError: it is damaged, or too large unpacked."""
+    encoding = request.headers.get("content-encoding", "identity")
+    async with aclosing(data):
+        if encoding == "identity":
+            async for piece in data:
+                yield piece
+            return
+        if encoding != "gzip":
+            raise APIError(400, f"the encoding {encoding[:20]!r} is not read")
+        unpacking = zlib.decompressobj(wbits=31)
+        size = 0
+        try:
+            async for piece in data:
+                while piece:
+                    out = unpacking.decompress(piece, 1_048_576)
+                    piece = unpacking.unconsumed_tail
+                    size += len(out)
+                    if size > settings.max_file_bytes:
+                        raise APIError(413, "the file is too large unpacked")
+                    if out:
+                        yield out
+        except zlib.error:
+            raise APIError(400, "the body is no gzip") from None
+        if not unpacking.eof:
+            raise APIError(400, "the gzip breaks off")
+
+
+@dataclass(slots=True)
+class _Form:
+    """Reads a form with files: file names, then their bytes."""
+
+    boundary: bytes
+    is_over: bool = False
+    _parser: MultipartParser = field(init=False)
+    _found: list[bytes | str | None] = field(default_factory=list)
+    _name: bytes = b""
+    _value: bytes = b""
+    _disposition: bytes = b""
+
+    def __post_init__(self) -> None:
+        self._parser = MultipartParser(
+            self.boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": self._on_name,
+                "on_header_value": self._on_value,
+                "on_header_end": self._on_header,
+                "on_headers_finished": self._on_headers,
+                "on_part_data": self._on_data,
+                "on_end": self._on_end,
+            },
+        )
+
+    def feed(self, piece: bytes) -> list[bytes | str | None]:
+        """Return file names, None for a part that is no file, and bytes."""
+        try:
+            self._parser.write(piece)
+        except FormParserError:
+            raise APIError(400, "the form cannot be read") from None
+        found, self._found = self._found, []
+        return found
+
+    def _begin(self) -> None:
+        self._disposition = self._name = self._value = b""
+
+    def _on_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def _on_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _on_header(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._name = self._value = b""
+
+    def _on_headers(self) -> None:
+        name = parse_options_header(self._disposition)[1].get(b"filename")
+        self._found.append(None if name is None else name.decode("utf-8", "replace"))
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        self._found.append(data[start:end])
+
+    def _on_end(self) -> None:
+        self.is_over = True

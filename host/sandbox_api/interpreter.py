@@ -1,0 +1,287 @@
+"""`/execute` and `/contexts`: code that keeps its variables."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import secrets
+import shlex
+import time
+from base64 import b64encode
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+
+from pydantic import Field, SecretStr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from toolcell.core import ToolcellError
+from toolcell.guard import Permit
+from toolcell.sandbox import (
+    Artifact,
+    ArtifactMade,
+    ExecutionResult,
+    Finished,
+    Language,
+    OpaqueValue,
+    Stderr,
+    Stdout,
+)
+
+from ..config.sandbox_api import SandboxAPIConfig
+from .bodies import Streamed, body, parsed
+from .cell_files import resolved
+from .errors import APIError, as_api_error
+from .guarded import GuardedCalls, settle
+from .process_service import Message
+from .sandboxes import CodeContext, Sandbox
+
+_LANGUAGES: Mapping[str, Language] = {
+    "python": "python",
+    "bash": "bash",
+    "javascript": "node",
+    "js": "node",
+    "typescript": "node",
+    "ts": "node",
+}
+_MEDIA = "application/x-ndjson"
+_KINDS = {
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+}
+_VALUE_HTML, _VALUE_TEXT = "value.html", "value.txt"
+
+
+class ExecuteRequest(Message):
+    """Code to run."""
+
+    code: str
+    context_id: str | None = Field(default=None, alias="context_id")
+    language: str | None = None
+    env_vars: dict[str, str] | None = Field(default=None, alias="env_vars")
+
+
+class ContextRequest(Message):
+    """A context to make."""
+
+    language: str | None = None
+    cwd: str | None = None
+
+
+class Interpreter:
+    """Runs code in contexts: of Python each has variables of its own.
+
+    Args:
+        settings: The limits.
+        calls: Admits each program.
+    """
+
+    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+        self._settings = settings
+        self._calls = calls
+
+    async def execute(self, request: Request, sandbox: Sandbox) -> Response:
+        """Run code, and stream what it says and shows as lines of JSON.
+
+        Raises:
+            APIError: There is no such context or language.
+            GuardDeniedError: The guard refuses it.
+        """
+        data = await body(request, self._settings.max_body_bytes)
+        wanted = parsed(ExecuteRequest, data)
+        if wanted.context_id and wanted.language:
+            raise APIError(400, "name a context or a language, not both")
+        if wanted.context_id:
+            context = _known(sandbox, wanted.context_id)
+        else:
+            context = await self._default(sandbox, wanted.language or "python")
+        call = {
+            "code": wanted.code,
+            "language": context.language,
+            "context_id": context.id,
+            "env": wanted.env_vars or {},
+        }
+        async with AsyncExitStack() as opening:
+            seconds = sandbox.session.limits.wall_seconds
+            permit = await opening.enter_async_context(
+                self._calls.of(sandbox, "code", call, seconds=seconds)
+            )
+            stack = opening.pop_all()
+        lines = _lines(_run(sandbox, context, permit))
+        return Streamed(lines, _MEDIA, release=stack.aclose)
+
+    async def create(self, request: Request, sandbox: Sandbox) -> Response:
+        """Make a context."""
+        data = await body(request, self._settings.max_body_bytes)
+        wanted = parsed(ContextRequest, data)
+        cwd = resolved(wanted.cwd or "", sandbox.home)
+        context = await self._made(sandbox, wanted.language or "python", cwd)
+        return JSONResponse(_shown(context))
+
+    async def list(self, request: Request, sandbox: Sandbox) -> Response:
+        """Show all contexts."""
+        sandbox.session  # noqa: B018 - an ended one has none
+        return JSONResponse([_shown(each) for each in sandbox.contexts.values()])
+
+    async def remove(self, sandbox: Sandbox, context_id: str) -> Response:
+        """End a context."""
+        context = _known(sandbox, context_id)
+        del sandbox.contexts[context.id]
+        async with context.turn:
+            await context.session.aclose()
+        return Response(status_code=204)
+
+    async def restart(self, sandbox: Sandbox, context_id: str) -> Response:
+        """End the interpreter of a context, and give it a new one."""
+        context = _known(sandbox, context_id)
+        async with context.turn:
+            await context.session.aclose()
+            context.session = await sandbox.session.context()
+            context.runs, context.is_in_place = 0, False
+        return JSONResponse(_shown(context))
+
+    async def _default(self, sandbox: Sandbox, language: str) -> CodeContext:
+        for context in sandbox.contexts.values():
+            if context.is_default and context.language == language:
+                return context
+        context = await self._made(sandbox, language, sandbox.home)
+        context.is_default = True
+        return context
+
+    async def _made(self, sandbox: Sandbox, language: str, cwd: str) -> CodeContext:
+        if language not in _LANGUAGES:
+            known = ", ".join(_LANGUAGES)
+            raise APIError(400, f"there is no language {language!r}; there are {known}")
+        session = await sandbox.session.context()
+        context = CodeContext(
+            id=secrets.token_hex(16), language=language, cwd=cwd, session=session
+        )
+        sandbox.contexts[context.id] = context
+        return context
+
+
+async def _run(
+    sandbox: Sandbox, context: CodeContext, permit: Permit
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield what a program says and shows, then its end."""
+    arguments = permit.call.arguments
+    env: Any = arguments["env"]
+    variables = {**sandbox.base_env, **env}
+    shown: dict[str, Any] = {}
+    said = _Output()
+    async with context.turn:
+        code = await _in_place(context, str(arguments["code"]))
+        context.runs += 1
+        program = context.session.stream(
+            code,
+            language=_LANGUAGES[context.language],
+            secrets={name: SecretStr(str(v)) for name, v in variables.items()},
+        )
+        async with aclosing(program) as events:
+            async for event in events:
+                match event:
+                    case Stdout(data=data) | Stderr(data=data):
+                        name = "stdout" if isinstance(event, Stdout) else "stderr"
+                        yield said.line(name, data)
+                    case ArtifactMade(artifact=artifact):
+                        shown[artifact.name] = artifact
+                    case Finished(result=result):
+                        context.is_in_place &= result.state != "lost"
+                        await settle(permit, result)
+                        for last in _last(result, shown, context.runs):
+                            yield last
+
+
+async def _in_place(context: CodeContext, code: str) -> str:
+    """Lead the context into its folder; return the code to run there."""
+    if context.language == "bash":
+        return f"cd -- {shlex.quote(context.cwd)} && {code}"
+    if context.language != "python":
+        return f"process.chdir({json.dumps(context.cwd)}); {code}"
+    if not context.is_in_place:
+        move = f"__import__('os').chdir({context.cwd!r})"
+        result = await context.session.run(move)
+        if result.status != "ok":
+            raise APIError(400, f"there is no folder {context.cwd}")
+        context.is_in_place = True
+    return code
+
+
+class _Output:
+    """Makes lines of output; characters may be cut by its pieces."""
+
+    def __init__(self) -> None:
+        make = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {"stdout": make("replace"), "stderr": make("replace")}
+
+    def line(self, name: str, data: bytes) -> dict[str, Any]:
+        text = self._decoders[name].decode(data)
+        return {"type": name, "text": text, "timestamp": time.time_ns()}
+
+
+def _last(
+    result: ExecutionResult, shown: Mapping[str, Artifact], runs: int
+) -> Iterator[dict[str, Any]]:
+    """Yield figures, the value, the error and the count of runs."""
+    for name, artifact in sorted(shown.items()):
+        kind = _KINDS.get(artifact.mime)
+        if kind is not None and name.startswith("figure-"):
+            data = b64encode(artifact.data).decode()
+            yield {"type": "result", kind: data, "is_main_result": False}
+    value: dict[str, Any] = {}
+    if _VALUE_HTML in shown:
+        value["html"] = shown[_VALUE_HTML].data.decode("utf-8", "replace")
+    if _VALUE_TEXT in shown:
+        value["text"] = shown[_VALUE_TEXT].data.decode("utf-8", "replace")
+    elif result.value is not None:
+        value["text"] = _text(result.value)
+    if value:
+        yield {"type": "result", **value, "is_main_result": True}
+    if (error := _error(result)) is not None:
+        yield error
+    yield {"type": "number_of_executions", "execution_count": runs}
+
+
+def _text(value: object) -> str:
+    return value.repr if isinstance(value, OpaqueValue) else repr(value)
+
+
+def _error(result: ExecutionResult) -> dict[str, Any] | None:
+    if result.status == "ok":
+        return None
+    found = result.exception
+    if found is not None:
+        words = (found.type, found.message, found.traceback)
+    elif result.status == "exit":
+        words = ("SystemExit", str(result.exit_code), "")
+    else:
+        words = (result.status, "; ".join(result.reasons) or result.status, "")
+    return dict(
+        zip(("type", "name", "value", "traceback"), ("error", *words), strict=True)
+    )
+
+
+async def _lines(
+    parts: AsyncGenerator[dict[str, Any], None],
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(parts):
+        try:
+            async for part in parts:
+                yield json.dumps(part).encode() + b"\n"
+        except (ToolcellError, APIError) as error:
+            told = as_api_error(error)
+            words = {"name": told.code, "value": told.message, "traceback": ""}
+            yield json.dumps({"type": "error", **words}).encode() + b"\n"
+    yield b'{"type": "end_of_execution"}\n'
+
+
+def _known(sandbox: Sandbox, context_id: str) -> CodeContext:
+    sandbox.session  # noqa: B018 - an ended one has none
+    if (found := sandbox.contexts.get(context_id)) is None:
+        raise APIError(404, f"there is no context {context_id[:64]}")
+    return found
+
+
+def _shown(context: CodeContext) -> dict[str, str]:
+    return {"id": context.id, "language": context.language, "cwd": context.cwd}

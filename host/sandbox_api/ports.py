@@ -1,0 +1,141 @@
+"""Leads requests to servers inside sandboxes, over the channel of each cell."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+
+import anyio
+import h11
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolcell.core import InvalidInputError
+from toolcell.sandbox import PortStream
+
+from ..config.sandbox_api import SandboxAPIConfig
+from .access import ACCESS_HEADERS, KEY_HEADER
+from .bodies import Streamed, pieces
+from .errors import APIError
+from .guarded import GuardedCalls
+from .sandboxes import Sandbox
+
+_OF_ONE_CONNECTION = {
+    *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+    *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+}
+_OURS = {"host", KEY_HEADER, *ACCESS_HEADERS, "e2b-sandbox-id", "e2b-sandbox-port"}
+_BODY = ("content-length", "transfer-encoding")
+
+
+class Ports:
+    """Passes HTTP requests on to the servers of sandboxes.
+
+    Args:
+        settings: The limits.
+        calls: Admits each request.
+    """
+
+    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+        self._settings = settings
+        self._calls = calls
+
+    async def forward(
+        self, request: Request, sandbox: Sandbox, port: int, path: str
+    ) -> Response:
+        """Answer a request as the server at a port does.
+
+        Raises:
+            APIError: Nothing listens there, or it speaks no HTTP.
+            GuardDeniedError: The guard refuses it.
+        """
+        if "upgrade" in request.headers:
+            raise APIError(501, "WebSockets of sandboxes are not supported")
+        call = {"port": port, "method": request.method, "path": path}
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(self._calls.of(sandbox, "port", call))
+            stream = await _connected(sandbox, port)
+            opening.push_async_callback(stream.aclose)
+            server = _Server(stream)
+            try:
+                await server.send(_head(request, port, path))
+                if any(name in request.headers for name in _BODY):
+                    body = pieces(request, self._settings.max_file_bytes)
+                    async with aclosing(body):
+                        async for piece in body:
+                            await server.send(h11.Data(data=piece))
+                await server.send(h11.EndOfMessage())
+                head = await server.response()
+            except (h11.ProtocolError, anyio.BrokenResourceError):
+                raise APIError(502, f"the server at port {port} broke off") from None
+            answer = Streamed(server.parts(), "", release=opening.pop_all().aclose)
+        answer.status_code = head.status_code
+        answer.raw_headers = [
+            (name, value)
+            for name, value in head.headers
+            if name.decode("latin-1") not in _OF_ONE_CONNECTION
+        ]
+        if path != request.url.path:
+            # Its pages are of another origin than this server's.
+            answer.raw_headers.append(
+                (b"content-security-policy", b"sandbox allow-scripts")
+            )
+        return answer
+
+
+class _Server:
+    """The client's end of one HTTP exchange."""
+
+    def __init__(self, stream: PortStream) -> None:
+        self._stream = stream
+        self._http = h11.Connection(h11.CLIENT)
+
+    async def send(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
+        if data := self._http.send(event):
+            await self._stream.send(data)
+
+    async def response(self) -> h11.Response:
+        while True:
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                return event
+            if not isinstance(event, h11.InformationalResponse):
+                raise h11.RemoteProtocolError("it sent no response")
+
+    async def parts(self) -> AsyncGenerator[bytes, None]:
+        while isinstance(event := await self._next(), h11.Data):
+            yield bytes(event.data)
+
+    async def _next(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            try:
+                data = await self._stream.receive()
+            except anyio.EndOfStream:
+                data = b""
+            self._http.receive_data(data)
+        return event
+
+
+async def _connected(sandbox: Sandbox, port: int) -> PortStream:
+    try:
+        return await sandbox.session.connect(port)
+    except InvalidInputError as error:
+        # Clients look for these words.
+        raise APIError(502, f"the port is not open: {error.message}") from None
+
+
+def _head(request: Request, port: int, path: str) -> h11.Request:
+    query = request.url.query
+    own = [
+        (name, value)
+        for name, value in request.headers.items()
+        if name not in _OF_ONE_CONNECTION | _OURS
+    ]
+    if "transfer-encoding" in request.headers:
+        own.append(("transfer-encoding", "chunked"))
+    headers = [("host", f"localhost:{port}"), *own, ("connection", "close")]
+    return h11.Request(
+        method=request.method,
+        target=f"{path}?{query}" if query else path,
+        headers=headers,
+    )

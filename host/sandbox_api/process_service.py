@@ -1,0 +1,334 @@
+"""The service `process.Process`: commands of a sandbox, and their streams."""
+
+from __future__ import annotations
+
+import binascii
+import signal
+import time
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import anyio.abc
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolcell.core import ToolcellError
+from toolcell.sandbox import ExecutionResult
+
+from ..config.sandbox_api import SandboxAPIConfig
+from .bodies import parsed
+from .cell_files import resolved
+from .connect_rpc import (
+    answer_stream,
+    read_envelopes,
+    read_one,
+    timeout_of,
+    whole_stream,
+)
+from .errors import APIError
+from .guarded import GuardedCalls, settle
+from .sandboxes import Command, Sandbox
+
+_KEEP_ALIVE: dict[str, Any] = {"event": {"keepalive": {}}}
+_SIGNALS = {
+    "SIGNAL_SIGTERM": signal.SIGTERM,
+    "SIGNAL_SIGKILL": signal.SIGKILL,
+    15: signal.SIGTERM,
+    9: signal.SIGKILL,
+}
+_ENDED = {
+    "out_of_memory": "it used too much memory",
+    "cancelled": "signal: killed",
+}
+
+
+class Message(BaseModel):
+    """A message of a client; fields that are not known here are passed over."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class Size(Message):
+    """The size of a terminal, in characters."""
+
+    cols: int = Field(default=80, ge=1, le=1000)
+    rows: int = Field(default=24, ge=1, le=1000)
+
+
+class Pty(Message):
+    """A terminal."""
+
+    size: Size = Size()
+
+
+class ProcessConfig(Message):
+    """A program, its arguments, variables and folder."""
+
+    cmd: str
+    args: list[str] = Field(default_factory=list)
+    envs: dict[str, str] = Field(default_factory=dict)
+    cwd: str | None = None
+
+
+class StartRequest(Message):
+    """A request to `Start`."""
+
+    process: ProcessConfig
+    pty: Pty | None = None
+    tag: str | None = None
+    stdin: bool = True
+
+
+class Selector(Message):
+    """The process that a request is about."""
+
+    pid: int | None = None
+    tag: str | None = None
+
+
+class ProcessInput(Message):
+    """Bytes for a process, in Base64."""
+
+    stdin: str | None = None
+    pty: str | None = None
+
+
+class ProcessRequest(Message):
+    """A request about a process that runs."""
+
+    process: Selector = Selector()
+    input: ProcessInput = ProcessInput()
+    pty: Pty = Pty()
+    signal: str | int = 0
+
+
+class ProcessService:
+    """Starts commands in sandboxes, and leads clients to them.
+
+    Args:
+        settings: The limits.
+        calls: Admits each command.
+    """
+
+    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+        self._settings = settings
+        self._calls = calls
+        self.unary = {
+            "List": self._list,
+            "Update": self._update,
+            "SendInput": self._send_input,
+            "SendSignal": self._send_signal,
+            "CloseStdin": self._close_stdin,
+        }
+        """The methods with one message on each side."""
+
+    async def start(self, request: Request, sandbox: Sandbox) -> Response:
+        """Start a command, and stream what it says."""
+        data = await read_one(request, self._settings.max_body_bytes)
+        wanted = parsed(StartRequest, data)
+        command: Command = await sandbox.work.start(
+            self._hold, sandbox, wanted, timeout_of(request)
+        )
+
+        async def release() -> None:
+            command.attached.set()
+
+        return _stream(request, command, release)
+
+    async def _hold(
+        self,
+        sandbox: Sandbox,
+        wanted: StartRequest,
+        seconds: float | None,
+        *,
+        task_status: anyio.abc.TaskStatus[Command],
+    ) -> None:
+        """Own a command from its admission to its end, whoever reads."""
+        began = False
+        longest = max(sandbox.end_at - time.time(), 1.0)
+        try:
+            if len(sandbox.commands) >= self._settings.max_processes:
+                raise APIError(
+                    429, f"{self._settings.max_processes} commands run already"
+                )
+            arguments = _arguments(wanted, sandbox)
+            async with self._calls.of(
+                sandbox, "command", arguments, seconds=seconds or longest
+            ) as permit:
+                command = await self._exec(
+                    sandbox, wanted, permit.call.arguments, seconds
+                )
+                pid = command.process.pid
+                try:
+                    began = True
+                    task_status.started(command)
+                    await command.attached.wait()
+                    await settle(permit, await command.process.wait())
+                finally:
+                    if sandbox.commands.get(pid) is command:
+                        del sandbox.commands[pid]
+        except (ToolcellError, APIError):
+            if not began:
+                raise
+
+    async def _exec(
+        self,
+        sandbox: Sandbox,
+        wanted: StartRequest,
+        arguments: Any,
+        seconds: float | None,
+    ) -> Command:
+        """Start the command that was admitted, which a person may have changed."""
+        size = None if wanted.pty is None else wanted.pty.size
+        argv = [str(each) for each in arguments["argv"]]
+        process = await sandbox.session.exec(
+            argv,
+            stdin="pipe" if wanted.stdin and size is None else None,
+            env={**sandbox.base_env, **arguments["env"]},
+            cwd=arguments["cwd"],
+            timeout_seconds=seconds,
+            pty=None if size is None else (size.rows, size.cols),
+        )
+        config = {
+            "cmd": argv[0],
+            "args": argv[1:],
+            "envs": arguments["env"],
+            "cwd": arguments["cwd"],
+        }
+        command = Command(process, config, wanted.tag, size is not None)
+        sandbox.commands[process.pid] = command
+        return command
+
+    async def connect(self, request: Request, sandbox: Sandbox) -> Response:
+        """Stream what a running command says from now on."""
+        data = await read_one(request, self._settings.max_body_bytes)
+        command = _selected(sandbox, parsed(ProcessRequest, data).process)
+        return _stream(request, command, None)
+
+    async def stream_input(self, request: Request, sandbox: Sandbox) -> Response:
+        """Pass a client's stream to a command's input."""
+        command: Command | None = None
+        async for event in read_envelopes(request, self._settings.max_body_bytes):
+            if "start" in event:
+                wanted = ProcessRequest.model_validate(event["start"])
+                command = _selected(sandbox, wanted.process)
+            elif "data" in event and command is not None:
+                given = ProcessRequest.model_validate(event["data"]).input
+                await _write(command, given)
+        if command is None:
+            raise APIError(400, "the stream names no process")
+        return whole_stream({})
+
+    async def _list(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        sandbox.session  # noqa: B018 - an ended one has none
+        return {
+            "processes": [
+                {"config": each.config, "pid": pid}
+                | ({} if each.tag is None else {"tag": each.tag})
+                for pid, each in sandbox.commands.items()
+                if each.process.running
+            ]
+        }
+
+    async def _update(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        wanted = parsed(ProcessRequest, data)
+        size = wanted.pty.size
+        await _selected(sandbox, wanted.process).process.resize(size.rows, size.cols)
+        return {}
+
+    async def _send_input(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        wanted = parsed(ProcessRequest, data)
+        await _write(_selected(sandbox, wanted.process), wanted.input)
+        return {}
+
+    async def _send_signal(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        wanted = parsed(ProcessRequest, data)
+        process = _selected(sandbox, wanted.process).process
+        number = _SIGNALS.get(wanted.signal)
+        if number is None:
+            raise APIError(400, "signals are SIGNAL_SIGTERM and SIGNAL_SIGKILL")
+        if number == signal.SIGKILL:
+            await process.kill()
+        else:
+            await process.signal(number)
+        return {}
+
+    async def _close_stdin(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        wanted = parsed(ProcessRequest, data)
+        await _selected(sandbox, wanted.process).process.close_stdin()
+        return {}
+
+
+def _stream(
+    request: Request,
+    command: Command,
+    release: Callable[[], Awaitable[None]] | None,
+) -> Response:
+    text = request.headers.get("keepalive-ping-interval", "")
+    seconds = float(text) if text.isdecimal() and 0 < len(text) < 6 else 90.0
+    return answer_stream(
+        _events(command),
+        keep_alive=_KEEP_ALIVE,
+        keep_alive_seconds=max(seconds, 1.0),
+        release=release,
+    )
+
+
+def _arguments(wanted: StartRequest, sandbox: Sandbox) -> dict[str, Any]:
+    """Return the arguments of a command, as policies see them."""
+    argv = [wanted.process.cmd, *wanted.process.args]
+    is_script = argv[:3] == ["/bin/bash", "-l", "-c"] and len(argv) == 4
+    return {
+        "command": argv[3] if is_script else " ".join(argv),
+        "argv": argv,
+        "cwd": resolved(wanted.process.cwd or "", sandbox.home),
+        "env": wanted.process.envs,
+        "terminal": wanted.pty is not None,
+    }
+
+
+def _selected(sandbox: Sandbox, selector: Selector) -> Command:
+    sandbox.session  # noqa: B018 - an ended one has none
+    for pid, command in sandbox.commands.items():
+        named = selector.tag is not None and command.tag == selector.tag
+        if (pid == selector.pid or named) and command.process.running:
+            return command
+    raise APIError(404, "there is no such process")
+
+
+async def _write(command: Command, given: ProcessInput) -> None:
+    text = given.stdin if given.stdin is not None else given.pty
+    try:
+        padded = (text or "").translate({45: 43, 95: 47})
+        data = b64decode(padded + "=" * (-len(padded) % 4), validate=True)
+    except (ValueError, binascii.Error):
+        raise APIError(400, "input must be Base64") from None
+    await command.process.write(data)
+
+
+async def _events(command: Command) -> AsyncGenerator[dict[str, Any], None]:
+    process = command.process
+    yield {"event": {"start": {"pid": process.pid}}}
+    async with aclosing(process.output()) as output:
+        async for stream, data in output:
+            name = "pty" if command.has_terminal else stream
+            yield {"event": {"data": {name: b64encode(data).decode()}}}
+    result = await process.wait()
+    if result.status == "timeout":
+        raise APIError(504, "the command was killed at its time limit")
+    yield {"event": {"end": _end(result)}}
+
+
+def _end(result: ExecutionResult) -> dict[str, Any]:
+    """Return the event of a command's end, in the words of Go's `os.ProcessState`."""
+    if result.exit_code is not None:
+        end = {"exited": True, "status": f"exit status {result.exit_code}"}
+        if result.exit_code:
+            end |= {"exitCode": result.exit_code, "error": end["status"]}
+        return end
+    why = _ENDED.get(result.status, f"signal: {result.signal}")
+    return {"exitCode": -1, "exited": False, "status": why, "error": why}

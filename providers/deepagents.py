@@ -1,0 +1,119 @@
+"""DeepAgents and LangChain: `create_deep_agent(backend=ToolcellSandbox())`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from deepagents.backends.protocol import (
+    ExecuteResponse,
+    FileDownloadResponse,
+    FileUploadResponse,
+)
+from deepagents.backends.sandbox import BaseSandbox
+
+from toolcell.core import GuardError, InvalidInputError
+from toolcell.guard import ActionGuard
+from toolcell.sandbox import SandboxConfig
+
+from .guarded_session import exit_code
+from .thread_session import ThreadSession
+
+_REFUSED = 126
+_TIMED_OUT = 124
+_FILE_ERRORS = {
+    "missing": "file_not_found",
+    "not_folder": "file_not_found",
+    "is_folder": "is_directory",
+    "denied": "permission_denied",
+    "invalid_path": "invalid_path",
+}
+
+
+class ToolcellSandbox(BaseSandbox):
+    """A sandbox of DeepAgents in one session of toolcell.
+
+    Commands that the guard refuses end with exit code 126 and its reason as output,
+    files with `permission_denied`, so that the model reads it and goes on.
+
+    Args:
+        config: Its cell. None: `default_config()` of guarded_session.
+        guard: Decides about every command and file, as `GuardedSession` names them.
+            None: everything is allowed.
+        agent_id: The agent that the guard knows.
+
+    Raises:
+        SandboxUnavailableError: There is no cell to be had.
+    """
+
+    def __init__(
+        self,
+        config: SandboxConfig | None = None,
+        *,
+        guard: ActionGuard | None = None,
+        agent_id: str = "deepagents",
+    ) -> None:
+        self._id = f"toolcell-{uuid.uuid4().hex[:12]}"
+        self._thread = ThreadSession(config, guard=guard, agent_id=agent_id)
+
+    @property
+    def id(self) -> str:
+        """The name of this sandbox."""
+        return self._id
+
+    def close(self) -> None:
+        """End the session with all that runs in it; again: nothing."""
+        self._thread.close()
+
+    def __enter__(self) -> ToolcellSandbox:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        """Run a script of bash; after `timeout` seconds it ends with code 124.
+
+        Raises:
+            CellLostError: The cell is gone.
+        """
+        guarded = self._thread.guarded
+        try:
+            result = self._thread.call(guarded.exec, command, timeout_seconds=timeout)
+        except (GuardError, InvalidInputError) as error:
+            return ExecuteResponse(output=str(error), exit_code=_REFUSED)
+        late = result.status == "timeout"
+        return ExecuteResponse(
+            output=result.stdout + result.stderr,
+            exit_code=_TIMED_OUT if late else exit_code(result),
+            truncated=bool(result.truncated),
+        )
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Write files, with their folders; each has an error of its own, or None."""
+        return [
+            FileUploadResponse(path=path, error=self._tried("write", path, data)[1])
+            for path, data in files
+        ]
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Read files; each has an error of its own, or its content."""
+        answers = []
+        for path in paths:
+            data, error = self._tried("read", path)
+            answers.append(FileDownloadResponse(path=path, content=data, error=error))
+        return answers
+
+    def _tried(self, what: str, path: str, *data: bytes) -> tuple[Any, str | None]:
+        """Return what a call about a file gave, and why it failed."""
+        if not path.startswith("/"):
+            return None, "invalid_path"
+        try:
+            guarded = self._thread.guarded
+            call = guarded.write_file if what == "write" else guarded.read_file
+            return self._thread.call(call, path, *data), None
+        except GuardError:
+            return None, "permission_denied"
+        except InvalidInputError as error:
+            reason = str(error.details.get("reason"))
+            return None, _FILE_ERRORS.get(reason, str(error))

@@ -1,0 +1,256 @@
+"""A session whose commands, files and programs are calls through a guard."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+
+from toolcell.core import ToolCall, ToolcellError
+from toolcell.guard import ActionGuard, CallFacts
+from toolcell.sandbox import (
+    ExecutionResult,
+    HostCalls,
+    Limits,
+    Process,
+    SandboxConfig,
+    Session,
+)
+
+OUTPUT_BYTES = 10 * 1024 * 1024
+"""Bytes that a command of `default_config` may say on each stream."""
+
+_DAY_SECONDS = 86_400.0
+_KILL_SECONDS = 5.0
+_FACTS = CallFacts(cost={}, tags=frozenset({"sandbox"}))
+
+
+def default_config(output_bytes: int = OUTPUT_BYTES) -> SandboxConfig:
+    """Return the cells that a provider has where no configuration is given.
+
+    They have 2 GiB of memory and of disk, 512 processes, no network, and live for a day
+    at most.
+
+    Args:
+        output_bytes: Bytes kept of each stream of a command; the rest is left out.
+    """
+    limits = Limits(memory_mb=2048, disk_mb=2048, pids=512, output_bytes=output_bytes)
+    return SandboxConfig(
+        limits=limits,
+        session_idle_seconds=_DAY_SECONDS,
+        session_lifetime_seconds=_DAY_SECONDS,
+    )
+
+
+class Allowed:
+    """A call that may run: its arguments, and what it turns out to have cost."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.arguments = arguments
+        self.cost: dict[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
+
+    def charge(self, result: ExecutionResult) -> None:
+        """Take what a command or a program has used."""
+        self.cost["cpu_ms"] = round(result.usage.cpu_ms)
+        self.cost["wall_ms"] = round(result.usage.wall_ms)
+
+
+class GuardedSession:
+    """A session behind a guard.
+
+    The calls are `exec` with `command`, `cwd`, `env` and `stdin_bytes`; `run_python`
+    with `code`; `read_file` with `path`; `write_file` with `path` and `bytes`. All have
+    the tag `sandbox`. Where a person changes arguments, the changed call runs. Without
+    a guard everything is allowed.
+
+    Args:
+        session: Runs the commands and has the files; closed by its owner.
+        guard: Decides about every call; it raises GuardDeniedError for one that is
+            denied, or that nobody approved. None: every call is allowed.
+        agent_id: The agent whose calls they are.
+        run_id: The agent's run, for limits per run. Default: none.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        guard: ActionGuard | None = None,
+        agent_id: str = "sandbox",
+        run_id: str | None = None,
+    ) -> None:
+        self.session = session
+        """The session itself, with no guard before it."""
+
+        self._guard = guard
+        self._agent_id = agent_id
+        self._facts = CallFacts(cost=_FACTS.cost, tags=_FACTS.tags, run_id=run_id)
+
+    @asynccontextmanager
+    async def call(self, tool: str, **arguments: Any) -> AsyncIterator[Allowed]:
+        """Admit a call, and settle it with what its body has charged.
+
+        Args:
+            tool: The name that rules know.
+            **arguments: JSON values; what the call does follows from them.
+
+        Raises:
+            GuardError: It is refused, or nobody could decide.
+        """
+        if self._guard is None:
+            yield Allowed(arguments)
+            return
+        asked = ToolCall(
+            id=uuid.uuid4().hex, name=tool, arguments=arguments, agent_id=self._agent_id
+        )
+        async with self._guard.admit(asked, self._facts) as permit:
+            allowed = Allowed(permit.call.arguments)
+            try:
+                yield allowed
+            except Exception as error:
+                kind = error.kind if isinstance(error, ToolcellError) else None
+                kind = kind or type(error).__name__
+                await permit.settle(allowed.cost, status="error", error_kind=kind)
+                raise
+            await permit.settle(allowed.cost)
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        timeout_seconds: float | None = None,
+    ) -> ExecutionResult:
+        """Run a command to its end; a cancelled wait kills it.
+
+        Arguments are those of `Session.exec`.
+
+        Raises:
+            GuardError: The guard refuses it.
+            InvalidInputError: It cannot be started.
+            CellLostError: The cell is gone.
+        """
+        async with self._call_exec(command, stdin, env, cwd) as (allowed, asked):
+            process = await self.session.exec(
+                **asked, stdin=stdin, timeout_seconds=timeout_seconds
+            )
+            result = await ended(process)
+            allowed.charge(result)
+            return result
+
+    async def spawn(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | Literal["pipe"] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        pty: tuple[int, int] | None = None,
+    ) -> Process:
+        """Start a command and return it; the guard is asked about its start alone.
+
+        Arguments and errors are those of `exec` and of `Session.exec`.
+        """
+        size = stdin if isinstance(stdin, bytes) else None
+        async with self._call_exec(command, size, env, cwd) as (_, asked):
+            return await self.session.exec(**asked, stdin=stdin, pty=pty)
+
+    @asynccontextmanager
+    async def _call_exec(
+        self,
+        command: str | Sequence[str],
+        stdin: bytes | None,
+        env: Mapping[str, str] | None,
+        cwd: str,
+    ) -> AsyncIterator[tuple[Allowed, dict[str, Any]]]:
+        words = command if isinstance(command, str) else list(command)
+        asked = {"command": words, "cwd": cwd, "env": dict(env or {})}
+        async with self.call("exec", **asked, stdin_bytes=len(stdin or b"")) as allowed:
+            yield allowed, {name: allowed.arguments[name] for name in asked}
+
+    async def run_python(
+        self,
+        code: str,
+        *,
+        before: str = "",
+        inputs: Mapping[str, Any] | None = None,
+        calls: HostCalls | None = None,
+    ) -> ExecutionResult:
+        """Run a program where the last one left off; as `Session.run`.
+
+        Args:
+            code: The program; what the guard is asked about.
+            before: A line of the provider itself that runs before it.
+            inputs: As in `Session.run`.
+            calls: As in `Session.run`.
+
+        Raises:
+            GuardError: The guard refuses it.
+            InvalidInputError, CellLostError: As `Session.run`.
+        """
+        async with self.call("run_python", code=code) as allowed:
+            program = f"{before}\n{allowed.arguments['code']}"
+            result = await self.session.run(program, inputs=inputs, calls=calls)
+            allowed.charge(result)
+            return result
+
+    async def read_file(self, path: str, max_bytes: int = 2**30) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            GuardError: The guard refuses it.
+            InvalidInputError: There is no such file, or it has more bytes.
+            CellLostError: The cell is gone.
+        """
+        async with self.call("read_file", path=path) as allowed:
+            return await self.session.read_file(allowed.arguments["path"], max_bytes)
+
+    async def write_file(self, path: str, data: bytes | str) -> None:
+        """Write a file, with its folders.
+
+        Raises:
+            GuardError: The guard refuses it.
+            InvalidInputError: It cannot be written.
+            CellLostError: The cell is gone.
+        """
+        data = data.encode() if isinstance(data, str) else data
+        async with self.call("write_file", path=path, bytes=len(data)) as allowed:
+            await self.session.write_file(allowed.arguments["path"], data)
+
+    async def upload(self, source: Path, path: str) -> None:
+        """Write a file or a folder of this machine; a `write_file` of its path.
+
+        Raises as `write_file`.
+        """
+        if not await anyio.Path(source).is_dir():
+            await self.write_file(
+                path, await anyio.to_thread.run_sync(source.read_bytes)
+            )
+            return
+        async with self.call("write_file", path=path, bytes=0) as allowed:
+            await self.session.upload(source, allowed.arguments["path"])
+
+
+async def ended(process: Process) -> ExecutionResult:
+    """Return the result of a command; a cancelled wait kills it."""
+    try:
+        return await process.wait()
+    except BaseException:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(_KILL_SECONDS):
+            await process.kill()
+        raise
+
+
+def exit_code(result: ExecutionResult) -> int:
+    """Return the code that a shell would report: 128 + the number of a signal."""
+    if result.exit_code is not None:
+        return result.exit_code
+    return 128 + signal.Signals[result.signal or "SIGKILL"].value

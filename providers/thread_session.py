@@ -1,0 +1,100 @@
+"""A guarded session on an event loop of its own, for callers of any thread and loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from toolcell.guard import ActionGuard
+from toolcell.sandbox import SandboxConfig, SandboxManager
+
+from .guarded_session import GuardedSession, default_config
+
+Result = TypeVar("Result")
+
+
+class ThreadSession:
+    """A manager with one session in a thread of its own, until `close`.
+
+    Frameworks call it from many threads, or from one event loop after another; a
+    manager belongs to one. It is closed when it is forgotten, and when Python ends.
+
+    Args:
+        config: Its cell. None: `default_config()`.
+        guard: As in `GuardedSession`.
+        agent_id: As in `GuardedSession`.
+
+    Raises:
+        SandboxUnavailableError: There is no cell to be had.
+    """
+
+    def __init__(
+        self,
+        config: SandboxConfig | None = None,
+        *,
+        guard: ActionGuard | None = None,
+        agent_id: str = "sandbox",
+    ) -> None:
+        ready: Future[tuple[BlockingPortal, GuardedSession]] = Future()
+        make = partial(GuardedSession, guard=guard, agent_id=agent_id)
+        serve = partial(_serve, config or default_config(), make, ready)
+        thread = threading.Thread(
+            target=anyio.run, args=(serve,), name="toolcell", daemon=True
+        )
+        thread.start()
+        self._portal, self.guarded = ready.result()
+        self._end = weakref.finalize(self, _end, self._portal, thread)
+
+    @property
+    def alive(self) -> bool:
+        """False after `close`, and when the cell was lost."""
+        return self._end.alive and self.guarded.session.alive
+
+    def call(
+        self, function: Callable[..., Awaitable[Result]], *args: Any, **options: Any
+    ) -> Result:
+        """Call a function on the session's event loop, and wait in this thread."""
+        return self._portal.call(partial(function, *args, **options))
+
+    async def acall(
+        self, function: Callable[..., Awaitable[Result]], *args: Any, **options: Any
+    ) -> Result:
+        """Call it from asyncio; cancelling the wait cancels the call."""
+        bound = partial(function, *args, **options)
+        return await asyncio.wrap_future(self._portal.start_task_soon(bound))
+
+    def close(self) -> None:
+        """End the session with all that runs in it; again: nothing."""
+        self._end()
+
+
+async def _serve(
+    config: SandboxConfig,
+    make: Callable[..., GuardedSession],
+    ready: Future[tuple[BlockingPortal, GuardedSession]],
+) -> None:
+    try:
+        async with AsyncExitStack() as stack:
+            manager = await stack.enter_async_context(SandboxManager(config))
+            session = await stack.enter_async_context(manager.session())
+            portal = await stack.enter_async_context(BlockingPortal())
+            ready.set_result((portal, make(session)))
+            await portal.sleep_until_stopped()
+    except BaseException as error:
+        if ready.done():
+            raise
+        ready.set_exception(error)
+
+
+def _end(portal: BlockingPortal, thread: threading.Thread) -> None:
+    portal.call(partial(portal.stop, cancel_remaining=True))
+    thread.join()

@@ -1,0 +1,1 @@
+"""Relays carry bytes of connections between a cell's loopback and the host, unread."""

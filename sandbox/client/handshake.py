@@ -1,0 +1,98 @@
+"""The first frames between a host and a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from toolcell.core import CellLostError, SandboxUnavailableError
+
+from ..cell.wire.frames import PROTOCOL_VERSION, Frame, encode
+from .channel import Channel
+
+_START_SECONDS = 30.0
+
+
+class Handshake:
+    """Greets a cell's supervisor once, and takes its answer.
+
+    The greeting may be sent with the first request; `complete` has to be awaited
+    before the answer to that is received.
+
+    Args:
+        channel: Leads to the supervisor.
+        settings: Settings of the walls around its programs.
+        on_code: Called with the supervisor's own modules, if it sends them.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        settings: dict[str, Any],
+        on_code: Callable[[bytes], None] | None,
+    ) -> None:
+        self._channel = channel
+        self._settings = settings
+        self._on_code = on_code
+        self._greeted = False
+        self._complete = False
+
+    def hello(self) -> bytes:
+        """Return the first frame that a cell gets; empty once it was sent."""
+        if self._greeted:
+            return b""
+        self._greeted = True
+        hello = {
+            "type": "hello",
+            "protocol": PROTOCOL_VERSION,
+            "settings": self._settings,
+            "code": self._on_code is not None,
+        }
+        return encode(hello)
+
+    async def complete(self) -> None:
+        """Wait until the supervisor has prepared a process, unless it has.
+
+        Raises:
+            SandboxUnavailableError: It could not, or did not in 30 seconds.
+        """
+        if self._complete:
+            return
+        await self._channel.send(self.hello())
+        try:
+            with anyio.fail_after(_START_SECONDS):
+                frame = await self._channel.receive()
+        except TimeoutError:
+            raise SandboxUnavailableError(
+                "the cell did not start in time",
+                hint="free CPU or memory here; `toolcell doctor` tries a cell",
+            ) from None
+        except CellLostError as error:
+            raise self._not_started(error.message) from None
+        self._check(frame)
+
+    def _not_started(self, why: str) -> SandboxUnavailableError:
+        stderr = self._channel.diagnostics
+        return SandboxUnavailableError(
+            f"the cell did not start: {stderr.splitlines()[-1] if stderr else why}",
+            hint="run `toolcell doctor`; a Docker image needs python3 3.8 or newer",
+            details={"stderr": stderr},
+        )
+
+    def _check(self, frame: Frame) -> None:
+        header = frame.header
+        if header["type"] == "failed":
+            raise self._not_started(str(header.get("why", ""))[:1000])
+        if header["type"] != "ready":
+            raise CellLostError(f"unexpected frame {header['type'][:40]!r}")
+        if header.get("protocol") != PROTOCOL_VERSION:
+            raise SandboxUnavailableError(
+                f"the cell speaks protocol {header.get('protocol')!r}, "
+                f"this host {PROTOCOL_VERSION}",
+                hint="host and cell must come from the same toolcell release",
+            )
+        self._complete = True
+        if self._on_code is not None and frame.payload:
+            self._on_code(frame.payload)

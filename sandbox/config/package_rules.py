@@ -1,0 +1,76 @@
+"""Rules for packages: how one is named, and which may be installed."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from .base import SettingsModel
+
+_VERSION = r"(===?|~=|!=|<=?|>=?) ?[A-Za-z0-9.*+!_-]{1,64}"
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
+    r"(\[[A-Za-z0-9._, -]{1,200}\])?"
+    rf"( ?{_VERSION}( ?, ?{_VERSION})*)?"
+)
+
+
+def _written_as_one(text: str) -> str:
+    if not _REQUIREMENT.fullmatch(text):
+        raise ValueError(
+            "write a name, extras and versions, such as 'numpy==2.1.*'; no addresses, "
+            "paths, markers or options"
+        )
+    return text
+
+
+Requirement = Annotated[str, Field(max_length=400), AfterValidator(_written_as_one)]
+"""A package in the form that pip takes, such as `numpy==2.1.*`."""
+
+
+def _allowed(text: str) -> str:
+    return text if text == "*" else _written_as_one(text)
+
+
+_PackageName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=100)
+]
+
+
+class PackageRules(SettingsModel):
+    """Rules for packages: the allowed ones, their index and their limits.
+
+    Packages are fetched and unpacked by uv on this machine, outside of any cell,
+    from wheels, with their hashes checked; nothing of them is executed there.
+    """
+
+    allow: tuple[Annotated[str, AfterValidator(_allowed)], ...] = ()
+    """Packages that runs and sessions may ask for, by name. Versions written here bind
+    all requests and all dependencies. `*` allows every name. Dependencies of an
+    allowed package are allowed. Default: none."""
+
+    build: Annotated[tuple[_PackageName, ...], Field(max_length=64)] = ()
+    """Packages that are built from their source instead, by name, at most 64; each in
+    a cell of its own without network, mounts and `env`, with 2 GiB of memory. The
+    packages that a build needs come as wheels. Default: none; a package without a
+    wheel is refused."""
+
+    index_url: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = None
+    """The package index; None takes uv's own settings, by default the public one."""
+
+    seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] = 600.0
+    """Seconds for finding, and again for fetching, a set of packages, and for building
+    each source. When it is reached uv, or the build, is stopped and PackageError is
+    raised."""
+
+    layer_mb: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
+    """MiB of the files of one installed set. When it is reached nothing is kept and
+    PackageError is raised; uv is stopped before it has written three times as much
+    and 256 MiB. It holds for a fetched source and for a wheel built from one, too,
+    which have 256 MiB at most."""
+
+    folder: Annotated[str, Field(pattern=r"^/")] | None = None
+    """The folder of installed sets, an absolute path; None takes the folder
+    `toolcell/packages` of the user's cache."""

@@ -1,0 +1,151 @@
+"""HTTP requests of programs: read, checked, and made anew for the server.
+
+Sources: RFC 9110 section 7, RFC 9112 section 3.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+
+import h11
+
+from ..config.host_rules import read_authority, write_authority
+from .types import ByteStream, RefusedError
+
+MAX_HEAD_BYTES = 65_536
+HTTP_PORT = 80
+_ABSOLUTE = re.compile(r"(?i:http)://([^/?#]*)(.*)", re.DOTALL)
+_HOP_BY_HOP = frozenset(
+    (
+        "connection keep-alive proxy-authenticate proxy-authorization proxy-connection "
+        "te trailer upgrade"
+    ).split()
+)
+
+
+class HTTPRequest:
+    """A request that is made anew, so that the server gets exactly what was checked.
+
+    Args:
+        connection: Parses the rest of the request.
+        request: Its head.
+        target: Path and query for the server.
+        host: The server.
+        port: Its port.
+    """
+
+    def __init__(
+        self,
+        connection: h11.Connection,
+        request: h11.Request,
+        target: str,
+        host: str,
+        port: int,
+    ) -> None:
+        self._connection = connection
+        self._head = h11.Request(
+            method=request.method,
+            target=target,
+            headers=_headers(request, host, port),
+        )
+
+    async def make(
+        self, source: ByteStream, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Send the request and its body; a connection carries one request.
+
+        Raises:
+            RefusedError: The body does not match its head.
+        """
+        out = h11.Connection(h11.CLIENT)
+        event: object = self._head
+        try:
+            while not isinstance(event, h11.EndOfMessage):
+                if event is h11.NEED_DATA:
+                    self._connection.receive_data(await source.receive())
+                elif isinstance(event, h11.Request | h11.Data):
+                    await send(out.send(event) or b"")
+                else:
+                    raise RefusedError("the request ended too early")
+                event = self._connection.next_event()
+            await send(out.send(event) or b"")
+        except h11.ProtocolError as error:
+            raise RefusedError(str(error)) from None
+
+
+def _headers(request: h11.Request, host: str, port: int) -> list[tuple[bytes, bytes]]:
+    """Return the headers for the server, without those meant for the proxy."""
+    named = dict(request.headers)
+    nominated = named.get(b"connection", b"").lower().split(b",")
+    dropped = {name.strip().decode("latin-1") for name in nominated} | _HOP_BY_HOP
+    if b"transfer-encoding" in named:
+        dropped.add("content-length")
+    dropped.add("host")
+    dropped -= {"transfer-encoding"}
+    authority = write_authority(host, port)
+    if port == HTTP_PORT:
+        authority = authority.removesuffix(f":{HTTP_PORT}")
+    return [
+        (b"Host", authority.encode()),
+        *(
+            (name, value)
+            for name, value in request.headers.raw_items()
+            if name.lower().decode("latin-1") not in dropped
+        ),
+        (b"Connection", b"close"),
+    ]
+
+
+def new_reader() -> h11.Connection:
+    """Return a parser of one request; its head has at most 65,536 bytes."""
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+
+
+async def read_head(
+    connection: h11.Connection, source: ByteStream, first: bytes
+) -> h11.Request:
+    """Read the head of a request.
+
+    Args:
+        connection: Its parser, from `new_reader`.
+        source: Delivers the bytes.
+        first: Its first bytes.
+
+    Raises:
+        h11.ProtocolError: It is not HTTP.
+        ValueError: It ended too early.
+    """
+    connection.receive_data(first)
+    while (event := connection.next_event()) is h11.NEED_DATA:
+        connection.receive_data(await source.receive())
+    if not isinstance(event, h11.Request):
+        raise ValueError("the request ended too early")
+    return event
+
+
+def check_host(
+    request: h11.Request, host: str, port: int, default_port: int = HTTP_PORT
+) -> None:
+    """Check that the Host header of a request is the host that it goes to.
+
+    Raises:
+        ValueError: It names another one.
+    """
+    for name, value in request.headers:
+        if name == b"host":
+            named = read_authority(value.decode("latin-1"), default_port)
+            if named != (host, port):
+                raise ValueError(
+                    f"the Host header says {write_authority(*named)}, "
+                    f"the request goes to {write_authority(host, port)}"
+                )
+
+
+def split_absolute(target: str) -> tuple[str, str] | None:
+    """Return authority and path of `http://...`; None for another target."""
+    found = _ABSOLUTE.fullmatch(target)
+    if found is None:
+        return None
+    path = found[2]
+    return found[1], path if path.startswith("/") else f"/{path}"

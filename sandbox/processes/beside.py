@@ -1,0 +1,94 @@
+"""Frames of commands and ports, which pass beside the runs of a session's cell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from toolcell.core import CellLostError
+
+from ..cell.wire.frames import Frame, FrameError, encode_header, frame_prefix
+from ..client.channel import Channel
+
+if TYPE_CHECKING:
+    from ..client.types import Spawn
+
+
+class FrameTable(Protocol):
+    """Takes the frames of one family."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True while frames of this family may come."""
+        ...
+
+    def handle_frame(self, frame: Frame) -> None:
+        """Take a frame.
+
+        Raises:
+            FrameError, KeyError, TypeError, ValueError: No cell of ours sends it.
+        """
+
+    def end_all(self) -> None:
+        """End everything: the cell, or its process host, is gone."""
+
+
+class FramesBesideRuns:
+    """Sends frames beside runs, and hands on what the cell sends.
+
+    While a table is busy one task reads the cell's channel, so its frames arrive
+    whether or not a program runs in the cell.
+
+    Args:
+        channel: Leads to the cell, whose supervisor has said that it is ready.
+        spawn: Starts tasks that may live as long as the manager.
+    """
+
+    def __init__(self, channel: Channel, spawn: Spawn) -> None:
+        self._channel = channel
+        self.spawn = spawn
+        self._tables: dict[str, FrameTable] = {}
+        self._follows = False
+
+    def add(self, family: str, table: FrameTable) -> None:
+        """Hand frames whose types begin with `family` to a table."""
+        self._tables[family] = table
+
+    @property
+    def is_busy(self) -> bool:
+        """True while frames may come."""
+        return any(table.is_busy for table in self._tables.values())
+
+    async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame to the cell. Raises CellLostError."""
+        prefix = frame_prefix(encode_header(header), len(payload))
+        await self._channel.send(prefix, payload)
+
+    def follow(self) -> None:
+        """Read the channel for as long as a table is busy."""
+        if not self._follows:
+            self._follows = True
+            self._channel.on_frame_beside = self._take
+            self.spawn(self._read)
+
+    async def _read(self) -> None:
+        try:
+            while self.is_busy:
+                await self._channel.read_more()
+        except CellLostError:
+            self._end_all()
+        finally:
+            self._follows = False
+
+    def _take(self, frame: Frame) -> None:
+        kind = frame.header["type"]
+        if kind == "exec_lost":
+            self._end_all()
+            return
+        try:
+            self._tables[kind.partition("_")[0]].handle_frame(frame)
+        except (FrameError, KeyError, TypeError, ValueError) as error:
+            raise CellLostError(f"the cell sent a bad frame: {error}") from None
+
+    def _end_all(self) -> None:
+        for table in self._tables.values():
+            table.end_all()

@@ -1,0 +1,90 @@
+"""Runs outside of sessions: a program has a cell to itself while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .client.argument_checks import check_freshness
+from .client.cell import Cell
+from .client.event_stream import PendingEvents, stream_run
+from .client.types import OnOutput, Program
+from .client.workdir import WorkDir
+from .program_factory import ProgramFactory
+from .programs.program import RunRequest
+from .results.events import Event, Finished
+from .results.result import ExecutionResult
+from .scheduling.cell_supply import CellSupply
+
+if TYPE_CHECKING:
+    from .network.types import OnConnection
+
+
+class SingleRuns:
+    """Runs programs that keep no state.
+
+    Args:
+        programs: Makes the programs.
+        cells: Lends a cell for each.
+    """
+
+    def __init__(self, programs: ProgramFactory, cells: CellSupply) -> None:
+        self._programs = programs
+        self._cells = cells
+
+    async def run(
+        self,
+        request: RunRequest,
+        *,
+        on_output: OnOutput | None = None,
+        on_connection: OnConnection | None = None,
+    ) -> ExecutionResult:
+        """Run a program; see `SandboxManager.run`."""
+        program = self._program(request, on_connection)
+        refusal = self._programs.refusal(program)
+        if refusal is not None:
+            return refusal
+        program = await self._programs.with_packages(program, request.packages)
+        async with self._cell(program, request) as cell:
+            await WorkDir(cell).write_all(request.files)
+            report = await cell.run(program, on_output)
+            return cell.result(report, program)
+
+    async def stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
+        """Run a program and yield its events; see `SandboxManager.stream`."""
+        pending = PendingEvents()
+        program = self._program(request, pending.add_connection)
+        refusal = self._programs.refusal(program)
+        if refusal is not None:
+            yield Finished(refusal)
+            return
+        program = await self._programs.with_packages(program, request.packages)
+        async with self._cell(program, request) as cell:
+            await WorkDir(cell).write_all(request.files)
+            async with aclosing(stream_run(cell, program, pending)) as events:
+                async for event in events:
+                    yield event
+
+    def _program(
+        self, request: RunRequest, on_connection: OnConnection | None
+    ) -> Program:
+        program = self._programs.make(request, final=True)
+        program = self._programs.with_network(
+            program, request.network, on_connection, request.agent_id
+        )
+        check_freshness(request.minimum_freshness)
+        again = (
+            self._programs.config.programs_per_cell > 1
+            and request.minimum_freshness == "program"
+            and program.egress is None
+            and not request.secrets
+        )
+        return replace(program, again=True) if again else program
+
+    def _cell(
+        self, program: Program, request: RunRequest
+    ) -> AbstractAsyncContextManager[Cell]:
+        limits, again = program.limits, program.again
+        return self._cells.cell(limits, request.agent_id, again=again)

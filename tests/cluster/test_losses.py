@@ -1,0 +1,186 @@
+"""Nodes, drivers and directories that go away."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import pytest
+
+from toolcell.cluster import ClusterSandbox
+from toolcell.core import CellLostError, SandboxUnavailableError
+
+from ..support.cluster.processes import ClusterProcesses, NodeProcess
+from ..support.guard.redis_server import RedisServer
+from ..support.polling import until
+from ..support.process_tree import below
+
+pytestmark = pytest.mark.anyio
+ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(60)"
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of one test, which may kill it."""
+    server = RedisServer(tmp_path, keeps=False)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def processes(redis_server: RedisServer, tmp_path: Path) -> Iterator[ClusterProcesses]:
+    started = ClusterProcesses(redis_server.url, tmp_path)
+    yield started
+    started.end()
+
+
+@pytest.fixture
+async def sandbox(processes: ClusterProcesses) -> AsyncIterator[ClusterSandbox]:
+    """A driver, with a node `one` of two slots; it gives nodes up after a second."""
+    processes.node("one", max_concurrency=2)
+    directory = processes.directory()
+    async with ClusterSandbox(
+        directory, token=processes.token, lost_seconds=1.0, wait_seconds=3.0
+    ) as sandbox:
+        yield sandbox
+    directory.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_lost_node_costs_its_own_runs_alone(
+    processes: ClusterProcesses, sandbox: ClusterSandbox, how: signal.Signals
+) -> None:
+    two = processes.node("two", max_concurrency=2)
+    await until(lambda: set(sandbox.nodes) == {"one", "two"})
+    ended: dict[str, CellLostError] = {}
+    up = {"one": anyio.Event(), "two": anyio.Event()}
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        sessions = {}
+        for _ in range(2):
+            session = await stack.enter_async_context(sandbox.session())
+            sessions[session.node] = session
+        assert set(sessions) == {"one", "two"}
+
+        async def run(node: str) -> None:
+            try:
+                show = up[node]
+                await sessions[node].run(ENDLESS, on_output=lambda *_: show.set())
+            except CellLostError as error:
+                ended[node] = error
+
+        for node in sessions:
+            tasks.start_soon(run, node)
+            await up[node].wait()
+        two.process.send_signal(how)
+        with anyio.fail_after(3):
+            while not ended:
+                await anyio.sleep(0.01)
+
+        assert ended.keys() == {"two"}
+        assert ended["two"].details == {"reason": "node_lost", "node": "two"}
+        assert not sessions["two"].alive
+        with pytest.raises(CellLostError):
+            await sessions["two"].run("1")
+        assert sandbox.nodes == ("one",)
+        # The other node's run goes on, and new work goes there.
+        async with sandbox.session() as session:
+            assert session.node == "one"
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_node_that_is_back_is_used_again(
+    processes: ClusterProcesses, sandbox: ClusterSandbox
+) -> None:
+    two = processes.node("two", max_concurrency=2)
+    await until(lambda: set(sandbox.nodes) == {"one", "two"})
+    two.process.kill()
+    await until(lambda: sandbox.nodes == ("one",))
+
+    processes.node("two", max_concurrency=2)
+
+    await until(lambda: set(sandbox.nodes) == {"one", "two"})
+    assert (await sandbox.run("6 * 7")).value == 42
+
+
+async def test_without_a_node_runs_end_and_say_so(
+    redis_server: RedisServer, processes: ClusterProcesses
+) -> None:
+    node = processes.node("one", max_concurrency=1)
+    directory = processes.directory()
+    async with ClusterSandbox(
+        directory, token=processes.token, wait_seconds=0.5
+    ) as sandbox:
+        # The directory is away; what is open goes on.
+        redis_server.kill()
+        assert (await sandbox.run("6 * 7")).value == 42
+        node.process.kill()
+        await until(lambda: sandbox.nodes == ())
+        with anyio.fail_after(5), pytest.raises(SandboxUnavailableError) as caught:
+            await sandbox.run("1")
+        assert caught.value.details["reason"] == "no_nodes"
+    with anyio.fail_after(10), pytest.raises(SandboxUnavailableError) as caught:
+        async with ClusterSandbox(directory, token=processes.token, wait_seconds=0.5):
+            pass
+    assert caught.value.details["reason"] == "no_nodes"
+    directory.close()
+
+
+async def test_what_waits_when_the_last_node_goes_ends(
+    processes: ClusterProcesses,
+) -> None:
+    node = processes.node("one", max_concurrency=1)
+    directory = processes.directory()
+    failed: list[SandboxUnavailableError] = []
+    async with ClusterSandbox(
+        directory, token=processes.token, wait_seconds=0.5
+    ) as sandbox:
+        async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+            await stack.enter_async_context(sandbox.session())
+
+            async def run() -> None:
+                with pytest.raises(SandboxUnavailableError) as caught:
+                    await sandbox.run("1")
+                failed.append(caught.value)
+
+            tasks.start_soon(run)
+            await until(lambda: sandbox.pool_stats().waiting == 1)
+            node.process.kill()
+    assert [error.details["reason"] for error in failed] == ["no_nodes"]
+    directory.close()
+
+
+async def test_a_dead_driver_leaves_nothing(processes: ClusterProcesses) -> None:
+    node = processes.node("two", max_concurrency=4)
+    idle = len(below(node.process.pid))
+    drivers = [processes.driver(ENDLESS) for _ in range(2)]
+    for driver in drivers:
+        assert driver.stdout is not None
+        assert await anyio.to_thread.run_sync(driver.stdout.readline) == "started\n"
+
+    assert len(below(node.process.pid)) > idle
+    for driver in drivers:
+        os.kill(driver.pid, signal.SIGKILL)
+
+    await until(lambda: len(below(node.process.pid)) == idle)
+    directory = processes.directory()
+    async with ClusterSandbox(directory, token=processes.token) as sandbox:
+        assert (await sandbox.run("6 * 7")).value == 42
+    directory.close()
+
+
+async def test_a_stopped_driver_leaves_nothing(processes: ClusterProcesses) -> None:
+    node: NodeProcess = processes.node("two", lost_seconds=1.0, max_concurrency=4)
+    idle = len(below(node.process.pid))
+    driver = processes.driver(ENDLESS)
+    assert driver.stdout is not None
+    assert await anyio.to_thread.run_sync(driver.stdout.readline) == "started\n"
+
+    assert len(below(node.process.pid)) > idle
+    driver.send_signal(signal.SIGSTOP)
+
+    await until(lambda: len(below(node.process.pid)) == idle)

@@ -1,0 +1,237 @@
+"""Runs, streams, sessions and calls on nodes in processes of their own."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+from pydantic import SecretStr
+
+from toolcell.cluster import ClusterSandbox
+from toolcell.core import CellLostError, InvalidInputError
+from toolcell.sandbox import (
+    Finished,
+    HostCalls,
+    Limits,
+    Sandbox,
+    SandboxSession,
+    Stdout,
+    pause_deadline,
+)
+
+from ..support.cluster.processes import ClusterProcesses, NodeProcess
+from ..support.guard.redis_server import RedisServer
+from ..support.polling import until
+from ..support.process_tree import below
+
+pytestmark = pytest.mark.anyio
+MARKER = "marker-7d1c55f0"
+
+
+async def test_a_run_has_the_result_of_one_machine(cluster: ClusterSandbox) -> None:
+    code = """
+import os, sys
+print('out', sys.argv[1], sys.stdin.read())
+print('err', file=sys.stderr)
+os.makedirs('artifacts')
+open('artifacts/a.bin', 'wb').write(b'\\x00\\xff')
+{'type': 'a', 'repr': open('in.txt').read(), 'big': 10 ** 40, 'x': x}
+"""
+    result = await cluster.run(
+        code,
+        inputs={"x": [1, None, "ä"]},
+        files={"in.txt": "text"},
+        argv=["program", "first"],
+        stdin=b"typed",
+    )
+
+    assert result.status == "ok", result.stderr
+    assert result.value == {
+        "type": "a",
+        "repr": "text",
+        "big": 10**40,
+        "x": [1, None, "ä"],
+    }
+    assert (result.stdout, result.stderr) == ("out first typed\n", "err\n")
+    [artifact] = result.artifacts
+    assert (artifact.name, artifact.data) == ("a.bin", b"\x00\xff")
+    assert result.isolation is not None
+    assert result.isolation.level == "namespaces"
+
+
+async def test_large_data_comes_whole(cluster: ClusterSandbox) -> None:
+    data = bytes(range(256)) * 20_000
+    async with cluster.session() as session:
+        await session.write_file("large", data)
+        assert await session.read_file("large") == data
+
+
+async def test_a_stream_waits_for_its_reader(cluster: ClusterSandbox) -> None:
+    code = "for i in range(3): print(i, flush=True); input_or = open('/dev/null')"
+    found = [event async for event in cluster.stream(code)]
+
+    told = b"".join(each.data for each in found if isinstance(each, Stdout))
+    assert told == b"0\n1\n2\n"
+    assert isinstance(found[-1], Finished)
+    assert found[-1].result.ok
+
+
+async def test_sessions_spread_and_stay(cluster: ClusterSandbox) -> None:
+    assert isinstance(cluster, Sandbox)
+    async with AsyncExitStack() as stack:
+        sessions = [
+            await stack.enter_async_context(cluster.session()) for _ in range(4)
+        ]
+        where = [session.node for session in sessions]
+        assert sorted(where) == ["one", "one", "two", "two"]
+        for number, session in enumerate(sessions):
+            assert isinstance(session, SandboxSession)
+            await session.run(f"x = {number}")
+        for _ in range(5):
+            for session in sessions:
+                await session.run("x += 10")
+        values = [(await session.run("x")).value for session in sessions]
+        assert values == [50, 51, 52, 53]
+        fork = await sessions[0].fork()
+        assert (await fork.run("x")).value == 50
+        assert [session.node for session in sessions] == where
+    with pytest.raises(CellLostError):
+        await sessions[0].run("x")
+
+
+async def test_calls_come_back_to_the_caller(cluster: ClusterSandbox) -> None:
+    seen: list[Any] = []
+
+    async def answer(name: str, args: list[Any], options: dict[str, Any]) -> Any:
+        seen.append((name, args, options))
+        return {"value": sum(args)} if args else {"value": object()}
+
+    calls = HostCalls(names=("add",), handler=answer)
+    code = """
+found = [tools.add(1, 2)]
+try: tools.add()
+except Exception as error: found.append(str(error))
+found
+"""
+    result = await cluster.run(code, calls=calls)
+
+    assert result.value == [3, "the result is not JSON"], result.stderr
+    assert seen == [("add", [1, 2], {}), ("add", [], {})]
+
+
+async def test_an_error_of_the_handler_is_the_caller_s(cluster: ClusterSandbox) -> None:
+    async def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("mine")
+
+    calls = HostCalls(names=("add",), handler=fail)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        await cluster.run("tools.add()", calls=calls)
+    assert cluster.active_cells == 0
+
+
+async def test_a_person_who_is_asked_stops_the_clock_of_the_node(
+    cluster: ClusterSandbox,
+) -> None:
+    async def ask(*_: Any) -> Any:
+        async with pause_deadline():
+            await anyio.sleep(1.2)
+        return {"value": "asked"}
+
+    short = Limits(wall_seconds=0.8)
+    paused = HostCalls(names=("ask",), handler=ask, max_pause_seconds=10)
+    result = await cluster.run("tools.ask()", calls=paused, limits=short)
+    assert (result.status, result.value) == ("ok", "asked")
+
+    unpaused = HostCalls(names=("ask",), handler=ask)
+    result = await cluster.run("tools.ask()", calls=unpaused, limits=short)
+    assert result.status == "timeout"
+
+
+async def test_cancelling_reaches_the_program(
+    cluster: ClusterSandbox, nodes: dict[str, NodeProcess]
+) -> None:
+    pids = [node.process.pid for node in nodes.values()]
+    idle = len(below(*pids))
+    started = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            await cluster.run(
+                "print(1, flush=True)\nwhile True: pass",
+                on_output=lambda *_: started.set(),
+            )
+
+        tasks.start_soon(run)
+        await started.wait()
+        assert len(below(*pids)) > idle
+        tasks.cancel_scope.cancel()
+
+    assert cluster.active_cells == 0
+    await until(lambda: len(below(*pids)) == idle)
+
+
+async def test_a_batch_uses_all_nodes(cluster: ClusterSandbox) -> None:
+    async with cluster.map([f"{n} + 1" for n in range(20)]) as results:
+        found = [each.result async for each in results]
+
+    assert [result and result.value for result in found] == [*range(1, 21)]
+    assert cluster.config.max_concurrency == 8
+
+
+async def test_commands_run_on_the_node(cluster: ClusterSandbox) -> None:
+    async with cluster.session() as session:
+        process = await session.exec(["cat"], stdin="pipe")
+        assert session.processes() == (process,)
+        await process.write(b"through")
+        await process.close_stdin()
+        assert [piece async for piece in process.output()] == [("stdout", b"through")]
+        assert (await process.wait()).status == "ok"
+        assert session.processes() == ()
+        with pytest.raises(InvalidInputError) as caught:
+            await session.exec(["no-such-program"])
+        assert caught.value.details["reason"] == "missing"
+
+
+async def test_a_bad_argument_is_refused_as_on_one_machine(
+    cluster: ClusterSandbox,
+) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"code": 5},
+        {"code": "1", "inputs": {"a": {1}}},
+        {"code": "1", "inputs": {"a": "\ud800"}},
+        {"code": "1", "language": "cobol"},
+        {"code": "1", "limits": {"wall_seconds": 1}},
+        {"code": "1", "limits": Limits(wall_seconds=10_000)},
+    ]
+    for arguments in wrong:
+        with pytest.raises(InvalidInputError):
+            await cluster.run(**arguments)
+    assert (await cluster.run("1")).value == 1
+
+
+async def test_what_a_run_is_given_is_found_nowhere(
+    cluster: ClusterSandbox,
+    nodes: dict[str, NodeProcess],
+    processes: ClusterProcesses,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    code = f"import os\n[len(os.environ['KEY']), '{MARKER}'[:6], len(x)]"
+    result = await cluster.run(
+        code, inputs={"x": MARKER}, secrets={"KEY": SecretStr(MARKER)}
+    )
+    assert result.value == [len(MARKER), "marker", len(MARKER)]
+    with pytest.raises(InvalidInputError):
+        await cluster.run("1", limits=Limits(wall_seconds=9_999), inputs={"x": MARKER})
+
+    with redis_server.client() as client:
+        stored = b"".join(client.dump(key) for key in client.keys("*"))
+    logs = caplog.text + "".join(node.log.read_text() for node in nodes.values())
+    assert b"fingerprint" in stored
+    for secret in (MARKER, processes.token):
+        assert secret.encode() not in stored
+        assert secret not in logs

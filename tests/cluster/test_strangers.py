@@ -1,0 +1,210 @@
+"""Whoever is not of the cluster, or does not speak its protocol."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
+
+from toolcell.cluster import (
+    ClusterSandbox,
+    FixedNodes,
+    NodeAgent,
+    NodeRecord,
+    RedisDirectory,
+    new_token,
+)
+from toolcell.cluster.directory.records import read_signed, sign
+from toolcell.cluster.wire.handshake import driver_context, meet_node, new_identity
+from toolcell.core import ConfigError, SandboxUnavailableError
+from toolcell.sandbox import SandboxManager
+
+from ..conftest import SUBPROCESS
+from ..support.cluster.processes import ClusterProcesses, NodeProcess
+
+pytestmark = pytest.mark.anyio
+TOKEN = new_token()
+
+
+@pytest.fixture(scope="module")
+async def agent() -> AsyncIterator[NodeAgent]:
+    config = SUBPROCESS.config(max_concurrency=2, max_queue=1)
+    async with (
+        SandboxManager(config) as sandbox,
+        NodeAgent(sandbox, token=TOKEN, name="one") as agent,
+    ):
+        yield agent
+
+
+async def refusal(record: NodeRecord, token: str) -> str:
+    """Return why a driver gets no link to a node."""
+    with pytest.raises(SandboxUnavailableError) as caught:
+        async with ClusterSandbox(FixedNodes([record]), token=token, wait_seconds=1.0):
+            pass
+    assert caught.value.details["reason"] == "no_nodes"
+    return caught.value.message
+
+
+async def works(record: NodeRecord) -> bool:
+    async with ClusterSandbox(FixedNodes([record]), token=TOKEN) as sandbox:
+        return (await sandbox.run("6 * 7")).value == 42
+
+
+async def test_a_wrong_token_is_refused(agent: NodeAgent) -> None:
+    assert "refused this token" in await refusal(agent.record, new_token())
+    assert await works(agent.record)
+
+
+async def test_a_node_with_another_certificate_is_refused(agent: NodeAgent) -> None:
+    other = agent.record.model_copy(update={"fingerprint": new_identity().fingerprint})
+    assert "another certificate" in await refusal(other, TOKEN)
+
+
+async def test_a_node_without_the_token_is_refused() -> None:
+    """It knows the certificate that the driver expects, and not the token."""
+    async with (
+        SandboxManager(SUBPROCESS.config()) as sandbox,
+        NodeAgent(sandbox, token=new_token(), name="false") as false,
+    ):
+        assert "refused this token" in await refusal(false.record, TOKEN)
+
+
+async def test_a_proof_is_for_one_certificate_only(agent: NodeAgent) -> None:
+    async with connection(agent) as secure:
+        with pytest.raises(Exception, match="refused this token"):
+            await meet_node(secure, bytes.fromhex(TOKEN), "0" * 64)
+
+
+@asynccontextmanager
+async def connection(agent: NodeAgent) -> AsyncIterator[ByteStream]:
+    plain = await anyio.connect_tcp(agent.record.host, agent.record.port)
+    async with plain:
+        yield await TLSStream.wrap(
+            plain,
+            server_side=False,
+            ssl_context=driver_context(),
+            standard_compatible=False,
+        )
+
+
+async def is_closed(stream: ByteStream) -> bool:
+    with anyio.fail_after(8):
+        try:
+            while True:
+                await stream.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
+            return True
+
+
+async def test_a_stranger_is_cut_off(agent: NodeAgent) -> None:
+    async with await anyio.connect_tcp(agent.record.host, agent.record.port) as plain:
+        await plain.send(os.urandom(200))
+        assert await is_closed(plain)
+    async with connection(agent) as secure:
+        await secure.send(os.urandom(64))
+        assert await is_closed(secure)
+    async with connection(agent) as silent:
+        assert await is_closed(silent)
+    assert await works(agent.record)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">BII", 1, 1, 2**31),
+        struct.pack(">BII", 99, 1, 0),
+        struct.pack(">BII", 1, 1, 4) + struct.pack(">I", 2**31),
+        struct.pack(">BII", 1, 1, 7) + struct.pack(">I", 3) + b"{}]",
+    ],
+    ids=["too large", "unknown", "no length", "no JSON"],
+)
+async def test_nonsense_ends_the_link_and_nothing_else(
+    agent: NodeAgent, frame: bytes
+) -> None:
+    async with ClusterSandbox(FixedNodes([agent.record]), token=TOKEN) as sandbox:
+        async with sandbox.session() as session, connection(agent) as secure:
+            await session.run("x = 1")
+            await meet_node(secure, bytes.fromhex(TOKEN), agent.record.fingerprint)
+            await secure.send(frame)
+            assert await is_closed(secure)
+            assert (await session.run("x")).value == 1
+
+
+@pytest.mark.parametrize("op", ["no-such-thing", "session.run", "run", None, 5])
+async def test_an_odd_request_is_answered_by_an_error(
+    agent: NodeAgent, op: object
+) -> None:
+    from toolcell.cluster.driver.runs import ask
+    from toolcell.core import ToolcellError
+
+    async with ClusterSandbox(FixedNodes([agent.record]), token=TOKEN) as sandbox:
+        [node] = sandbox._nodes.open
+        with pytest.raises(ToolcellError):
+            await ask(node.link, {"op": op})
+        assert (await sandbox.run("6 * 7")).value == 42
+
+
+async def test_two_drivers_share_the_slots(agent: NodeAgent) -> None:
+    nodes = FixedNodes([agent.record])
+    async with ClusterSandbox(nodes, token=TOKEN) as first:
+        async with first.session(), first.session():
+            pass
+        async with ClusterSandbox(nodes, token=TOKEN) as second:
+            for each in (first, second):
+                async with (
+                    each.session() as session,
+                    anyio.create_task_group() as group,
+                ):
+                    group.start_soon(each.run, "1")
+                    while each.pool_stats().waiting != 1:
+                        await anyio.sleep(0.01)
+                    # One place for each of them, and a queue of one.
+                    with pytest.raises(SandboxUnavailableError) as caught:
+                        await each.run("1")
+                    assert caught.value.details["reason"] == "queue_full"
+                    assert (await session.run("1")).value == 1
+                    group.cancel_scope.cancel()
+
+
+async def test_a_drained_node_takes_nothing_new(agent: NodeAgent) -> None:
+    async with (
+        SandboxManager(SUBPROCESS.config()) as sandbox,
+        NodeAgent(sandbox, token=TOKEN, name="two") as other,
+        ClusterSandbox(FixedNodes([other.record]), token=TOKEN) as cluster,
+        cluster.session() as session,
+    ):
+        await other.drain()
+        assert (await session.run("6 * 7")).value == 42
+        with anyio.move_on_after(0.2) as scope:
+            await cluster.run("1")
+        assert scope.cancelled_caught
+        assert other.busy == 1
+
+
+async def test_the_directory_takes_signed_records_only(
+    processes: ClusterProcesses, nodes: dict[str, NodeProcess]
+) -> None:
+    other = RedisDirectory(processes.url, token=new_token())
+    ours = processes.directory()
+
+    assert {record.name for record in await ours.nodes()} == {"one", "two"}
+    assert await other.nodes() == []
+    record = nodes["one"].record
+    key = bytes.fromhex(processes.token)
+    text = sign(record, key)
+    assert read_signed(text, key) == record
+    assert read_signed(text.replace(record.host, "127.0.0.2"), key) is None
+    other.close()
+    ours.close()
+
+
+async def test_a_token_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        ClusterSandbox(FixedNodes([]), token="secret")

@@ -1,0 +1,160 @@
+"""The suite that checkpointers of others are held to: ours pass, broken ones do not."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from toolcell.flow import (
+    FLOW_CHECKPOINTER_CHECKS,
+    MemoryCheckpointer,
+    check_flow_checkpointer,
+)
+from toolcell.flow.stores.base import Lease, Stored
+from toolcell.flow.stores.records import Head
+from toolcell.flow.stores.tables import Tables
+
+from ...support.flow.store_table import STORES, OpenOne, stores
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=STORES)
+def open_one(request: pytest.FixtureRequest) -> Iterator[OpenOne]:
+    with stores(request.param) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("check", FLOW_CHECKPOINTER_CHECKS)
+async def test_each_of_our_stores_keeps_each_promise(
+    check: Callable[[OpenOne], Awaitable[None]], open_one: OpenOne
+) -> None:
+    await check(open_one)
+
+
+@pytest.mark.parametrize("name", ["memory", "quick", "adapted"])
+async def test_the_checks_run_one_after_the_other_on_one_storage(name: str) -> None:
+    with stores(name) as opened:
+        await check_flow_checkpointer(opened)
+
+
+class LosesRecords(Tables):
+    def append(self, db: Any, lease: Any, records: Any, head: Any) -> None:
+        super().append(db, lease, records[1:], head)
+
+
+class KeepsTheAnswers(Tables):
+    def commit(self, db: sqlite3.Connection, *args: Any) -> None:
+        kept = db.execute("SELECT * FROM flow_answers").fetchall()
+        super().commit(db, *args)
+        db.executemany("INSERT OR IGNORE INTO flow_answers VALUES (?, ?, ?, ?)", kept)
+
+
+class WritesInParts(Tables):
+    def append(self, db: Any, lease: Any, records: Any, head: Any) -> None:
+        for record in records:
+            super().append(db, lease, [record], head)
+            db.execute("COMMIT")
+            db.execute("BEGIN")
+
+
+class HasTwoOwners(Tables):
+    def claim(self, db: sqlite3.Connection, thread: str, steal: bool) -> Lease:
+        return super().claim(db, thread, True)
+
+
+class BelievesAnyLease(Tables):
+    def _owned(self, db: sqlite3.Connection, lease: Lease) -> tuple[bytes, bytes]:
+        return super()._owned(db, Lease(lease.thread_id, self._held[lease.thread_id]))
+
+
+class FreesForAnybody(Tables):
+    def release(self, db: sqlite3.Connection, lease: Lease) -> None:
+        thread = lease.thread_id
+        db.execute("UPDATE flow_threads SET owner = NULL WHERE thread = ?", [thread])
+
+
+class KeepsTheLastAnswer(Tables):
+    def put_once(self, db: Any, thread: str, key: str, record: bytes) -> bool:
+        db.execute("DELETE FROM flow_answers WHERE thread = ?", [thread])
+        return super().put_once(db, thread, key, record)
+
+
+class ReadsFromTheStart(Tables):
+    def commit(
+        self, db: Any, lease: Lease, checkpoint: bytes, head: Head, whole: bool
+    ) -> None:
+        super().commit(db, lease, checkpoint, head, False)
+
+
+class PagesFromTheEnd(Tables):
+    def checkpoints(
+        self, db: Any, thread: str, limit: int, before: str | None
+    ) -> list[bytes]:
+        return super().checkpoints(db, thread, limit, None)
+
+
+class ForgetsTheStatus(Tables):
+    def heads(self, db: Any, graph: Any, status: Any, *rest: Any) -> list[Head]:
+        return super().heads(db, graph, None, *rest)
+
+
+class DeletesByPattern(Tables):
+    def delete(self, db: sqlite3.Connection, thread: str) -> bool:
+        found = super().delete(db, thread)
+        db.execute("DELETE FROM flow_threads WHERE thread LIKE ?", [thread])
+        return found
+
+
+class CutsAtZero(Tables):
+    def read(self, *args: Any) -> Stored | None:
+        found = super().read(*args)
+        if found is None:
+            return None
+        journal = [record.split(b"\x00")[0] for record in found.journal]
+        return Stored(
+            head=found.head,
+            checkpoints=found.checkpoints,
+            journal=journal,
+            answers=found.answers,
+        )
+
+
+class MakesThreads(Tables):
+    def put_once(self, db: Any, thread: str, key: str, record: bytes) -> bool:
+        return True
+
+
+BROKEN = [
+    LosesRecords,
+    KeepsTheAnswers,
+    WritesInParts,
+    HasTwoOwners,
+    BelievesAnyLease,
+    FreesForAnybody,
+    KeepsTheLastAnswer,
+    ReadsFromTheStart,
+    PagesFromTheEnd,
+    ForgetsTheStatus,
+    DeletesByPattern,
+    CutsAtZero,
+    MakesThreads,
+]
+
+
+@pytest.mark.parametrize("tables", BROKEN)
+async def test_a_broken_store_is_found(tables: type[Tables]) -> None:
+    class Broken(MemoryCheckpointer):
+        def __init__(self) -> None:
+            super().__init__()
+            self._tables = tables("memory", lambda name: False)
+
+        async def aclose(self) -> None:
+            """Stay open: it dies with its instance."""
+
+    store = Broken()
+    with pytest.raises(AssertionError):
+        await check_flow_checkpointer(lambda: store)

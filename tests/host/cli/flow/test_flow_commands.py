@@ -1,0 +1,245 @@
+"""`toolcell flow`: threads are run, looked at, answered and ended by commands."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ....support.toolcell_command import TOOLCELL, toolcell
+from ..conftest import Command
+
+GRAPHS = '''
+from typing import Annotated
+from pydantic import BaseModel
+from toolcell.flow import START, Graph, NodeContext, append_list, interrupt
+from toolcell.tools import tool
+
+class Order(BaseModel):
+    item: str = ""
+    password: str = ""
+    log: Annotated[tuple[str, ...], append_list] = ()
+
+@tool
+def pay(euros: int) -> str:
+    """Pay."""
+    with open("effects.txt", "a") as effects:
+        effects.write(f"{euros}\\n")
+    return f"paid {euros}"
+
+order = Graph(Order, name="order")
+
+@order.node
+async def ship(state: Order, ctx: NodeContext):
+    print("a word of the graph's own")
+    answer = interrupt({"question": f"ship {state.item}?"}, answer=bool)
+    return {"log": (f"ship: {answer}",)}
+
+order.edge(START, "ship")
+
+payment = Graph(Order, name="payment")
+
+@payment.node
+async def charge(state: Order, ctx: NodeContext):
+    return {"log": ((await ctx.call("pay", euros=30)).to_text(),)}
+
+payment.edge(START, "charge")
+
+broken = Graph(Order, name="broken")
+
+@broken.node
+def fail(state: Order):
+    raise ValueError("hunter2")
+
+broken.edge(START, "fail")
+'''
+CONFIG = """
+[state]
+folder = "state"
+[tools]
+python = ["my_graphs:pay"]
+folders = ["."]
+[flows]
+graphs = ["my_graphs:order", "my_graphs:payment", "my_graphs:broken"]
+agent = "bot"
+[[policies]]
+agent_id = "bot"
+ask = ["pay"]
+"""
+
+
+Flow = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_graphs.py").write_text(GRAPHS)
+    (tmp_path / "toolcell.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def other(*arguments: str, code: int = 0) -> Any:
+    """Return what a command prints in a process of its own."""
+    done = toolcell("flow", *arguments, "--json")
+    assert done.returncode == code, done
+    return json.loads(done.stdout or done.stderr)
+
+
+@pytest.fixture
+def flow(command: Command, folder: Path) -> Flow:
+    """Run a command in this process; return what it prints with `--json`."""
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        done = command("flow", *arguments, "--json")
+        assert done.code == code, done
+        return json.loads(done.out or done.err)
+
+    return run
+
+
+def test_a_question_is_asked_and_answered_by_commands(folder: Path) -> None:
+    given = '{"item": "books", "password": "hunter2"}'
+    paused = other("run", "order", "--input", given, "--thread", "o1", code=5)
+    [question] = paused["questions"]
+    assert paused["status"] == "interrupted"
+    (folder / "my_graphs.py").rename(folder / "gone.py")
+
+    # These need no code of the graphs.
+    [row] = other("list", "--status", "interrupted")
+    assert (row["thread"], row["graph"]) == ("o1", "order")
+    assert other("list", "--graph", "other") == []
+    shown = other("show", "o1")
+    assert shown["questions"][0]["payload"] == {"question": "ship books?"}
+    assert (shown["state"]["item"], "hunter2" in json.dumps(shown)) == ("books", False)
+    assert [each["checkpoint"] for each in other("history", "o1")] == ["0"]
+    wrong = other("answer", "o1", '"yes"', code=2)
+    assert question["interrupt_id"] in wrong["error"]["message"]
+    other("answer", "o1", "true", "--by", "bot", code=2)
+    other(
+        "answer", "o1", "true", "--by", "anna", "--question", question["interrupt_id"]
+    )
+    other("answer", "o1", "false", code=2)
+
+    (folder / "gone.py").rename(folder / "my_graphs.py")
+    done = other("resume", "o1")
+    assert (done["status"], done["state"]["log"]) == ("done", ["ship: True"])
+    [newest, _] = other("history", "o1", "--limit", "9")
+    assert [each["by"] for each in newest["answers"]] == ["anna"]
+
+
+def test_a_call_is_approved_where_approvals_are(
+    flow: Flow, command: Command, folder: Path
+) -> None:
+    """The process that asked is gone; `flow work` makes the call, once."""
+    paused = flow("run", "payment", "--thread", "p1", code=5)
+    [question] = paused["questions"]
+    assert question["kind"] == "approval"
+    refused = flow("answer", "p1", "true", code=2)
+    assert question["request_id"] in refused["error"]["hint"]
+    assert command("flow", "work", "--once").out == ""
+    approve = ("approvals", "approve", question["request_id"], "--by", "anna")
+    assert command(*approve).code == 0
+    assert command("flow", "work", "--once").out == "done\tp1\n"
+    assert (folder / "effects.txt").read_text() == "30\n"
+    assert flow("resume", "p1")["state"]["log"] == ["paid 30"]
+
+
+def test_a_question_is_among_the_approvals(
+    flow: Flow, command: Command, folder: Path
+) -> None:
+    flow("run", "order", "--thread", "o1", code=5)
+    [row] = command("approvals", "list", "--json").json
+    assert row["tool"] == "interrupt"
+    deny = ("approvals", "deny", row["id"], "--by", "anna", "--reason", "not now")
+    assert command(*deny).code == 0
+
+    failed = flow("resume", "o1", code=1)
+    assert failed["error"]["kind"] == "flow.denied"
+
+
+def test_a_failure_a_fork_and_an_end_have_their_codes(
+    flow: Flow, command: Command, folder: Path
+) -> None:
+    failed = flow("run", "broken", "--thread", "b1", code=1)
+    assert "hunter2" not in json.dumps(failed)
+    assert flow("resume", "b1", code=1)["status"] == "failed"
+    flow("cancel", "b1")
+    assert flow("resume", "b1", code=3)["status"] == "cancelled"
+    made = flow("fork", "b1", "--update", '{"item": "pens"}', "--thread", "b2")
+    assert made == {"thread": "b2", "forked_from": "b1"}
+    assert flow("show", "b2")["state"]["item"] == "pens"
+    assert flow("fork", "b1", "--goto", "nowhere", code=4)["error"]["kind"]
+
+
+def test_what_cannot_be_is_an_error_that_says_so(
+    flow: Flow, command: Command, folder: Path
+) -> None:
+    for arguments, code in (
+        (("show", "nobody"), 4),
+        (("history", "nobody"), 4),
+        (("resume", "nobody"), 4),
+        (("cancel", "nobody"), 4),
+        (("answer", "nobody", "1"), 4),
+        (("run", "nothing"), 2),
+        (("run", "order", "--input", "[]"), 2),
+        (("run", "order", "--input", '{"item": 5}'), 2),
+        (("answer", "o1"), 2),
+        (("answer", "o1", "yes"), 2),
+        (("answer", "o1", "1", "--deny"), 2),
+    ):
+        assert flow(*arguments, code=code)["error"]["hint"], arguments
+    (folder / "toolcell.toml").write_text("")
+    for line in ("list", "run order", "work"):
+        assert "memory" in flow(*line.split(), code=2)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("my_graphs:order", "my_graphs:pay"), "is no Graph"),
+        (("my_graphs:order", "my_graphs:payment"), "two graphs"),
+        (("my_graphs:order", "my_graphs:nothing"), "has no nothing"),
+        (("my_graphs:order", "nowhere:order"), "cannot be imported"),
+        (('agent = "bot"', 'agent = "nobody"'), "nobody"),
+    ],
+)
+def test_graphs_that_cannot_be_had_are_refused(
+    change: tuple[str, str], said: str, flow: Flow, folder: Path
+) -> None:
+    (folder / "toolcell.toml").write_text(CONFIG.replace(*change, 1))
+
+    assert said in flow("run", "order", code=2)["error"]["message"]
+
+
+def test_people_see_tables_and_what_waits(flow: Flow, command: Command) -> None:
+    ran = command("flow", "run", "order", "--input", '{"item": "\\u001b[31m"}')
+    assert ran.code == 5
+    assert "waits for question int_" in ran.err
+    assert "a word of the graph's own" in ran.err
+    assert json.loads(ran.out)["log"] == []
+    [line] = command("flow", "list").out.splitlines()
+    thread, graph, status, *_ = line.split("\t")
+    assert (graph, status) == ("order", "interrupted")
+    shown = command("flow", "show", thread).out
+    assert "\x1b" not in shown + ran.out + ran.err
+    assert "question int_" in shown
+    assert command("flow", "history", thread).out.startswith("0\t")
+
+
+def test_work_runs_until_it_is_ended(
+    flow: Flow, command: Command, folder: Path
+) -> None:
+    flow("run", "order", "--thread", "o1", code=5)
+    arguments = [TOOLCELL, "flow", "work", "--json"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        flow("answer", "o1", "true")
+        assert json.loads(worker.stdout.readline())["status"] == "done"
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(30) == 128 + signal.SIGINT

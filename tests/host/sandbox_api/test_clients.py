@@ -1,0 +1,99 @@
+"""Unmodified clients of E2B work: Python and JavaScript."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+
+from ...conftest import missing
+from .served_sandboxes import served
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+CLIENTS = Path(__file__).parent / "clients"
+LIMITS = """
+[sandbox.limits]
+memory_mb = 1024
+disk_mb = 512
+pids = 256
+wall_seconds = 60.0
+output_bytes = 10485760
+"""
+
+
+def installed() -> Path:
+    """Return the folder of the clients; skip without one."""
+    folder = os.environ.get("TOOLCELL_E2B_CLIENTS")
+    if not folder:
+        missing("TOOLCELL_E2B_CLIENTS names no folder that clients/install made")
+    return Path(folder)
+
+
+async def run(folder: Path, *command: str) -> str:
+    """Run a client against a server; return what it printed, of a success."""
+    async with served(folder, settings=LIMITS) as service:
+        environ = {
+            **os.environ,
+            "CLIENTS": str(installed()),
+            "E2B_API_KEY": service.keys["a"],
+            "E2B_API_URL": service.url,
+            "E2B_SANDBOX_URL": service.url,
+        }
+        done = await anyio.to_thread.run_sync(
+            lambda: subprocess.run(
+                command,
+                env=environ,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "program"),
+    [
+        ("newest", "commands_and_files.py"),
+        ("newest", "code.py"),
+        ("oldest-code", "code.py"),
+    ],
+)
+async def test_the_python_sdks_work(
+    tmp_path: Path, environment: str, program: str
+) -> None:
+    python = installed() / environment / "bin/python"
+
+    assert await run(tmp_path, str(python), str(CLIENTS / program)) == "done\n"
+
+
+async def test_the_javascript_sdks_work(tmp_path: Path) -> None:
+    installed()
+
+    assert await run(tmp_path, "node", str(CLIENTS / "javascript.mjs")) == "done\n"
+
+
+async def test_langchains_standard_tests_hold(tmp_path: Path) -> None:
+    python = installed() / "newest/bin/python"
+    suite = str(CLIENTS / "langchain_suite.py")
+    options = ("-q", "--noconftest", "-p", "no:cacheprovider", "-c", "/dev/null")
+
+    printed = await run(
+        tmp_path,
+        str(python),
+        "-m",
+        "pytest",
+        *options,
+        "-o",
+        "asyncio_mode=auto",
+        suite,
+    )
+
+    assert re.search(r"^86 passed", printed, re.MULTILINE), printed[-2000:]

@@ -1,0 +1,139 @@
+"""The control plane: sandboxes are made, shown, prolonged and ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from .served_sandboxes import served
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_sandbox_is_made_shown_prolonged_and_ended(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create(timeout=60, metadata={"k": "v"})
+        one = f"/sandboxes/{sandbox.id}"
+        shown = (await service.http.get(one, headers=service.key())).json()
+        longer = await service.http.post(
+            f"{one}/timeout", json={"timeout": 600}, headers=service.key()
+        )
+        later = (await service.http.get(one, headers=service.key())).json()
+        ended = await service.http.delete(one, headers=service.key())
+        gone = await service.http.get(one, headers=service.key())
+        health = await service.http.get("/health", headers=sandbox.headers)
+
+    assert (shown["state"], shown["metadata"]) == ("running", {"k": "v"})
+    assert longer.status_code == ended.status_code == 204
+    assert later["endAt"] > shown["endAt"]
+    assert gone.status_code == 404
+    assert (health.status_code, health.json()["message"]) == (
+        502,
+        "The sandbox was not found",
+    )
+
+
+async def test_a_sandbox_ends_at_its_time_limit(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create(timeout=1)
+        config = {"cmd": "sleep", "args": ["60"]}
+        events = await sandbox.events("process.Process/Start", process=config)
+
+    assert events[-1]["error"]["code"] == "unavailable"
+
+
+async def test_lists_are_filtered_and_have_pages(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        first = await service.create(metadata={"k": "1"})
+        second = await service.create(metadata={"k": "2"})
+
+        async def ids(**query: Any) -> tuple[list[str], str | None]:
+            answer = await service.http.get(
+                "/v2/sandboxes", params=query, headers=service.key()
+            )
+            found = [each["sandboxID"] for each in answer.json()]
+            return found, answer.headers.get("x-next-token")
+
+        assert await ids() == ([second.id, first.id], None)
+        assert await ids(order="asc") == ([first.id, second.id], None)
+        assert await ids(metadata="k=1") == ([first.id], None)
+        assert await ids(state="paused") == ([], None)
+        assert await ids(limit=1) == ([second.id], "1")
+        assert await ids(limit=1, nextToken="1") == ([first.id], None)
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ({"templateID": "unknown"}, 404),
+        ({"timeout": 10**6}, 400),
+        ({"timeout": "soon"}, 400),
+        ({"mcp": {"x": {}}}, 501),
+        ({"network": {"allowOut": ["example.org"]}}, 400),
+        ({"network": {"denyOut": ["10.0.0.0/8"]}}, 501),
+    ],
+)
+async def test_what_cannot_be_made_is_refused(
+    tmp_path: Path, message: dict[str, Any], status: int
+) -> None:
+    async with served(tmp_path) as service:
+        answer = await service.http.post(
+            "/v2/sandboxes", json=message, headers=service.key()
+        )
+
+    assert answer.status_code == status, answer.text
+    assert answer.json()["message"]
+
+
+async def test_a_token_leaves_places_to_others(tmp_path: Path) -> None:
+    async with served(tmp_path, "max_sandboxes = 3") as service:
+        await service.create()
+        await service.create()
+        refused = await service.http.post("/sandboxes", json={}, headers=service.key())
+        other = await service.create("b")
+
+    assert refused.status_code == 429
+    assert other.id
+
+
+async def test_unknown_routes_are_answered_in_words(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        answers = [
+            await service.http.get("/templates", headers=service.key()),
+            await service.http.post(
+                f"/sandboxes/{sandbox.id}/snapshots", headers=service.key()
+            ),
+            await sandbox.unary("filesystem.Filesystem/CreateWatcher", path="."),
+        ]
+
+    for answer in answers:
+        assert answer.status_code == 501
+        assert "not supported" in answer.json()["message"]
+
+
+async def test_nothing_is_left_of_ended_sandboxes(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        events: list[Any] = []
+
+        async def run() -> None:
+            config = {"cmd": "sleep", "args": ["60"]}
+            events.extend(await sandbox.events("process.Process/Start", process=config))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            with anyio.fail_after(10):
+                while not (await sandbox.unary("process.Process/List")).json()[
+                    "processes"
+                ]:
+                    await anyio.sleep(0.01)
+            await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
+
+        assert events[-1]["error"]["code"] == "unavailable"
+        assert (
+            await service.http.get("/sandboxes", headers=service.key())
+        ).json() == []

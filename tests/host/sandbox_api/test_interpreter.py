@@ -1,0 +1,84 @@
+"""Code that keeps its variables, in contexts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .served_sandboxes import Sandbox, served
+
+pytestmark = pytest.mark.anyio
+
+
+def texts(lines: list[dict[str, Any]], kind: str) -> str:
+    return "".join(each["text"] for each in lines if each["type"] == kind)
+
+
+async def contexts(
+    sandbox: Sandbox, method: str, path: str = "", **message: Any
+) -> Any:
+    headers = {**sandbox.headers, "e2b-sandbox-port": "49999"}
+    return await sandbox.http.request(
+        method, f"/contexts{path}", json=message, headers=headers
+    )
+
+
+async def test_code_keeps_its_variables_and_shows_its_value(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create(envVars={"FOO": "bar"})
+        first = await sandbox.code(code="x = 41; print('hi')")
+        second = await sandbox.code(code="x + 1")
+        error = await sandbox.code(code="1 / 0")
+        env = await sandbox.code(
+            code="import os; os.environ['FOO'] + os.environ['B']", env_vars={"B": "2"}
+        )
+        shell = await sandbox.code(code="pwd", language="bash")
+
+    assert texts(first, "stdout") == "hi\n"
+    assert first[-2:] == [
+        {"type": "number_of_executions", "execution_count": 1},
+        {"type": "end_of_execution"},
+    ]
+    assert {"type": "result", "text": "42", "is_main_result": True} in second
+    assert [each["name"] for each in error if each["type"] == "error"] == [
+        "ZeroDivisionError"
+    ]
+    assert texts(env, "result") == "'bar2'"
+    assert texts(shell, "stdout") == "/home/user\n"
+
+
+async def test_contexts_have_variables_and_folders_of_their_own(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        await sandbox.code(code="x = 1")
+        made = (await contexts(sandbox, "POST", cwd="/tmp")).json()
+        own = await sandbox.code(
+            code="import os; y = 2; os.getcwd()", context_id=made["id"]
+        )
+        apart = await sandbox.code(code="x", context_id=made["id"])
+        listed = (await contexts(sandbox, "GET")).json()
+        await contexts(sandbox, "POST", f"/{made['id']}/restart")
+        restarted = await sandbox.code(code="y", context_id=made["id"])
+        removed = await contexts(sandbox, "DELETE", f"/{made['id']}")
+        missing = await contexts(sandbox, "DELETE", f"/{made['id']}")
+        kept = await sandbox.code(code="x")
+
+    assert texts(own, "result") == "'/tmp'"
+    assert "NameError" in {each.get("name") for each in apart}
+    assert len(listed) == 2
+    assert "NameError" in {each.get("name") for each in restarted}
+    assert (removed.status_code, missing.status_code) == (204, 404)
+    assert texts(kept, "result") == "1"
+
+
+async def test_languages_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        answer = await contexts(sandbox, "POST", language="r")
+
+    assert answer.status_code == 400
+    assert "'r'" in answer.json()["message"]

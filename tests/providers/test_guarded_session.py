@@ -1,0 +1,93 @@
+"""Commands, files and programs of providers are calls through the guard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from toolcell.core import CellLostError, GuardDeniedError
+from toolcell.guard import (
+    ActionGuard,
+    AgentPolicy,
+    ApprovalReply,
+    ApprovalRequest,
+    Approvals,
+    Approve,
+    Budget,
+)
+from toolcell.providers.guarded_session import GuardedSession
+from toolcell.providers.thread_session import ThreadSession
+from toolcell.sandbox import SandboxConfig
+
+from ..conftest import SUBPROCESS
+
+Do = Callable[[GuardedSession], Awaitable[object]]
+REFUSED: dict[str, Do] = {
+    "exec": lambda guarded: guarded.exec(["rm", "kept"]),
+    "spawn": lambda guarded: guarded.spawn(["rm", "kept"]),
+    "run_python": lambda guarded: guarded.run_python("open('kept', 'w')"),
+    "read_file": lambda guarded: guarded.read_file("secret/key"),
+    "write_file": lambda guarded: guarded.write_file("kept", "changed"),
+}
+POLICY = AgentPolicy(
+    agent_id="sandbox",
+    allow=[
+        {"tools": ["exec"], "when": {"command": {"argv": [["cat", "kept"]]}}},
+        {"tools": ["read_file"], "when": {"path": {"under": "open"}}},
+    ],
+    ask=[{"tools": ["exec"], "when": {"cwd": {"equals": "/"}}}],
+    budgets=[Budget(unit="cpu_ms", limit=10**6, window="day")],
+)
+
+
+async def _narrow(request: ApprovalRequest) -> ApprovalReply:
+    return Approve(approver="pat", arguments={**request.call.arguments, "cwd": ""})
+
+
+@pytest.fixture(scope="module")
+def thread() -> Iterator[ThreadSession]:
+    guard = ActionGuard([POLICY], approvals=Approvals(handler=_narrow))
+    config: SandboxConfig = SUBPROCESS.config()
+    session = ThreadSession(config, guard=guard)
+    session.call(session.guarded.session.write_file, "kept", "as it was")
+    yield session
+    session.close()
+    assert not session.alive
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refused_call_does_nothing(thread: ThreadSession, what: str) -> None:
+    with pytest.raises(GuardDeniedError):
+        thread.call(REFUSED[what], thread.guarded)
+
+    kept = thread.call(thread.guarded.session.read_file, "kept")
+    assert kept == b"as it was"
+
+
+def test_an_allowed_call_runs_from_one_loop_after_another(
+    thread: ThreadSession,
+) -> None:
+    async def cat() -> str:
+        result = await thread.acall(thread.guarded.exec, ["cat", "kept"])
+        return result.stdout
+
+    assert [asyncio.run(cat()), asyncio.run(cat())] == ["as it was"] * 2
+
+
+def test_a_changed_call_runs_as_it_was_changed(thread: ThreadSession) -> None:
+    result = thread.call(thread.guarded.exec, ["cat", "kept"], cwd="/")
+
+    assert result.stdout == "as it was"
+
+
+def test_a_closed_session_is_lost() -> None:
+    config: SandboxConfig = SUBPROCESS.config()
+    session = ThreadSession(config)
+    guarded = session.guarded
+    session.close()
+    session.close()
+
+    with pytest.raises(CellLostError):
+        asyncio.run(guarded.exec(["true"]))

@@ -1,0 +1,94 @@
+"""Ports, pauses, archives and work dirs where cells have their caller's user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ...conftest import missing
+from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
+
+_AS_ORDINARY_USER = """
+import json, os, sys
+import anyio, anyio._backends._asyncio
+import toolcell.sandbox
+from toolcell.core import InvalidInputError
+from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox.backends import cell_bundle, namespaces
+from toolcell.sandbox.client import cell
+from toolcell.sandbox.client.workdir import WorkDir
+from toolcell.sandbox.machine import host_cgroups
+cell_bundle.bundle()
+user = int(sys.argv[1])
+os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
+config = SandboxConfig(backend="subprocess", python=sys.argv[2], work_dir="/home/user")
+archive = sys.argv[3] + "/saved"
+server = '''
+import os, socket, threading
+beats = os.open('beat', os.O_RDWR | os.O_CREAT, 0o600)
+def beat():
+    n = 0
+    while True: n += 1; os.pwrite(beats, b'%09d' % n, 0)
+threading.Thread(target=beat, daemon=True).start()
+door = socket.create_server(('127.0.0.1', 8000))
+print('listening', flush=True)
+while True:
+    peer = door.accept()[0]
+    peer.sendall(peer.recv(100)[::-1])
+    peer.close()
+'''
+async def main():
+    said = {}
+    async with SandboxManager(config) as manager, manager.session() as session:
+        command = await session.exec(["python3", "-c", server], background=True)
+        await anext(command.output())
+        async with await session.connect(8000) as stream:
+            await stream.send(b"abc")
+            said["connected"] = (await stream.receive()).decode()
+        beat = lambda: WorkDir(session._shared.cell, "main").read("beat")
+        await session.pause()
+        before = await beat()
+        await anyio.sleep(0.3)
+        said["still"] = await beat() == before
+        await session.resume()
+        with anyio.fail_after(10):
+            while await beat() in (before, b""):
+                await anyio.sleep(0.01)
+        await command.kill()
+        await session.write_file("kept", b"1")
+        await session.save(archive)
+    async with SandboxManager(config) as manager, manager.session() as session:
+        await session.load(archive)
+        said["files"] = [each.path for each in await session.list_files()]
+        said["folder"] = (await session.run("import os\\nos.getcwd()")).value
+    print(json.dumps(said))
+anyio.run(main)
+"""
+
+
+def test_an_ordinary_user_has_them_all() -> None:
+    if os.getuid() != 0 or not Path(SYSTEM_PYTHON).exists():
+        missing("needs root, to become an ordinary user, and /usr/bin/python3")
+    # Not a folder of pytest's: those are closed to other users.
+    with tempfile.TemporaryDirectory() as base:
+        os.chown(base, ORDINARY_USER, ORDINARY_USER)
+        arguments = (str(ORDINARY_USER), SYSTEM_PYTHON, base)
+        done = subprocess.run(
+            [sys.executable, "-c", _AS_ORDINARY_USER, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+            cwd="/",
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "connected": "cba",
+        "still": True,
+        "files": ["beat", "kept"],
+        "folder": "/home/user",
+    }

@@ -1,0 +1,26 @@
+"""A driver in a process of its own: runs one program until it is killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import anyio
+
+from toolcell.cluster import ClusterSandbox, RedisDirectory
+
+
+def show(stream: str, data: bytes) -> None:
+    print(data.decode(), end="", flush=True)
+
+
+async def main(asked: dict[str, Any]) -> None:
+    directory = RedisDirectory(asked["url"], token=asked["token"])
+    async with ClusterSandbox(directory, token=asked["token"]) as sandbox:
+        async with sandbox.session() as session:
+            await session.run(asked["code"], on_output=show)
+
+
+if __name__ == "__main__":
+    anyio.run(main, json.loads(sys.stdin.readline()))

@@ -1,0 +1,23 @@
+"""A cluster of two nodes in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, new_token
+from toolcell.sandbox import SandboxConfig, SandboxManager
+
+
+@asynccontextmanager
+async def local_cluster(config: SandboxConfig) -> AsyncIterator[ClusterSandbox]:
+    """Yield a driver of two agents, each with a manager of its own."""
+    token = new_token()
+    async with AsyncExitStack() as stack:
+        records = []
+        for name in ("first", "second"):
+            manager = await stack.enter_async_context(SandboxManager(config))
+            agent = NodeAgent(manager, token=token, name=name)
+            records.append((await stack.enter_async_context(agent)).record)
+        nodes = FixedNodes(records)
+        yield await stack.enter_async_context(ClusterSandbox(nodes, token=token))
