@@ -18,6 +18,19 @@ KEY_HEADER = "x-api-key"
 ACCESS_HEADERS = ("x-access-token", "e2b-traffic-access-token")
 
 
+def is_for_control(headers: Mapping[str, str]) -> bool:
+    """Return True for a request with the key of an agent, and of no sandbox."""
+    return KEY_HEADER in headers and not any(each in headers for each in ACCESS_HEADERS)
+
+
+def named_sandbox(headers: Mapping[str, str]) -> str | None:
+    """Return the id that an access token begins with; nothing is checked yet."""
+    for name in ACCESS_HEADERS:
+        if name in headers:
+            return headers[name].partition(".")[0]
+    return None
+
+
 class Access:
     """Tokens of agents, and the access tokens of sandboxes.
 
@@ -53,8 +66,9 @@ class Access:
         return self._tokens.is_valid(token.id)
 
     def access_token(self, sandbox_id: str) -> str:
-        """Return the access token of a sandbox."""
-        return hmac.new(self._key, sandbox_id.encode(), "sha256").hexdigest()
+        """Return the access token of a sandbox, which begins with its id."""
+        proof = hmac.new(self._key, sandbox_id.encode(), "sha256").hexdigest()
+        return f"{sandbox_id}.{proof}"
 
     def check(self, headers: Mapping[str, str], sandbox_id: str) -> None:
         """Check the access token of a request to a sandbox.

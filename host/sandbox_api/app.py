@@ -1,9 +1,9 @@
 """Leads each request to the control plane, or to the service of a sandbox.
 
 A sandbox is named by the header `Host` (`{port}-{id}.{domain}`), or by the headers
-`E2b-Sandbox-Id` and `E2b-Sandbox-Port`, or by the path `/sandboxes/{id}/ports/{port}/`.
-Whatever names it, the request needs the access token of that sandbox, or a URL signed
-with it.
+`E2b-Sandbox-Id` and `E2b-Sandbox-Port`, or by the path `/sandboxes/{id}/ports/{port}/`,
+or else by its access token. Whatever names it, the request needs that token, or a URL
+signed with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..config.host_config import HostConfig
 from ..mcp_http.listening import listen, uvicorn_server
 from ..mcp_http.tokens import open_tokens
 from ..runtime.host import Host
-from .access import Access, Operation
+from .access import Access, Operation, is_for_control, named_sandbox
 from .connect_rpc import Unary, answer_streaming, answer_unary, connect_error
 from .control import Control
 from .errors import APIError, as_api_error
@@ -129,19 +129,17 @@ class SandboxAPI:
         Raises:
             APIError: It names two, or none that could be.
         """
-        headers = request.headers
-        named = [
-            each
-            for each in (
-                self._by_host(headers, request.url.path),
-                _by_headers(headers, request.url.path),
-                _by_path(request.url.path),
-            )
-            if each is not None
-        ]
+        headers, path = request.headers, request.url.path
+        found = [self._by_host(headers, path), _by_path(path)]
+        # Old clients name the sandbox to the control plane, too.
+        if not (has_key := is_for_control(headers)):
+            found.append(_by_headers(headers, path))
+        named = [each for each in found if each is not None]
         if len({(each.sandbox_id, each.port) for each in named}) > 1:
             raise APIError(400, "the request names two sandboxes or ports")
-        return named[-1] if named else None
+        if named:
+            return named[-1]
+        return None if has_key else _by_access_token(headers, path)
 
     def _by_host(self, headers: Mapping[str, str], path: str) -> Target | None:
         domain = self._settings.domain
@@ -249,6 +247,13 @@ def _by_path(path: str) -> Target | None:
     if found is None:
         return None
     return Target(found[1], int(found[2]), found[3] or "/")
+
+
+def _by_access_token(headers: Mapping[str, str], path: str) -> Target | None:
+    name = named_sandbox(headers)
+    if name is None or not re.fullmatch(_ID, name):
+        return None
+    return Target(name, DAEMON_PORT, path)
 
 
 def _operation(request: Request) -> Operation | None:

@@ -114,9 +114,9 @@ def envelope(message: dict[str, Any]) -> bytes:
 
 
 def envelopes(data: bytes) -> list[dict[str, Any]]:
+    """Return the messages that are whole."""
     found = []
-    while data:
-        end = 5 + int.from_bytes(data[1:5], "big")
+    while len(data) >= (end := 5 + int.from_bytes(data[1:5], "big")):
         found.append(json.loads(data[5:end]))
         data = data[end:]
     return found

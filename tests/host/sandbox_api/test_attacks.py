@@ -80,6 +80,45 @@ async def test_no_header_opens_a_sandbox_without_its_token(tmp_path: Path) -> No
     assert right.status_code == 204
 
 
+async def test_an_access_token_names_its_sandbox_and_no_other(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        mine, other = await service.create(), await service.create("b")
+        proof = mine.access.partition(".")[2]
+        tokens = [mine.access, f"{other.id}.{proof}", proof, f"{mine.id}.", "", "."]
+        statuses = []
+        for token in tokens:
+            answer = await service.http.get(
+                "/health", headers={"x-access-token": token}
+            )
+            statuses.append(answer.status_code)
+        await service.http.delete(f"/sandboxes/{mine.id}", headers=service.key())
+        gone = await service.http.get(
+            "/health", headers={"x-access-token": mine.access}
+        )
+
+    assert statuses == [204, *[401] * 5]
+    assert gone.status_code == 502
+
+
+async def test_old_clients_name_the_sandbox_to_the_control_plane(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        url = f"/sandboxes/{sandbox.id}/connect"
+        name = {"e2b-sandbox-id": sandbox.id, "e2b-sandbox-port": "49983"}
+        statuses = []
+        for agent in ("a", "b"):
+            answer = await service.http.post(
+                url, json={}, headers={**name, **service.key(agent)}
+            )
+            statuses.append(answer.status_code)
+        health = await service.http.get("/health", headers={**name, **service.key()})
+
+    assert statuses == [200, 404]
+    assert health.status_code == 501
+
+
 async def test_a_revoked_token_reaches_none_of_its_sandboxes(tmp_path: Path) -> None:
     async with served(tmp_path) as service:
         sandbox = await service.create()

@@ -26,12 +26,15 @@ output_bytes = 10485760
 """
 
 
-def installed() -> Path:
-    """Return the folder of the clients; skip without one."""
-    folder = os.environ.get("TOOLCELL_E2B_CLIENTS")
-    if not folder:
-        missing("TOOLCELL_E2B_CLIENTS names no folder that clients/install made")
-    return Path(folder)
+def installed(environment: str) -> Path:
+    """Return the folder of some clients; skip without it."""
+    folder = Path(os.environ.get("TOOLCELL_E2B_CLIENTS", "-")) / environment
+    if not folder.is_dir():
+        missing(
+            f"TOOLCELL_E2B_CLIENTS names no folder with {environment}: "
+            "clients/install FOLDER makes what is missing"
+        )
+    return folder
 
 
 async def run(folder: Path, *command: str) -> str:
@@ -39,7 +42,6 @@ async def run(folder: Path, *command: str) -> str:
     async with served(folder, settings=LIMITS) as service:
         environ = {
             **os.environ,
-            "CLIENTS": str(installed()),
             "E2B_API_KEY": service.keys["a"],
             "E2B_API_URL": service.url,
             "E2B_SANDBOX_URL": service.url,
@@ -61,6 +63,7 @@ async def run(folder: Path, *command: str) -> str:
 @pytest.mark.parametrize(
     ("environment", "program"),
     [
+        ("oldest", "commands_and_files.py"),
         ("newest", "commands_and_files.py"),
         ("newest", "code.py"),
         ("oldest-code", "code.py"),
@@ -69,19 +72,21 @@ async def run(folder: Path, *command: str) -> str:
 async def test_the_python_sdks_work(
     tmp_path: Path, environment: str, program: str
 ) -> None:
-    python = installed() / environment / "bin/python"
+    python = installed(environment) / "bin/python"
 
     assert await run(tmp_path, str(python), str(CLIENTS / program)) == "done\n"
 
 
-async def test_the_javascript_sdks_work(tmp_path: Path) -> None:
-    installed()
+@pytest.mark.parametrize("environment", ["node", "oldest-node"])
+async def test_the_javascript_sdks_work(tmp_path: Path, environment: str) -> None:
+    folder = str(installed(environment))
+    program = str(CLIENTS / "javascript.mjs")
 
-    assert await run(tmp_path, "node", str(CLIENTS / "javascript.mjs")) == "done\n"
+    assert await run(tmp_path, "node", program, folder) == "done\n"
 
 
 async def test_langchains_standard_tests_hold(tmp_path: Path) -> None:
-    python = installed() / "newest/bin/python"
+    python = installed("newest") / "bin/python"
     suite = str(CLIENTS / "langchain_suite.py")
     options = ("-q", "--noconftest", "-p", "no:cacheprovider", "-c", "/dev/null")
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
 
-const require = createRequire(`${process.env.CLIENTS}/node/`)
+const require = createRequire(`${process.argv[2]}/`)
 const { Sandbox } = require('e2b')
 const { Sandbox: CodeSandbox } = require('@e2b/code-interpreter')
 
@@ -31,3 +31,5 @@ await code.runCode('x = 41')
 assert.equal((await code.runCode('x + 1')).text, '42')
 await code.kill()
 console.log('done')
+// Old ones leave timers of a minute behind.
+process.exit(0)
