@@ -19,6 +19,7 @@ from .approvals.types import (
 )
 from .audit.chain import AuditHead, AuditProblem, AuditReport, verify_audit
 from .audit.log import AuditLog
+from .audit.parts import AuditPart, audit_parts
 from .audit.redaction import Redactor
 from .policy.conditions import Condition
 from .policy.files import load_policies, policy_schema
@@ -45,6 +46,7 @@ __all__ = [
     "Approve",
     "AuditHead",
     "AuditLog",
+    "AuditPart",
     "AuditProblem",
     "AuditReport",
     "AutoApprove",
@@ -67,6 +69,7 @@ __all__ = [
     "Store",
     "Tried",
     "Unit",
+    "audit_parts",
     "is_same_name",
     "load_policies",
     "policy_schema",

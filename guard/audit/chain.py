@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import hmac
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 from pydantic import SecretStr
 
 from toolcell.core import AuditError, ConfigError, InvalidInputError
+
+from .parts import AuditPart, audit_parts, pruned_head
 
 ProblemKind = Literal[
     "edited", "gap", "order", "replaced", "truncated", "rewritten", "torn", "unreadable"
@@ -80,9 +80,12 @@ class AuditProblem:
     """The line of the file, from 1."""
 
     detail: str
+    file: str | None = None
+    """The name of the rotated file; None for the one that is written."""
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.kind}: {self.detail}"
+        place = "" if self.file is None else f"{self.file}: "
+        return f"{place}line {self.line}: {self.kind}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class AuditReport:
 
     records: int
     head: AuditHead
-    """The last record of the file that is whole."""
+    """The last record of the log that is whole."""
 
     problems: tuple[AuditProblem, ...]
     anchored: tuple[tuple[int, int], ...]
@@ -182,11 +185,14 @@ def verify_audit(
 ) -> AuditReport:
     """Check an audit log: edits, gaps, order, and its end against given heads.
 
+    Rotated files of the log are part of it. One that was deleted is a gap, unless a
+    record of the log says that it was pruned, or an anchor is its last head.
+
     Without `anchors` a log that was cut at its end, or rewritten as a whole, passes:
     the report names such ranges as not anchored.
 
     Args:
-        path: The file. It may be in use.
+        path: The file that is written. It may be in use.
         anchors: Heads of the log that were stored elsewhere, in any order.
         key: The key that the log was written with; default none.
 
@@ -195,33 +201,31 @@ def verify_audit(
         ConfigError: The key is too short.
     """
     check = _ChainCheck(Sealer(key_bytes(key)), anchors)
-    try:
-        for number, line in _lines(Path(path)):
-            check.line(number, line)
-    except OSError as error:
-        raise AuditError(
-            f"the audit log cannot be read: {error.strerror}",
-            hint="name a log that exists and that this user may read",
-        ) from error
+    with audit_parts(path) as parts:
+        try:
+            for part in parts:
+                name = None if part is parts[-1] else part.path.name
+                for number, line in _lines(part):
+                    check.line(name, number, line)
+        except OSError as error:
+            raise AuditError(
+                f"the audit log cannot be read: {error.strerror}",
+                hint="look at the disk",
+            ) from error
     return check.report()
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        # The size between two writes: later lines are not part of this check.
-        fcntl.flock(file, fcntl.LOCK_SH)
-        left = os.fstat(file.fileno()).st_size
-        fcntl.flock(file, fcntl.LOCK_UN)
-        number = 0
-        while left > 0 and (line := file.readline(min(left, LINE_BYTES + 1))):
-            number += 1
-            left -= len(line)
-            if len(line) > LINE_BYTES:
-                while left > 0 and not line.endswith(b"\n"):
-                    line = file.readline(min(left, LINE_BYTES))
-                    left -= len(line)
-                line = b"\n"
-            yield number, line
+def _lines(part: AuditPart) -> Iterator[tuple[int, bytes]]:
+    left, number = part.size, 0
+    while left > 0 and (line := part.file.readline(min(left, LINE_BYTES + 1))):
+        number += 1
+        left -= len(line)
+        if len(line) > LINE_BYTES:
+            while left > 0 and not line.endswith(b"\n"):
+                line = part.file.readline(min(left, LINE_BYTES))
+                left -= len(line)
+            line = b"\n"
+        yield number, line
 
 
 class _ChainCheck:
@@ -233,7 +237,9 @@ class _ChainCheck:
         for anchor in anchors:
             if anchor.seq:
                 self._anchors.setdefault(anchor.seq, set()).add(anchor.hash)
-        self._head = EMPTY
+        self._head = self._start = EMPTY
+        self._pruned: set[str] = set()
+        self._file: str | None = None
         self._number = self._records = 0
         self._first = 1
         self._vouched = 0
@@ -242,11 +248,13 @@ class _ChainCheck:
         self._unanchored: list[tuple[int, int]] = []
 
     def _wrong(self, kind: ProblemKind, detail: str) -> None:
-        problem = AuditProblem(kind=kind, line=self._number, detail=detail)
+        problem = AuditProblem(
+            kind=kind, line=self._number, detail=detail, file=self._file
+        )
         self._problems.append(problem)
 
-    def line(self, number: int, line: bytes) -> None:
-        self._number = number
+    def line(self, file: str | None, number: int, line: bytes) -> None:
+        self._file, self._number = file, number
         try:
             here, prev, holds = self._sealer.unseal(line)
         except ValueError:
@@ -256,6 +264,8 @@ class _ChainCheck:
                 self._wrong("torn", f"{len(line)} bytes of a line that is not whole")
             return
         self._records += 1
+        if self._records == 1 and here.seq > 1:
+            self._begin(AuditHead(here.seq - 1, prev))
         self._follows(here, prev)
         anchors = self._anchors.pop(here.seq, None)
         if not holds:
@@ -266,7 +276,20 @@ class _ChainCheck:
             self._vouched = here.seq
         elif anchors is not None:
             self._wrong("rewritten", f"an anchor names another record {here.seq}")
+        if holds and (pruned := pruned_head(line)):
+            self._pruned.add(pruned)
         self._head = here
+
+    def _begin(self, start: AuditHead) -> None:
+        """Begin after records that are in no file; `report` asks for the reason."""
+        self._start = self._head = start
+        self._first = start.seq + 1
+        if self._anchors.get(start.seq) == {start.hash}:
+            self._pruned.add(str(start))
+        detail = f"records 1-{start.seq} are missing"
+        self._missing = AuditProblem(
+            kind="gap", line=self._number, detail=detail, file=self._file
+        )
 
     def _follows(self, here: AuditHead, prev: str) -> None:
         expected = self._head.seq + 1
@@ -292,7 +315,11 @@ class _ChainCheck:
 
     def report(self) -> AuditReport:
         self._end_range(self._head.seq)
+        if self._start.seq and str(self._start) not in self._pruned:
+            self._problems.insert(0, self._missing)
         for seq in sorted(self._anchors):
+            if seq <= self._start.seq and str(self._start) in self._pruned:
+                continue
             if seq > self._head.seq:
                 detail = f"the log ends at {self._head.seq}, an anchor names {seq}"
                 self._wrong("truncated", detail)

@@ -34,8 +34,9 @@ from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 from ..values.call_facts import CallFacts, ascii_json
 from ..values.decision import Decision
 from .chain import LINE_BYTES, AuditHead, Sealer, key_bytes
-from .file import AuditFile, HeldByOthersError
+from .file import AuditFile
 from .lock_wait import AuditBusyError
+from .locked_file import HeldByOthersError
 from .redaction import Redactor
 
 RUNS = 10_000
@@ -48,6 +49,8 @@ the hash of the field take its place."""
 _FRAME_BYTES = 256
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
+_OWN_EVENTS = frozenset({"repaired", "rotated", "pruned"})
+_SMALLEST_FILE = 4_096
 
 
 class AuditLog:
@@ -59,7 +62,8 @@ class AuditLog:
 
     A process that dies while it writes loses at most its last line. The next start,
     or append of another process, removes the rest of that line and writes a record
-    `repaired`.
+    `repaired`. A log of several processes is given the same `rotate_bytes` and
+    `keep_files` in each.
 
     Args:
         path: The file; created with mode 0600. Not a link.
@@ -70,6 +74,11 @@ class AuditLog:
         run_records: Most records of one run; default 10,000. When it is reached,
             further appends for the run raise `AuditError`, and their number is
             written after the 1st, 2nd, 4th, 8th ... of them.
+        rotate_bytes: Bytes of the file, at least 4,096; default none. When it is
+            reached, the file is renamed after its last record and the log goes on in a
+            new file: see `toolcell.guard.audit_parts`.
+        keep_files: Rotated files that stay, at least 1; default all. When it is
+            reached, the oldest is deleted and a record `pruned` says so.
         clock: Returns seconds since 1970 (UTC); default `time.time`.
 
     Raises:
@@ -84,6 +93,8 @@ class AuditLog:
         key: bytes | SecretStr | None = None,
         redactor: Redactor | None = None,
         run_records: int = 10_000,
+        rotate_bytes: int | None = None,
+        keep_files: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if run_records < 1:
@@ -91,13 +102,25 @@ class AuditLog:
                 "run_records must be at least 1",
                 hint="leave it out for the default, or give a higher one",
             )
+        small = rotate_bytes is not None and rotate_bytes < _SMALLEST_FILE
+        if small or (keep_files is not None and keep_files < 1):
+            raise ConfigError(
+                "rotate_bytes must be at least 4,096, and keep_files at least 1",
+                hint="leave them out, and no file is rotated or deleted",
+            )
         self._redactor = redactor or Redactor()
         self._run_records = run_records
         self._runs: OrderedDict[str, int] = OrderedDict()
         self._clock = clock
         # One thread for each loop, so that records are written in their order.
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"audit-{id(self)}")
-        self._file = AuditFile(Path(path), Sealer(key_bytes(key)), self._repaired)
+        self._file = AuditFile(
+            Path(path),
+            Sealer(key_bytes(key)),
+            self._own_record,
+            rotate_bytes=rotate_bytes,
+            keep_files=keep_files,
+        )
         try:
             with self._file:
                 pass
@@ -126,8 +149,13 @@ class AuditLog:
         Raises:
             AuditError: The record cannot be written, the log was cut or changed at its
                 end, or the run has reached `run_records`. Allow no call without it.
-            InvalidInputError: A field has the name of one of the log's own.
+            InvalidInputError: A field has the name of one of the log's own, or the
+                event is one that only the log writes.
         """
+        if event in _OWN_EVENTS:
+            raise InvalidInputError(
+                f"{event} is an event of the log itself", hint="name yours otherwise"
+            )
         if not _RESERVED.isdisjoint(fields):
             names = ", ".join(sorted(_RESERVED & fields.keys()))
             raise InvalidInputError(
@@ -293,10 +321,8 @@ class AuditLog:
         rest = int((now - seconds) * 1_000_000)
         return f'"time":"{_second(seconds)}.{rest:06d}Z",{members}'
 
-    def _repaired(self, lost: bytes) -> str:
-        digest = sha256(lost).hexdigest()
-        labels = {"event": "repaired", "bytes": len(lost), "sha256": digest}
-        return self._record(ascii_json(labels)[1:-1])
+    def _own_record(self, members: Mapping[str, int | str]) -> str:
+        return self._record(ascii_json(members)[1:-1])
 
 
 def _quoted(text: str | None) -> str:

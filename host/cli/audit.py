@@ -63,7 +63,12 @@ def verify(
         raise ConfigError(error.message, hint=error.hint) from None
     if as_json:
         problems = [
-            {"kind": each.kind, "line": each.line, "detail": each.detail}
+            {
+                "kind": each.kind,
+                "file": each.file,
+                "line": each.line,
+                "detail": each.detail,
+            }
             for each in report.problems
         ]
         facts = {"ok": report.ok, "records": report.records, "problems": problems}
@@ -90,13 +95,9 @@ def tail(
     """Show the last records. It does not verify them."""
     path = file if file is not None else _log(config)[0]
     try:
-        with path.open(encoding="ascii", errors="replace") as log:
-            records = [_record(line) for line in deque(log, maxlen=lines)]
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read {path}: {error.strerror}",
-            hint="name a file that exists and that this user may read",
-        ) from None
+        records = list(map(_record, _last_lines(path, lines)))
+    except AuditError as error:
+        raise ConfigError(error.message, hint=error.hint) from None
     if as_json:
         for record in records:
             print_json(record)
@@ -109,7 +110,19 @@ def tail(
     print_table((*columns, "outcome"), rows)
 
 
-def _record(line: str) -> dict[str, Any]:
+def _last_lines(path: Path, count: int) -> list[bytes]:
+    """Return the last lines of a log, whichever of its files they are in."""
+    from toolcell.guard import audit_parts
+
+    found: list[bytes] = []
+    with audit_parts(path) as parts:
+        for part in reversed(parts):
+            if len(found) < count:
+                found[:0] = deque(part.file, maxlen=count - len(found))
+    return found
+
+
+def _record(line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError:

@@ -212,6 +212,14 @@ class AuditConfig(Model):
     run_records: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
     """Records of one run. When it is reached further calls of the run are refused."""
 
+    rotate_mib: Annotated[int, Field(ge=1, le=1_048_576)] = 256
+    """Size of the log's file in MiB. When it is reached the file is renamed after its
+    last record, and the log goes on in a new file, with the same chain."""
+
+    keep_files: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Renamed files that stay. When it is reached the oldest is deleted, and a record
+    `pruned` says so. None: all stay."""
+
 
 class ApprovalsConfig(Model):
     """Approval of calls by people, who answer with `toolcell approvals`."""

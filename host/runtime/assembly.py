@@ -196,6 +196,8 @@ def open_audit(
         key=secrets.get(settings.key or ""),
         redactor=redactor,
         run_records=settings.run_records,
+        rotate_bytes=settings.rotate_mib * 1_048_576,
+        keep_files=settings.keep_files,
     )
     return stack.enter_context(log)
 

@@ -3,13 +3,12 @@
 The state is every SQLite file of `state.folder`, the audit log, and the approved
 definitions of MCP tools. Each file is copied as of one moment. The moments differ, in
 an order that errs to the safe side: an id of a call is copied before the amounts that
-it was charged, and the audit log is last, so that it has every decision that the others
-know of. Configuration, policies and secrets are not part of it.
+it was charged, and the files of the audit log are last, so that they have every
+decision that the others know of. Configuration, policies and secrets are no part of it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import sqlite3
@@ -22,12 +21,14 @@ from typing import Annotated, BinaryIO, Literal
 
 from pydantic import Field
 
-from toolcell.core import ConfigError
+from toolcell.core import AuditError, ConfigError
+from toolcell.guard import AuditPart, audit_parts
 
 from ..config.base import Model
 from ..config.host_config import HostConfig
 
 MANIFEST = "manifest.json"
+_LOG = "audit.jsonl"
 _FIRST = ("idempotency.db", "guard.db", "approvals.db", "tokens.db")
 _COPY_BYTES = 1 << 20
 _Kind = Literal["state", "audit", "pins"]
@@ -40,7 +41,7 @@ class BackupFile(Model):
     """Its name in the backup's folder, and for `state` in `state.folder`."""
 
     kind: _Kind
-    """`state`: a SQLite file; `audit`: the log; `pins`: `tools.mcp_pins`."""
+    """`state`: a SQLite file; `audit`: a file of the log; `pins`: `tools.mcp_pins`."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """The hash of its content, in hexadecimal."""
@@ -69,8 +70,8 @@ def back_up(config: HostConfig, folder: Path) -> Backup:
     """
     if folder.exists():
         raise ConfigError(f"{folder} is there already", hint="name a new folder")
-    sources = list(_sources(config))
-    if not sources:
+    sources, log = list(_sources(config)), config.audit.path
+    if not sources and (log is None or not log.exists()):
         raise ConfigError(
             "there is no state to copy",
             hint="name state.folder or audit.path of the host, and start it once",
@@ -80,14 +81,16 @@ def back_up(config: HostConfig, folder: Path) -> Backup:
     try:
         partial.mkdir(mode=0o700, parents=True)
         try:
-            files = tuple(_copied(partial, *source) for source in sources)
-            backup = Backup(made_at=made_at, files=files)
+            files = [_copied(partial, *source) for source in sources]
+            if log is not None and log.exists():
+                files += _copied_log(partial, log)
+            backup = Backup(made_at=made_at, files=tuple(files))
             _write(partial / MANIFEST, backup.model_dump_json(indent=2))
             partial.rename(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, AuditError) as error:
         raise ConfigError(
             f"the backup {folder} cannot be made: {error}",
             hint="name a folder that this user may write, on a disk with room",
@@ -142,16 +145,12 @@ def _sources(config: HostConfig) -> Iterator[tuple[Path, str, _Kind]]:
             yield state / name, name, "state"
     if config.tools.mcp_pins.exists():
         yield config.tools.mcp_pins, "mcp_pins.json", "pins"
-    if config.audit.path is not None and config.audit.path.exists():
-        yield config.audit.path, "audit.jsonl", "audit"
 
 
 def _copied(folder: Path, source: Path, name: str, kind: _Kind) -> BackupFile:
     target = folder / name
     if kind == "state":
         _copy_database(source, target)
-    elif kind == "audit":
-        _copy_log(source, target)
     else:
         _copy(source, target)
     return BackupFile(name=name, kind=kind, sha256=_hash(target))
@@ -170,18 +169,23 @@ def _copy_database(source: Path, target: Path) -> None:
         new.execute("PRAGMA journal_mode = DELETE")
 
 
-def _copy_log(source: Path, target: Path) -> None:
-    with source.open("rb") as log:
-        # The size between two writes, so that the last line is whole.
-        fcntl.flock(log, fcntl.LOCK_SH)
-        size = os.fstat(log.fileno()).st_size
-        fcntl.flock(log, fcntl.LOCK_UN)
-        with _created(target) as copy:
-            while size > 0 and (data := log.read(min(size, _COPY_BYTES))):
-                copy.write(data)
-                size -= len(data)
-            copy.flush()
-            os.fsync(copy.fileno())
+def _copied_log(folder: Path, log: Path) -> Iterator[BackupFile]:
+    """Copy the files of the audit log, as of one moment, oldest first."""
+    with audit_parts(log) as parts:
+        for part in parts:
+            target = folder / f"{_LOG}{part.path.name.removeprefix(log.name)}"
+            _copy_part(part, target)
+            yield BackupFile(name=target.name, kind="audit", sha256=_hash(target))
+
+
+def _copy_part(part: AuditPart, target: Path) -> None:
+    left = part.size
+    with _created(target) as copy:
+        while left > 0 and (data := part.file.read(min(left, _COPY_BYTES))):
+            copy.write(data)
+            left -= len(data)
+        copy.flush()
+        os.fsync(copy.fileno())
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -234,4 +238,6 @@ def _target(config: HostConfig, file: BackupFile) -> Path:
             f"the backup has {file.name}, and the configuration has no {key}",
             hint=f"set {key}",
         )
-    return place if file.kind == "audit" else place / file.name
+    if file.kind == "audit":
+        return place.with_name(f"{place.name}{file.name.removeprefix(_LOG)}")
+    return place / file.name

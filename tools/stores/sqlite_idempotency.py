@@ -67,7 +67,9 @@ class SQLiteIdempotency(Idempotency):
         self._max_bytes = max_bytes
         self._clock = clock
         self._owner = OwnerFile(Path(path))
-        for owner in self._owner.dead_owners():
+        dead = self._owner.dead_owners()
+        self._expire_keys_of(dead)
+        for owner in dead:
             # A running key of an owner without a file is in doubt as well.
             self._owner.remove(owner)
 
@@ -75,6 +77,17 @@ class SQLiteIdempotency(Idempotency):
         """Close the file; the keys stay in it."""
         self._file.close()
         self._owner.close()
+
+    def _expire_keys_of(self, dead: list[str]) -> None:
+        """Begin the time to live of keys in doubt, which may never be claimed again."""
+        if not dead:
+            return
+        with self._file.transaction() as database:
+            database.executemany(
+                "UPDATE idempotency_keys SET state = 'unknown', expires_at = ?"
+                " WHERE state = 'running' AND owner = ?",
+                [(self._clock() + self._ttl, name) for name in dead],
+            )
 
     def _claim_if_free(
         self, key: str, body: CallBody, repeatable: bool

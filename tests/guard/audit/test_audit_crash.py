@@ -16,7 +16,7 @@ import pytest
 
 from toolcell.core import AuditError
 from toolcell.guard import AuditLog, verify_audit
-from toolcell.guard.audit import file as audit_file_module
+from toolcell.guard.audit import locked_file
 
 WRITER = """
 import sys
@@ -145,7 +145,7 @@ def test_a_log_is_checked_between_two_writes(
 
     with AuditLog(path) as log:
         log.append("decision")
-    monkeypatch.setattr("toolcell.guard.audit.chain.fcntl.flock", flock)
+    monkeypatch.setattr("toolcell.guard.audit.parts.fcntl.flock", flock)
 
     assert verify_audit(path).ok
     assert steps == [fcntl.LOCK_SH, fcntl.LOCK_UN]
@@ -284,7 +284,7 @@ print(refused > 5)
 def test_a_log_that_is_held_refuses_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_file_module, "LOCK_SECONDS", 0.02)
+    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.02)
     path = tmp_path / "audit.jsonl"
     with AuditLog(path) as log:
         holder = os.open(path, os.O_RDWR)

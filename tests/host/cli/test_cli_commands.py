@@ -287,6 +287,19 @@ def test_the_tail_tells_who_answered(host: Command) -> None:
     assert "approved by anna" in host("audit", "tail").out
 
 
+def test_the_tail_goes_back_through_rotated_files(host: Command) -> None:
+    with AuditLog("long.jsonl", rotate_bytes=4_096) as log:
+        for number in range(100):
+            log.append("note", number=number)
+    shown = host("audit", "tail", "--file", "long.jsonl", "--lines", "60", "--json")
+    records = [json.loads(line) for line in shown.out.splitlines()]
+
+    assert len(records) == 60
+    assert len({each["event"] for each in records}) == 2
+    numbers = [each["number"] for each in records if each["event"] == "note"]
+    assert numbers == list(range(100 - len(numbers), 100))
+
+
 def test_a_log_with_a_key_is_verified_with_it(
     host: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

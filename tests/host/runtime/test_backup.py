@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 
 from toolcell.core import ConfigError
-from toolcell.guard import verify_audit
+from toolcell.guard import AuditLog, verify_audit
 from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_http.tokens import TokenStore
 from toolcell.host.runtime.backup import back_up, restore
@@ -79,6 +79,24 @@ async def test_a_host_that_runs_is_copied_and_brought_back(tmp_path: Path) -> No
     # What the old host had counted is counted in the new one.
     assert 0 < statuses.count("denied") >= CALLS // 2 and statuses[-1] == "denied"
     assert verify_audit(tmp_path / "new/audit.jsonl").ok
+
+
+async def test_rotated_files_of_the_audit_log_come_along(tmp_path: Path) -> None:
+    old, new = config(tmp_path / "old"), config(tmp_path / "new")
+    (tmp_path / "old").mkdir()
+    with AuditLog(tmp_path / "old/audit.jsonl", rotate_bytes=4_096) as log:
+        for number in range(100):
+            log.append("note", number=number)
+        head = log.head()
+    names = {each.name for each in (tmp_path / "old").glob("audit.jsonl*")}
+    made = back_up(old, tmp_path / "backup")
+    (tmp_path / "new").mkdir()
+    restore(new, tmp_path / "backup")
+
+    assert len(names) > 3
+    assert {each.name for each in made.files} == names
+    assert {each.name for each in (tmp_path / "new").glob("audit*")} == names
+    assert verify_audit(tmp_path / "new/audit.jsonl", anchors=[head]).ok
 
 
 async def test_a_backup_is_for_its_owner_alone_and_has_no_logs_beside(

@@ -38,7 +38,7 @@ FACES = {
         AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
         MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
         StandingGrant Store Tried Unit is_same_name load_policies
-        policy_schema verify_audit watch_policies
+        AuditPart audit_parts policy_schema verify_audit watch_policies
     """,
     "tools": """
         Arguments ArtifactSink CacheHook Call CircuitBreaker CodeExecutor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -240,6 +241,25 @@ async def test_keys_survive_a_kill_and_a_half_done_one_is_in_doubt(
     keys.close()
     # What was swept when the file was opened, or given up by its owner.
     assert list(path.parent.glob("*-owner-*")) == []
+
+
+async def test_a_key_in_doubt_that_nobody_asks_for_ends_with_its_time(
+    path: Path, clock: Clock
+) -> None:
+    with python(HOLDER, path) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        holder.kill()
+    with contextlib.closing(SQLiteIdempotency(path, ttl_seconds=60, clock=clock)):
+        pass
+    clock.now += 61
+    with contextlib.closing(SQLiteIdempotency(path, clock=clock)) as keys:
+        await keys.claim("another", PAY_1, repeatable=False)
+        with keys._file.transaction() as database:
+            left = database.execute("SELECT state FROM idempotency_keys").fetchall()
+
+    # The one that was done by the holder's clock is not over yet.
+    assert sorted(left) == [("done",), ("running",)]
 
 
 async def test_a_key_of_a_living_process_is_waited_for(
