@@ -14,7 +14,13 @@ from toolcell.core import CheckpointNotFoundError, InvalidInputError
 from toolcell.guard import is_same_name
 
 from .control.cancelling import cancel_thread
-from .execution.answers import answered, checked, denied, store_answer
+from .execution.answers import (
+    answered,
+    answered_before,
+    checked,
+    denied,
+    store_answer,
+)
 from .execution.history import (
     CheckpointInfo,
     ThreadInfo,
@@ -22,7 +28,7 @@ from .execution.history import (
     thread_info,
 )
 from .execution.journal import journals
-from .execution.thread import _fold
+from .execution.thread import folded
 from .state.patch import value_of
 from .stores.base import Checkpointer
 from .stores.records import (
@@ -106,7 +112,7 @@ class StoredThreads:
                 details={"thread": thread_id},
             )
         checkpoints = [read_checkpoint(text) for text in stored.checkpoints]
-        latest, pieces = checkpoints[-1], _fold(checkpoints)
+        latest, pieces = checkpoints[-1], folded(checkpoints)
         answers = {each.id: each for each in map(read_answer, stored.answers)}
         records = tuple(read_journal(text) for text in stored.journal)
         open_ones = [
@@ -174,6 +180,10 @@ class StoredThreads:
             if interrupt_id in (None, each.interrupt_id)
         ]
         if len(found) != 1:
+            answers = map(read_answer, await self._store.answers(thread_id))
+            known = {each.id: each for each in answers}
+            if interrupt_id is not None and interrupt_id in known:
+                raise answered_before(interrupt_id, known)
             raise InvalidInputError(
                 f"{len(found)} open questions are meant",
                 hint="`toolcell flow show` lists those of the thread by their ids",

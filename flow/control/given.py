@@ -12,7 +12,13 @@ from pydantic import JsonValue
 from toolcell.core import InvalidInputError
 from toolcell.guard import is_same_name
 
-from ..execution.answers import answered, checked, denied, store_answer
+from ..execution.answers import (
+    answered,
+    answered_before,
+    checked,
+    denied,
+    store_answer,
+)
 from ..execution.outputs import check_targets
 from ..execution.thread import ThreadView
 from ..execution.ways import Plan
@@ -37,6 +43,8 @@ def find_question(view: ThreadView, interrupt_id: str) -> InterruptValue:
                     details={"interrupt": interrupt_id},
                 )
             return each
+    if interrupt_id in view.answers:
+        raise answered_before(interrupt_id, view.answers)
     raise InvalidInputError(
         f"the thread has no open question {interrupt_id!r}",
         hint="flow.interrupts(thread_id) lists them",

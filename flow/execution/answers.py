@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from toolcell.core import InvalidInputError
 
 from ..stores.base import Checkpointer
-from ..stores.records import Answered
+from ..stores.records import Answered, read_answer
 from ..values.interrupt import InterruptValue
 from ..values.json_values import jsonable
 
@@ -90,11 +90,22 @@ async def store_answer(
     """Store an answer; the first one to a question counts.
 
     Raises:
-        InvalidInputError: Somebody answered before.
+        InvalidInputError: Somebody answered before; `details` say who, and when.
     """
-    if not await checkpointer.put_once(thread_id, answer.id, answer.to_bytes()):
-        raise InvalidInputError(
-            f"the question {answer.id} was answered before",
-            hint="resume the thread to go on with that answer",
-            details={"interrupt": answer.id},
-        )
+    if await checkpointer.put_once(thread_id, answer.id, answer.to_bytes()):
+        return
+    known = map(read_answer, await checkpointer.answers(thread_id))
+    raise answered_before(answer.id, {each.id: each for each in known})
+
+
+def answered_before(
+    interrupt_id: str, answers: Mapping[str, Answered]
+) -> InvalidInputError:
+    """Return the refusal of a second answer, which says who gave the first, and when."""
+    first = answers.get(interrupt_id)
+    said = {} if first is None else {"by": first.by, "at": first.at.isoformat()}
+    return InvalidInputError(
+        f"the question {interrupt_id} was answered before",
+        hint="resume the thread to go on with that answer",
+        details={"interrupt": interrupt_id, **said},
+    )

@@ -128,7 +128,7 @@ def view_of(stored: Stored, graph: Graph[Any]) -> ThreadView:
             hint="resume it with a Flow of that graph",
             details={"thread": head.thread_id},
         )
-    pieces = _fold(checkpoints)
+    pieces = folded(checkpoints)
     state = _state(graph, head, pieces, latest)
     answers = {each.id: each for each in map(read_answer, stored.answers)}
     records = [read_journal(text) for text in stored.journal]
@@ -153,10 +153,15 @@ def state_of(graph: Graph[Any], head: Head, checkpoints: Sequence[Checkpoint]) -
         CheckpointSerializationError: The stored steps do not fit the graph.
     """
     same = head.model_copy(update={"version": graph.version})
-    return _state(graph, same, _fold(checkpoints), checkpoints[-1])
+    return _state(graph, same, folded(checkpoints), checkpoints[-1])
 
 
-def _fold(checkpoints: Sequence[Checkpoint]) -> dict[str, Pieces]:
+def folded(checkpoints: Sequence[Checkpoint]) -> dict[str, Pieces]:
+    """Return the fields of the state that checkpoints make, from a whole one on.
+
+    Raises:
+        CheckpointSerializationError: One changes another than the one before it.
+    """
     pieces: dict[str, Pieces] = {}
     before = None
     try:

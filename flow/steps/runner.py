@@ -9,6 +9,7 @@ import anyio
 
 from toolcell.core import (
     ErrorInfo,
+    FlowConflictError,
     FlowError,
     FlowLimitError,
     InvalidInputError,
@@ -22,7 +23,7 @@ from ..execution.task import TaskRun
 from ..execution.thread import ThreadView
 from ..execution.ways import Plan, next_tasks
 from ..state.state import State
-from ..stores.records import Checkpoint, GivenAnswer, TaskSpec
+from ..stores.records import Checkpoint, GivenAnswer, JournalRecord, Redo, TaskSpec
 from ..values.events import StepCommitted, StepStarted
 from .answering import Answering
 from .merging import collected_of, given_answers, output_of, updates_of
@@ -117,11 +118,25 @@ class Runner:
             return await self._fail(failed[0].error or _failed_before(failed[0]))
         try:
             await self._commit(tasks)
+        except FlowConflictError as error:
+            # Their nodes have to return something else, so their outputs do not stay.
+            await self._keep(tasks, but=error.details["tasks"])
+            return await self._fail(error)
         except (FlowError, InvalidInputError) as error:
-            records = [each.record() for each in tasks]
-            await self._parts.append([each for each in records if each is not None])
+            await self._keep(tasks)
             return await self._fail(error)
         return None
+
+    async def _keep(self, tasks: Sequence[TaskRun], but: Sequence[str] = ()) -> None:
+        """Store the outputs of a step that was not committed, except of some tasks."""
+        kept: list[JournalRecord] = [
+            record
+            for each in tasks
+            if each.journal.task_id not in but
+            and (record := each.record()) is not None
+        ]
+        kept += [Redo(task=task_id, ops=[]) for task_id in but]
+        await self._parts.append(kept)
 
     def _tasks(self) -> list[TaskRun]:
         view = self.view

@@ -15,7 +15,9 @@ import pytest
 
 from toolcell.core import InterruptDeniedError, InvalidInputError, ToolCall
 from toolcell.flow import (
+    START,
     Flow,
+    Graph,
     InterruptHandler,
     MemoryCheckpointer,
     NodeContext,
@@ -66,12 +68,16 @@ class Office:
 
     def flow(self, *nodes: Any, **options: Any) -> Flow[Log]:
         """Return the flow, as a new process has it."""
+        return self.of(chain(*nodes), **options)
+
+    def of(self, graph: Graph[Log], **options: Any) -> Flow[Log]:
+        """Return the flow of a graph, as a new process has it."""
         policy = AgentPolicy(agent_id="bot", **self.policy)
         others = [AgentPolicy(agent_id=each) for each in self.others]
         guard = ActionGuard([policy, *others], approvals=self.approvals())
         executor = ConcurrentExecutor(self.tools, guard=guard)
         options = {"agent_id": "bot", "checkpointer": self.threads, **options}
-        return Flow(chain(*nodes), executor=executor, **options)
+        return Flow(graph, executor=executor, **options)
 
     async def request(self) -> ApprovalRequest:
         [found] = await self.approvals().pending()
@@ -372,6 +378,69 @@ async def test_a_call_that_was_killed_after_its_approval_is_in_doubt(
     done = await office.flow(kill).resume("t")
     assert done.unwrap().log == ("paid 30",)
     assert office.paid == [30]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+@pytest.mark.parametrize("together", [1, 2, 3])
+async def test_questions_are_answered_in_any_order_and_grouping(
+    order: tuple[int, ...], together: int, office: Office
+) -> None:
+    """A node runs again only when all of its own questions are answered."""
+    ran: list[str] = []
+
+    def asking(name: str) -> Any:
+        def node(state: Log) -> dict[str, Any]:
+            ran.append(name)
+            return said(f"{name}: {interrupt(name)}")
+
+        return node
+
+    async def pays(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        ran.append("pays")
+        calls = [{"name": "pay", "arguments": {"euros": n}} for n in (1, 2)]
+        return said(*(each.to_text() for each in await ctx.calls(calls)))
+
+    graph = chain(pays)
+    for name in ("a", "b"):
+        graph.node(asking(name), name=name)
+        graph.edge(START, name)
+    flow = office.of(graph)
+    result = await flow.run({}, "t")
+    opened = {each.interrupt_id: each for each in result.interrupts}
+    assert len(opened) == 4
+    left = sorted(opened.values(), key=lambda each: str(each.payload))
+    left = [left[place] for place in order]
+    while left:
+        group, left = left[:together], left[together:]
+        for each in group:
+            if each.request_id is not None:
+                reply = Approve(approver="anna")
+                await office.approvals().answer(each.request_id, reply)
+            else:
+                await flow.answer("t", each.interrupt_id, "yes", by="anna")
+        result = await flow.resume("t")
+        assert len(result.interrupts) == len(left)
+
+    assert result.unwrap().log == ("paid 1", "paid 2", "a: yes", "b: yes")
+    assert sorted(office.paid) == [1, 2]
+    assert sorted(ran) == ["a", "a", "b", "b", "pays", "pays"]
+
+
+async def test_calls_of_a_fork_are_approved_anew(office: Office) -> None:
+    flow = office.flow(pay)
+    await flow.run({}, "t")
+    await office.answer(Approve(approver="anna"))
+    assert (await flow.resume("t")).status == "done"
+    await flow.fork("t", "0", new_thread_id="fork")
+    paused = await flow.resume("fork")
+
+    assert [each.kind for each in paused.interrupts] == ["approval"]
+    assert office.paid == [30]
+    request = await office.request()
+    assert request.call.id.startswith("fork/")
+    await office.answer(Approve(approver="anna"))
+    assert (await flow.resume("fork")).status == "done"
+    assert office.paid == [30, 30]
 
 
 APPROVER = """

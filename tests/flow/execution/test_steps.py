@@ -26,6 +26,7 @@ from toolcell.flow import (
     Flow,
     FlowLimits,
     Graph,
+    MemoryCheckpointer,
     NodeContext,
     Send,
     append_list,
@@ -183,7 +184,8 @@ async def test_two_writers_of_a_plain_field_are_a_conflict_lc_47() -> None:
         graph.edge(START, ["one", "two"])
         return graph
 
-    result = await Flow(make(fixed=False)).run({}, "t")
+    store = MemoryCheckpointer()
+    result = await Flow(make(fixed=False), checkpointer=store).run({}, "t")
 
     assert result.status == "failed"
     with pytest.raises(FlowConflictError, match=r"one \(1.0\) and two \(1.1\)"):
@@ -191,6 +193,10 @@ async def test_two_writers_of_a_plain_field_are_a_conflict_lc_47() -> None:
     assert result.error is not None
     assert result.error.details == {"field": "note", "tasks": ["1.0", "1.1"]}
     assert result.state == Log()
+    again = await Flow(make(fixed=False), checkpointer=store).resume("t")
+    assert again.status == "failed"
+    fixed = await Flow(make(fixed=True), checkpointer=store).resume("t")
+    assert fixed.unwrap() == Log(log=("one", "two"), note="same")
 
 
 async def test_no_task_sees_or_spoils_what_another_has() -> None:
@@ -311,27 +317,6 @@ async def test_a_reducer_that_raises_names_field_and_task() -> None:
     with pytest.raises(NodeFailedError) as caught:
         result.unwrap()
     assert isinstance(caught.value.__cause__, ValueError)
-
-
-async def test_limits_stop_a_thread_that_can_be_resumed() -> None:
-    """Each limit at its value passes; one less fails, and a higher one goes on."""
-
-    def loop(state: Log) -> Command:
-        return goto("loop" if state.total < 4 else END, total=1)
-
-    for limit, enough, few in (("max_steps", 5, 4), ("state_bytes", 3, 2)):
-        graph = chain(loop)
-        held = Flow(graph, limits=FlowLimits(**{limit: enough}))
-        assert (await held.run({}, "t")).status == "done"
-        short = Flow(graph, limits=FlowLimits(**{limit: few}))
-        result = await short.run({}, "t")
-        assert result.status == "failed"
-        with pytest.raises(FlowLimitError) as caught:
-            result.unwrap()
-        assert caught.value.details == {"limit": limit, "value": few}
-        higher = Flow(graph, checkpointer=short._store)
-        again = await higher.resume("t")
-        assert again.unwrap().total == 5
 
 
 async def test_too_many_tasks_are_refused_before_any_runs() -> None:
