@@ -15,6 +15,7 @@ from toolcell.guard import is_same_name
 
 from .control.cancelling import cancel_thread
 from .execution.answers import (
+    CANCEL,
     answered,
     answered_before,
     checked,
@@ -179,11 +180,9 @@ class StoredThreads:
             for each in thread.questions
             if interrupt_id in (None, each.interrupt_id)
         ]
+        if not found:
+            await self._check_answered(thread_id, interrupt_id)
         if len(found) != 1:
-            answers = map(read_answer, await self._store.answers(thread_id))
-            known = {each.id: each for each in answers}
-            if interrupt_id is not None and interrupt_id in known:
-                raise answered_before(interrupt_id, known)
             raise InvalidInputError(
                 f"{len(found)} open questions are meant",
                 hint="`toolcell flow show` lists those of the thread by their ids",
@@ -195,3 +194,11 @@ class StoredThreads:
                 hint=f"toolcell approvals approve {found[0].request_id}",
             )
         return found[0]
+
+    async def _check_answered(self, thread_id: str, interrupt_id: str | None) -> None:
+        """Raise InvalidInputError if the one question that is meant has an answer."""
+        answers = map(read_answer, await self._store.answers(thread_id))
+        known = {each.id: each for each in answers if each.id != CANCEL}
+        meant = [*known] if interrupt_id is None else [interrupt_id]
+        if len(meant) == 1 and meant[0] in known:
+            raise answered_before(meant[0], known)

@@ -101,7 +101,7 @@ async def store_answer(
 def answered_before(
     interrupt_id: str, answers: Mapping[str, Answered]
 ) -> InvalidInputError:
-    """Return the refusal of a second answer, which says who gave the first, and when."""
+    """Return the refusal of a second answer; it says who gave the first, and when."""
     first = answers.get(interrupt_id)
     said = {} if first is None else {"by": first.by, "at": first.at.isoformat()}
     return InvalidInputError(

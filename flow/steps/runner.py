@@ -132,8 +132,7 @@ class Runner:
         kept: list[JournalRecord] = [
             record
             for each in tasks
-            if each.journal.task_id not in but
-            and (record := each.record()) is not None
+            if each.journal.task_id not in but and (record := each.record()) is not None
         ]
         kept += [Redo(task=task_id, ops=[]) for task_id in but]
         await self._parts.append(kept)

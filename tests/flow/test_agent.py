@@ -168,6 +168,39 @@ async def test_a_model_is_asked_once_though_its_calls_were_cut_off() -> None:
     assert len(model.heard) == 2
 
 
+async def test_a_turn_waits_for_the_approval_of_one_of_its_calls(
+    tmp_path: Path,
+) -> None:
+    """The model is asked once; what it may have is made, and what not is refused."""
+    model = Scripted(
+        asks(
+            ("add", {"a": 1, "b": 2}), ("echo", {"number": 5}), ("add", {"a": 3, "b": 4})
+        ),
+        Message.assistant("done"),
+    )
+    asked = Rule(id="large", effect="ask", tools=["add"], when={"a": 3})
+    policy = AgentPolicy(agent_id="a", allow=["add"], rules=[asked], deny=["echo"])
+    with ApprovalStore(tmp_path / "approvals.db") as store:
+        desk = Approvals(store, answered_elsewhere=True)
+        guard = ActionGuard([policy], approvals=desk)
+        made = ConcurrentExecutor(ToolRegistry([add, echo]), guard=guard)
+        flow = Flow(talk(model), executor=made, agent_id="a")
+        paused = await flow.run(question("?"), "t")
+        [request] = await desk.pending()
+        assert [each.request_id for each in paused.interrupts] == [request.id]
+        await desk.answer(request.id, Approve(approver="anna"))
+        state = (await flow.resume("t")).unwrap()
+
+    results = state.messages[2:5]
+    assert [(each.call_id, each.failed) for each in results] == [
+        ("c0", False),
+        ("c1", True),
+        ("c2", False),
+    ]
+    assert (results[0].content, results[2].content) == ("3", "7")
+    assert len(model.heard) == 2
+
+
 async def test_an_answer_is_replayed_with_its_usage() -> None:
     model = Scripted(Message.assistant("hi"))
     seen: list[ModelResponse] = []

@@ -13,7 +13,6 @@ from pydantic import BaseModel
 from toolcell.core import (
     ConfigError,
     FlowConflictError,
-    FlowLimitError,
     InvalidInputError,
     NodeFailedError,
 )

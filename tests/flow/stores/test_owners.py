@@ -17,16 +17,26 @@ from toolcell.core import ThreadBusyError
 from toolcell.flow import START, Flow, Graph, SQLiteCheckpointer, interrupt
 
 pytestmark = pytest.mark.anyio
+ROUNDS = 200
 PROGRAM = """
 import os, sys
 import anyio
 from anyio.to_thread import run_sync
 from pydantic import BaseModel
 from toolcell.core import InvalidInputError, LeaseLostError, ThreadBusyError
-from toolcell.flow import START, Flow, Graph, SQLiteCheckpointer, interrupt
+from toolcell.flow import (
+    START, Flow, Graph, NodeContext, SQLiteCheckpointer, StoredThreads, interrupt
+)
+from toolcell.tools import ConcurrentExecutor, ToolRegistry, tool
 
 class State(BaseModel):
     by: str = ""
+
+@tool
+async def hang() -> None:
+    "Hang."
+    print("inside", flush=True)
+    await anyio.sleep_forever()
 
 graph = Graph(State, name="shared")
 
@@ -40,12 +50,33 @@ async def slow(state: State):
 def ask(state: State):
     return {"by": interrupt("who?")}
 
-graph.edge(START, sys.argv[2])
+@graph.node
+async def call(state: State, ctx: NodeContext):
+    await ctx.call("hang")
+
+graph.edge(START, "ask" if sys.argv[2] == "rounds" else sys.argv[2])
+
+async def answer_all(store):
+    threads = StoredThreads(store)
+    print("ready", flush=True)
+    await run_sync(sys.stdin.readline)
+    for number in range(ROUNDS):
+        try:
+            await threads.answer(f"t{number}", None, os.getpid(), by=str(os.getpid()))
+            print("won", flush=True)
+        except InvalidInputError as error:
+            print(error.details.get("by", error.message), flush=True)
 
 async def main():
     async with SQLiteCheckpointer(sys.argv[1], busy_seconds=10) as store:
-        flow = Flow(graph, checkpointer=store)
+        executor = ConcurrentExecutor(ToolRegistry([hang]), guard=None)
+        flow = Flow(graph, checkpointer=store, executor=executor)
         try:
+            if sys.argv[2] == "rounds":
+                return await answer_all(store)
+            if sys.argv[2] == "call":
+                print((await flow.run({}, "t")).status)
+                return
             if sys.argv[2] == "slow":
                 print((await flow.run({}, "t")).unwrap().by)
                 return
@@ -58,7 +89,7 @@ async def main():
             print(type(error).__name__)
 
 anyio.run(main)
-"""
+""".replace("ROUNDS", str(ROUNDS))
 
 
 class State(BaseModel):
@@ -75,6 +106,9 @@ def shared(first: str) -> Graph[State]:
     @graph.node
     def ask(state: State) -> dict[str, str]:
         return {"by": str(interrupt("who?"))}
+
+    @graph.node
+    async def call(state: State) -> None: ...
 
     return graph.edge(START, first)
 
@@ -129,6 +163,45 @@ async def test_of_processes_that_answer_at_once_one_wins(tmp_path: Path) -> None
     refused = said.pop(next(pid for pid, text in said.items() if text != state.by))
     assert refused in ("InvalidInputError", "ThreadBusyError")
     assert list(said.values()) == [state.by]
+
+
+async def test_each_of_many_questions_has_one_answer_of_two_processes(
+    tmp_path: Path,
+) -> None:
+    """The other one is told who was first."""
+    path = tmp_path / "t.db"
+    async with SQLiteCheckpointer(path, power_safe=False) as store:
+        flow = Flow(shared("ask"), checkpointer=store)
+        for number in range(ROUNDS):
+            await flow.run({}, f"t{number}")
+        with process(path, "rounds") as one, process(path, "rounds") as two:
+            assert [line(one), line(two)] == ["ready", "ready"]
+            for each in (one, two):
+                assert each.stdin is not None
+                each.stdin.write("\n")
+                each.stdin.flush()
+            said = [each.communicate()[0].split("\n")[:-1] for each in (one, two)]
+            pids = [str(one.pid), str(two.pid)]
+        for number in range(ROUNDS):
+            first, second = said[0][number], said[1][number]
+            assert (first, second) in [("won", pids[0]), (pids[1], "won")], number
+            winner = pids[0] if first == "won" else pids[1]
+            [kept] = await store.answers(f"t{number}")
+            assert f'"value":{winner}'.encode() in kept
+
+
+async def test_a_process_ends_the_thread_of_another_in_the_midst_of_a_call(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.db"
+    with process(path, "call") as owner:
+        assert line(owner) == "inside"
+        async with SQLiteCheckpointer(path) as store:
+            flow = Flow(shared("call"), checkpointer=store)
+            await flow.cancel("t", by="anna")
+            said, _ = owner.communicate("\n")
+            assert said.strip() == "cancelled"
+            assert (await flow.resume("t")).status == "cancelled"
 
 
 async def test_who_is_first_does_not_matter_within_a_process(tmp_path: Path) -> None:
