@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
@@ -28,7 +29,13 @@ from toolcell.flow import (
     interrupt,
     resume_with,
 )
-from toolcell.guard import ActionGuard, AgentPolicy
+from toolcell.guard import (
+    ActionGuard,
+    AgentPolicy,
+    Approvals,
+    ApprovalStore,
+    Approve,
+)
 from toolcell.tools import (
     ConcurrentExecutor,
     RetryPolicy,
@@ -38,7 +45,7 @@ from toolcell.tools import (
 )
 
 from ..support.flow.graphs import Log, flow, said
-from ..support.sample_tools import add, echo, executor
+from ..support.sample_tools import add, crash, echo, executor
 
 pytestmark = pytest.mark.anyio
 
@@ -173,17 +180,14 @@ async def test_a_turn_waits_for_the_approval_of_one_of_its_calls(
 ) -> None:
     """The model is asked once; what it may have is made, and what not is refused."""
     model = Scripted(
-        asks(
-            ("add", {"a": 1, "b": 2}), ("echo", {"number": 5}), ("add", {"a": 3, "b": 4})
-        ),
+        asks(("add", {"a": 1, "b": 2}), ("crash", {}), ("echo", {"number": 5})),
         Message.assistant("done"),
     )
-    asked = Rule(id="large", effect="ask", tools=["add"], when={"a": 3})
-    policy = AgentPolicy(agent_id="a", allow=["add"], rules=[asked], deny=["echo"])
+    policy = AgentPolicy(agent_id="a", allow=["add"], deny=["crash"], ask=["echo"])
     with ApprovalStore(tmp_path / "approvals.db") as store:
         desk = Approvals(store, answered_elsewhere=True)
         guard = ActionGuard([policy], approvals=desk)
-        made = ConcurrentExecutor(ToolRegistry([add, echo]), guard=guard)
+        made = ConcurrentExecutor(ToolRegistry([add, crash, echo]), guard=guard)
         flow = Flow(talk(model), executor=made, agent_id="a")
         paused = await flow.run(question("?"), "t")
         [request] = await desk.pending()
@@ -197,7 +201,7 @@ async def test_a_turn_waits_for_the_approval_of_one_of_its_calls(
         ("c1", True),
         ("c2", False),
     ]
-    assert (results[0].content, results[2].content) == ("3", "7")
+    assert (results[0].content, results[2].content) == ("3", "5")
     assert len(model.heard) == 2
 
 
