@@ -29,8 +29,9 @@ from .state.reducers import (
 from .stored_threads import StoredThread, StoredThreads
 from .stores.adapter import adapt
 from .stores.base import Checkpointer
+from .stores.memory import MemoryCheckpointer
 from .stores.redis import RedisCheckpointer
-from .stores.sqlite import MemoryCheckpointer, SQLiteCheckpointer
+from .stores.sqlite import SQLiteCheckpointer
 from .values.command import (
     END,
     START,

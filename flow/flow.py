@@ -44,8 +44,8 @@ from .execution.thread import ThreadView
 from .graph.graph import Graph
 from .state.state import State, Update
 from .stores.base import Checkpointer, Lease
+from .stores.memory import MemoryCheckpointer
 from .stores.records import Answered
-from .stores.sqlite import MemoryCheckpointer
 from .threads import Threads
 from .values.command import Command
 from .values.events import Tell

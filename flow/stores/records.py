@@ -11,7 +11,14 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Discriminator, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+)
 
 from toolcell.core import (
     CheckpointSerializationError,
@@ -37,6 +44,7 @@ ThreadStatus = Literal["running", "interrupted", "failed", "done", "cancelled"]
 class Record(FrozenModel):
     """One stored value, with its version."""
 
+    model_config = ConfigDict(ser_json_inf_nan="constants")
     refusal: ClassVar[type[ToolcellError]] = CheckpointSerializationError
 
     v: Literal[1] = 1
@@ -47,12 +55,19 @@ class Record(FrozenModel):
         Raises:
             CheckpointSerializationError: It holds what JSON cannot.
         """
+        return self._text()
+
+    def _text(self, without: set[str] | None = None) -> bytes:
         try:
-            return json_bytes(self.model_dump(mode="json"))
+            text = self.model_dump_json(exclude=without).encode()
+            if b"NaN" in text or b"Infinity" in text:
+                # Refused where it is a number, and kept where it is text.
+                text = json_bytes(self.model_dump(mode="json", exclude=without))
         except ValueError as error:
             raise CheckpointSerializationError(
                 f"a record cannot be written: {error}", hint="use values that JSON has"
             ) from error
+        return text
 
 
 class TaskSpec(FrozenModel):
@@ -106,10 +121,10 @@ class Checkpoint(Record):
 
     def with_fields(self, fields: Mapping[str, bytes]) -> bytes:
         """Return its text with the patch or state put in as texts."""
-        rest = self.model_dump(mode="json", exclude={"patch", "state"})
+        rest = self._text(without={"patch", "state"})
         name = b"state" if self.of is None else b"patch"
         inner = b",".join(json_bytes(k) + b":" + fields[k] for k in sorted(fields))
-        return json_bytes(rest)[:-1] + b',"%s":{%s}}' % (name, inner)
+        return rest[:-1] + b',"%s":{%s}}' % (name, inner)
 
 
 class Head(Record):

@@ -1,4 +1,4 @@
-"""Threads in SQLite: in a file that processes share, or in memory."""
+"""Threads in an SQLite file that processes share."""
 
 from __future__ import annotations
 
@@ -28,16 +28,51 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _SQLCheckpointer(Checkpointer):
-    """A checkpointer on SQLite: each method is one transaction of `Tables`."""
+class SQLiteCheckpointer(Checkpointer):
+    """Threads in a file on a local disk, shared by the processes that open it.
 
-    _in_thread = False
+    The kernel knows which owners live: a thread whose process died can be claimed at
+    once. States and results are stored as they are, secrets included, so only the
+    user who owns the file can read it (mode 0600). A forked process opens one of its
+    own: it is refused that of its parent.
 
-    def __init__(self, database: sqlite3.Connection, tables: Tables) -> None:
-        super().__init__()
-        self._database = database
-        self._tables = tables
+    Args:
+        path: The file; it is made if it is missing, its folder is not.
+        power_safe: True, the default: writes survive a loss of power, and each of them
+            waits for the disk in a worker thread. False: they survive the end of the
+            process, however it ends, but perhaps not a loss of power.
+        busy_seconds: Seconds to wait while another process writes; default 1.0. When
+            it is reached StoreUnavailableError is raised.
+
+    Raises:
+        StoreUnavailableError: The file cannot be opened.
+    """
+
+    def __init__(
+        self, path: str | Path, *, power_safe: bool = True, busy_seconds: float = 1.0
+    ) -> None:
+        try:
+            self._file = open_sqlite(
+                path,
+                lambda database: database.executescript(SCHEMA),
+                synchronous="FULL" if power_safe else "NORMAL",
+                busy_seconds=busy_seconds,
+            )
+            self._owner = OwnerFile(Path(path))
+        except (OSError, sqlite3.Error) as error:
+            _log.error("%s: %s", path, error)
+            raise StoreUnavailableError(
+                "the file of threads cannot be opened",
+                hint="the log of toolcell.flow says which, and why",
+            ) from error
+        for owner in self._owner.dead_owners():
+            # A thread whose owner has no file is free as well.
+            self._owner.remove(owner)
+        self._in_thread = power_safe
+        self._tables = Tables(self._owner.name, self._lives)
         self._turn = threading.Lock()
+        super().__init__()
+        _open.add(self)
 
     async def create(self, head: Head, checkpoint: bytes) -> Lease:
         return await self._do(self._tables.create, head, checkpoint)
@@ -88,8 +123,11 @@ class _SQLCheckpointer(Checkpointer):
         return await self._do(self._tables.delete, thread_id)
 
     async def aclose(self) -> None:
-        with self._turn:
-            self._database.close()
+        if os.getpid() == self._owner.pid:
+            _open.discard(self)
+            with self._turn:
+                self._file.close()
+            self._owner.close()
 
     async def _do(self, work: Callable[..., T], *args: Any) -> T:
         turn = partial(self._transact, work, *args)
@@ -102,14 +140,19 @@ class _SQLCheckpointer(Checkpointer):
         return done
 
     def _transact(self, work: Callable[..., T], *args: Any) -> T:
+        if os.getpid() != self._owner.pid:
+            raise StoreUnavailableError(
+                "a forked process cannot use the checkpointer of its parent",
+                hint="open a SQLiteCheckpointer in each process",
+            )
         with self._turn:
             return self._in_transaction(work, *args)
 
     def _in_transaction(self, work: Callable[..., T], *args: Any) -> T:
         try:
             self._begin()
-            done = work(self._database, *args)
-            self._database.execute("COMMIT")
+            done = work(self._file, *args)
+            self._file.execute("COMMIT")
             return done
         except BaseException as error:
             self._roll_back()
@@ -122,94 +165,19 @@ class _SQLCheckpointer(Checkpointer):
             raise
 
     def _begin(self) -> None:
-        self._database.execute("BEGIN IMMEDIATE")
-
-    def _roll_back(self) -> None:
-        try:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-        except sqlite3.Error:
-            _log.debug("nothing to roll back", exc_info=True)
-
-
-class MemoryCheckpointer(_SQLCheckpointer):
-    """Threads in memory: for tests, and for runs that may be lost with the process."""
-
-    durable = False
-
-    def __init__(self) -> None:
-        database = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False
-        )
-        database.executescript(SCHEMA)
-        super().__init__(database, Tables("memory", lambda name: False))
-
-
-class SQLiteCheckpointer(_SQLCheckpointer):
-    """Threads in a file on a local disk, shared by the processes that open it.
-
-    The kernel knows which owners live: a thread whose process died can be claimed at
-    once. States and results are stored as they are, secrets included, so only the
-    user who owns the file can read it (mode 0600). A forked process opens one of its
-    own: it is refused that of its parent.
-
-    Args:
-        path: The file; it is made if it is missing, its folder is not.
-        power_safe: True, the default: writes survive a loss of power, and each of them
-            waits for the disk in a worker thread. False: they survive the end of the
-            process, however it ends, but perhaps not a loss of power.
-        busy_seconds: Seconds to wait while another process writes; default 1.0. When
-            it is reached StoreUnavailableError is raised.
-
-    Raises:
-        StoreUnavailableError: The file cannot be opened.
-    """
-
-    def __init__(
-        self, path: str | Path, *, power_safe: bool = True, busy_seconds: float = 1.0
-    ) -> None:
-        try:
-            self._file = open_sqlite(
-                path,
-                lambda database: database.executescript(SCHEMA),
-                synchronous="FULL" if power_safe else "NORMAL",
-                busy_seconds=busy_seconds,
-            )
-            self._owner = OwnerFile(Path(path))
-        except (OSError, sqlite3.Error) as error:
-            _log.error("%s: %s", path, error)
-            raise StoreUnavailableError(
-                "the file of threads cannot be opened",
-                hint="the log of toolcell.flow says which, and why",
-            ) from error
-        for owner in self._owner.dead_owners():
-            # A thread whose owner has no file is free as well.
-            self._owner.remove(owner)
-        self._in_thread = power_safe
-        super().__init__(self._file, Tables(self._owner.name, self._lives))
-        _open.add(self)
-
-    def _transact(self, work: Callable[..., T], *args: Any) -> T:
-        if os.getpid() != self._owner.pid:
-            raise StoreUnavailableError(
-                "a forked process cannot use the checkpointer of its parent",
-                hint="open a SQLiteCheckpointer in each process",
-            )
-        return super()._transact(work, *args)
-
-    def _begin(self) -> None:
         self._owner.restore()
         database: SharedDatabase = self._file
         database.begin()
 
+    def _roll_back(self) -> None:
+        try:
+            if self._file.in_transaction:
+                self._file.execute("ROLLBACK")
+        except sqlite3.Error:
+            _log.debug("nothing to roll back", exc_info=True)
+
     def _lives(self, name: str) -> bool:
         return self._owner.state_of(name) == "alive"
-
-    async def aclose(self) -> None:
-        if os.getpid() == self._owner.pid:
-            _open.discard(self)
-            await super().aclose()
-            self._owner.close()
 
     def release_in_child(self) -> None:
         """Close a forked process's copy of the lease, so that its parent can die."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from toolcell.flow import (
     FLOW_CHECKPOINTER_CHECKS,
-    MemoryCheckpointer,
+    SQLiteCheckpointer,
     check_flow_checkpointer,
 )
 from toolcell.flow.stores.base import Lease, Stored
@@ -146,11 +147,11 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("tables", BROKEN)
-async def test_a_broken_store_is_found(tables: type[Tables]) -> None:
-    class Broken(MemoryCheckpointer):
+async def test_a_broken_store_is_found(tables: type[Tables], tmp_path: Path) -> None:
+    class Broken(SQLiteCheckpointer):
         def __init__(self) -> None:
-            super().__init__()
-            self._tables = tables("memory", lambda name: False)
+            super().__init__(tmp_path / "t.db", power_safe=False)
+            self._tables = tables(self._owner.name, self._lives)
 
         async def aclose(self) -> None:
             """Stay open: it dies with its instance."""

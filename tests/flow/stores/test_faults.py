@@ -57,10 +57,10 @@ async def test_on_a_full_disk_a_thread_stops_and_goes_on_later(
 ) -> None:
     path = tmp_path / "t.db"
     async with SQLiteCheckpointer(path, power_safe=power_safe) as store:
-        [pages] = store._database.execute("PRAGMA page_count").fetchone()
+        [pages] = store._file.execute("PRAGMA page_count").fetchone()
         failures = 0
         for more in range(40):
-            store._database.execute(f"PRAGMA max_page_count = {pages + more}")
+            store._file.execute(f"PRAGMA max_page_count = {pages + more}")
             try:
                 log = await ended(store)
                 break
