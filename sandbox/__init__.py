@@ -37,6 +37,7 @@ if typing.TYPE_CHECKING:
     from .processes.ports import PortStream
     from .processes.process import Process
     from .programs.function_program import CallProgram, call_program, returned
+    from .programs.program import RunRequest, check_request
     from .protocols import Sandbox, SandboxProcess, SandboxSession
     from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
     from .results.result import (
@@ -97,6 +98,7 @@ __all__ = [
     "Process",
     "Programs",
     "Resolver",
+    "RunRequest",
     "Sandbox",
     "SandboxConfig",
     "SandboxManager",
@@ -111,6 +113,7 @@ __all__ = [
     "answer_for",
     "build_image",
     "call_program",
+    "check_request",
     "clean",
     "diagnose",
     "early_launcher",
@@ -150,6 +153,7 @@ __getattr__ = _lazy_face(
         ".packages.layer_store": "PackageLayer list_packages prune_packages",
         ".processes.ports": "PortStream",
         ".processes.process": "Process",
+        ".programs.program": "RunRequest check_request",
         ".programs.function_program": "CallProgram call_program returned",
         ".protocols": "Sandbox SandboxProcess SandboxSession",
         ".results.events": "ArtifactMade Connected Event Finished Stderr Stdout",

@@ -41,6 +41,10 @@ class Sandbox(Protocol):
     def active_cells(self) -> int:
         """The number of cells that runs and sessions use now."""
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What users of its cells should know, such as a weaker backend."""
+
     async def run(
         self,
         code: str,

@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from toolcell.sandbox import Limits, Sandbox, SandboxConfig, SandboxManager
 
 from .support.cluster.local import local_cluster
-from .support.cluster.rows import NOT_ALL_YET, NOT_YET
+from .support.cluster.rows import NOT_YET
 from .support.kernel import uml
 from .support.paths import TESTS
 
@@ -83,9 +83,6 @@ def _choose_for_cluster(config: pytest.Config, items: list[pytest.Item]) -> None
         elif item.originalname in NOT_YET:
             why = NOT_YET[item.originalname]
             item.add_marker(pytest.mark.xfail(reason=why, strict=True))
-        elif item.originalname in NOT_ALL_YET:
-            why = NOT_ALL_YET[item.originalname]
-            item.add_marker(pytest.mark.xfail(reason=why, strict=False))
     gone = set(dropped)
     items[:] = [item for item in items if item not in gone]
     config.hook.pytest_deselected(items=dropped)

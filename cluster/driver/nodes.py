@@ -46,6 +46,7 @@ class Node:
         self.slots = int(about["slots"])
         self.rules = SandboxConfig.model_validate(about["rules"])
         self.credit = int(about["credit"])
+        self.notices = tuple(map(str, about["notices"]))
         self.held: list[float] = []
         """When each place in use was taken; those of a lost node are given back."""
 

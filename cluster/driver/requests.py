@@ -3,73 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import SecretStr
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import HostCalls, Limits, Network, OnConnection, OnOutput
+from toolcell.sandbox import (
+    HostCalls,
+    Limits,
+    OnConnection,
+    OnOutput,
+    RunRequest,
+    check_request,
+)
 
 from ..wire.codec import pack_model
 
 _Fields = dict[str, Any]
+_IN_SESSION = ("code", "language")
+_ALONE = (*_IN_SESSION, "agent_id", "minimum_freshness")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRun:
-    """The arguments of one `run` or `stream`; `options` are JSON values."""
+    """One `run` or `stream`, of the cluster or of a session."""
 
-    options: _Fields = field(repr=False)
-    limits: Limits | None = None
-    network: Network | None = None
-    secrets: Mapping[str, SecretStr] | None = None
-    stdin: bytes | None = field(default=None, repr=False)
-    files: Mapping[str, bytes | str] | None = field(default=None, repr=False)
-    calls: HostCalls | None = None
+    request: RunRequest
+    fresh: bool | None = None
+    """As in `Session.run`; None outside of sessions."""
+
     on_output: OnOutput | None = None
     on_connection: OnConnection | None = None
 
-    def packed(self, operation: str, **more: Any) -> tuple[_Fields, list[bytes]]:
+    def packed(self, limits: Limits, more: _Fields) -> tuple[_Fields, list[bytes]]:
         """Return the fields and blobs of the request.
 
+        Args:
+            limits: The limits of the node, or of the session.
+            more: Further fields.
+
         Raises:
-            InvalidInputError: An argument is of another type.
+            InvalidInputError: The arguments cannot be used.
         """
-        self._check()
-        blobs = [] if self.stdin is None else [self.stdin]
-        blobs += [bytes_of(data) for data in (self.files or {}).values()]
+        asked = self.request
+        check_request(asked, limits)
+        blobs = [] if asked.stdin is None else [asked.stdin]
+        blobs += [bytes_of(data) for data in (asked.files or {}).values()]
         fields = {
-            "op": operation,
-            "options": self.options,
-            "limits": pack_model(self.limits),
-            "network": pack_model(self.network),
-            "secrets": _revealed(self.secrets),
-            "stdin": self.stdin is not None,
-            "files": None if self.files is None else list(self.files),
-            "calls": _packed_calls(self.calls),
+            "options": self._options(),
+            "limits": pack_model(asked.limits),
+            "network": pack_model(asked.network),
+            "secrets": _revealed(asked.secrets),
+            "stdin": asked.stdin is not None,
+            "files": None if asked.files is None else list(asked.files),
+            "calls": _packed_calls(asked.calls),
             "on_output": self.on_output is not None,
             "on_connection": self.on_connection is not None,
             **more,
         }
         return fields, blobs
 
-    def _check(self) -> None:
-        kinds: dict[str, tuple[object, type]] = {
-            "inputs": (self.options.get("inputs"), Mapping),
-            "limits": (self.limits, Limits),
-            "network": (self.network, Network),
-            "secrets": (self.secrets, Mapping),
-            "stdin": (self.stdin, bytes),
-            "files": (self.files, Mapping),
-            "calls": (self.calls, HostCalls),
-        }
-        for name, (value, kind) in kinds.items():
-            if value is not None and not isinstance(value, kind):
-                raise InvalidInputError(
-                    f"{name} must be a {kind.__name__}, not {type(value).__name__}",
-                    hint=f"pass a {kind.__name__}, or leave it out",
-                )
+    def _options(self) -> _Fields:
+        asked = self.request
+        names = _ALONE if self.fresh is None else _IN_SESSION
+        options: _Fields = {name: getattr(asked, name) for name in names}
+        if asked.inputs is not None:
+            options["inputs"] = dict(asked.inputs)
+        if asked.argv:
+            options["argv"] = list(asked.argv)
+        if asked.packages:
+            options["packages"] = listed(asked.packages)
+        if self.fresh is not None:
+            options["fresh"] = self.fresh
+        return options
 
 
 def listed(value: Sequence[str]) -> Sequence[str]:
@@ -92,12 +99,6 @@ def bytes_of(data: bytes | str) -> bytes:
 def _revealed(secrets: Mapping[str, SecretStr] | None) -> _Fields | None:
     if secrets is None:
         return None
-    for name, secret in secrets.items():
-        if not isinstance(secret, SecretStr):
-            raise InvalidInputError(
-                f"the secret {name!r} must be a SecretStr",
-                hint="use pydantic.SecretStr",
-            )
     return {name: secret.get_secret_value() for name, secret in secrets.items()}
 
 

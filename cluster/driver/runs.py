@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal, cast
 
+import anyio
+import anyio.abc
 from pydantic import ValidationError
 
 from toolcell.core import InvalidInputError, SandboxError
@@ -27,6 +29,9 @@ from .requests import RemoteRun
 
 _Fields = dict[str, Any]
 OnAnswer = Callable[[_Fields], None]
+Request = tuple[_Fields, list[bytes]]
+Stream = Literal["stdout", "stderr"]
+_END_SECONDS = 10.0
 
 
 def ignore(_: _Fields) -> None:
@@ -71,66 +76,97 @@ async def next_message(exchange: Exchange) -> Message:
 
 
 async def run_on(
-    link: Link,
-    run: RemoteRun,
-    operation: str,
-    *,
-    on_answer: OnAnswer = ignore,
-    **more: Any,
+    link: Link, run: RemoteRun, asked: Request, *, on_answer: OnAnswer = ignore
 ) -> ExecutionResult:
-    """Run a program on a node. Raises as `ask`, and what a handler of calls raises."""
-    fields, blobs = run.packed(operation, **more)
-    failures: list[Exception] = []
-    async with link.exchange(fields, blobs) as exchange:
-        async with _answering(exchange, run.calls, failures) as answer:
+    """Run a program on a node.
+
+    If a function of the caller raises, the node is told, and has some seconds to end
+    the run: a session outlives it.
+
+    Raises:
+        CellLostError: The node is lost.
+        ToolcellError: What the node raised.
+        Exception: What a function of the caller raised.
+    """
+    async with link.exchange(*asked) as exchange:
+        caller = _Caller(exchange, run)
+        with caller.patience:
             try:
-                message = await next_message(exchange)
-                while not exchange.ended:
-                    _handle(exchange, message, run, answer)
-                    message = await next_message(exchange)
+                async with caller.answering():
+                    message = await caller.last_message()
             except SandboxError:
-                if failures:
-                    raise failures[0] from None
+                caller.raise_failure()
                 raise
-    on_answer(message.fields)
+            on_answer(message.fields)
+        caller.raise_failure()
     try:
         return read_result(message)
     except WireError as error:
         raise exchange.nonsense(error) from None
 
 
-def _handle(
-    exchange: Exchange, message: Message, run: RemoteRun, answer: OnAnswer
-) -> None:
-    fields = message.fields
-    try:
-        if "call" in fields:
-            answer(fields)
-        elif "output" in fields and run.on_output is not None:
-            run.on_output(fields["output"], message.blobs[0])
-        elif "connection" in fields and run.on_connection is not None:
-            run.on_connection(Connection.model_validate(fields["connection"]))
-    except (ValidationError, WireError) as error:
-        raise exchange.nonsense(error) from None
+class _Caller:
+    """The functions that a caller gave to a run, and what one of them raised."""
 
+    def __init__(self, exchange: Exchange, run: RemoteRun) -> None:
+        self._exchange = exchange
+        self._run = run
+        self._failure: Exception | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.patience = anyio.CancelScope()
+        """Ends the wait for a node that was told of a failure."""
 
-@asynccontextmanager
-async def _answering(
-    exchange: Exchange, calls: HostCalls | None, failures: list[Exception]
-) -> AsyncIterator[OnAnswer]:
-    """Yield what begins to answer a call; the run's end cancels the others.
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
+        """Answer calls of the program; its end cancels those that are not done."""
+        if self._run.request.calls is None:
+            yield
+            return
+        async with tasks_beside() as self._tasks:
+            yield
 
-    What a handler raises is added to the failures, and ends the run at the node.
-    """
-    if calls is None:
-        yield ignore
-        return
-    async with tasks_beside() as tasks:
+    async def last_message(self) -> Message:
+        """Pass on what the node says, until its last message; return that."""
+        message = await next_message(self._exchange)
+        while not self._exchange.ended:
+            if self._failure is None:
+                self._take(message)
+            message = await next_message(self._exchange)
+        return message
 
-        def answer(fields: _Fields) -> None:
-            tasks.start_soon(_Call(exchange, fields).answer, calls, failures)
+    def _take(self, message: Message) -> None:
+        fields, run = message.fields, self._run
+        calls = run.request.calls
+        if "call" in fields and calls is not None and self._tasks is not None:
+            call = _Call(self._exchange, fields)
+            self._tasks.start_soon(call.answer, calls, self.fail)
+            return
+        try:
+            output = str(fields.get("output", ""))
+            data = message.blobs[0] if output else b""
+            found = fields.get("connection")
+            connection = None if found is None else Connection.model_validate(found)
+        except (ValidationError, IndexError) as error:
+            raise self._exchange.nonsense(error) from None
+        try:
+            if connection is not None and run.on_connection is not None:
+                run.on_connection(connection)
+            if output and run.on_output is not None:
+                run.on_output(cast(Stream, output), data)
+        except Exception as error:  # noqa: BLE001 - raised by the run
+            self.fail(error)
 
-        yield answer
+    def fail(self, error: Exception) -> None:
+        """Tell the node that a function of the caller raised."""
+        if self._failure is None:
+            self._failure = error
+            self.patience.deadline = anyio.current_time() + _END_SECONDS
+            self._exchange.send_soon({"failed": True})
+
+    def raise_failure(self) -> None:
+        """Raise what a function of the caller raised, if one did."""
+        if self._failure is not None:
+            raise self._failure from None
 
 
 class _Call:
@@ -144,14 +180,13 @@ class _Call:
         self._fields = fields
         self._pauses = 0
 
-    async def answer(self, calls: HostCalls, failures: list[Exception]) -> None:
+    async def answer(self, calls: HostCalls, fail: Callable[[Exception], None]) -> None:
         self._outer = answer_for(self)
         asked = self._fields
         try:
             answer = await calls.handler(asked["name"], asked["args"], asked["kwargs"])
         except Exception as error:  # noqa: BLE001 - raised by the run
-            failures.append(error)
-            await self._exchange.send({"call": asked["call"], "failed": True})
+            fail(error)
             return
         told = {"call": asked["call"], "answer": answer}
         try:
@@ -180,12 +215,7 @@ class _Call:
 
 
 async def stream_on(
-    link: Link,
-    run: RemoteRun,
-    operation: str,
-    *,
-    on_answer: OnAnswer = ignore,
-    **more: Any,
+    link: Link, asked: Request, *, on_answer: OnAnswer = ignore
 ) -> AsyncGenerator[Event, None]:
     """Run a program on a node and yield its events; the node waits for the reader.
 
@@ -193,8 +223,7 @@ async def stream_on(
         CellLostError: The node is lost.
         ToolcellError: What the node raised.
     """
-    fields, blobs = run.packed(operation, **more)
-    async with link.exchange(fields, blobs) as exchange:
+    async with link.exchange(*asked) as exchange:
         while True:
             message = await next_message(exchange)
             try:

@@ -25,6 +25,7 @@ from toolcell.sandbox import (
     OnConnection,
     OnOutput,
     PoolStats,
+    RunRequest,
     SandboxConfig,
     call_program,
     returned,
@@ -153,6 +154,15 @@ class ClusterSandbox(Detachable):
         """The names of the nodes with a link, in no order."""
         return tuple(node.record.name for node in self._open_nodes.open)
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What users of the nodes should know, each with the node's name."""
+        return tuple(
+            f"{node.record.name}: {each}"
+            for node in self._open_nodes.open
+            for each in node.notices
+        )
+
     async def run(
         self,
         code: str,
@@ -173,27 +183,27 @@ class ClusterSandbox(Detachable):
         minimum_freshness: Freshness = "program",
     ) -> ExecutionResult:
         """Run a program on a node; as `SandboxManager.run`."""
-        run = RemoteRun(
-            options={
-                "code": code,
-                "language": language,
-                "inputs": inputs,
-                "argv": listed(argv),
-                "packages": listed(packages),
-                "agent_id": agent_id,
-                "minimum_freshness": minimum_freshness,
-            },
+        request = RunRequest(
+            code=code,
+            language=language,
+            inputs=inputs,
             limits=limits,
-            network=network,
-            secrets=secrets,
-            stdin=stdin,
             files=files,
+            argv=argv,
+            stdin=stdin,
+            secrets=secrets,
+            packages=packages,
+            agent_id=agent_id,
             calls=calls,
-            on_output=on_output,
-            on_connection=on_connection,
+            network=network,
+            minimum_freshness=minimum_freshness,
         )
+        run = RemoteRun(
+            request=request, on_output=on_output, on_connection=on_connection
+        )
+        asked = run.packed(self._open_nodes.rules.limits, {"op": "run"})
         async with self._open_nodes.place(agent_id) as node:
-            return await run_on(node.link, run, "run")
+            return await run_on(node.link, run, asked)
 
     async def stream(
         self,
@@ -210,22 +220,23 @@ class ClusterSandbox(Detachable):
         minimum_freshness: Freshness = "program",
     ) -> AsyncGenerator[Event, None]:
         """Run a program on a node and yield its events; as `SandboxManager.stream`."""
-        run = RemoteRun(
-            options={
-                "code": code,
-                "language": language,
-                "inputs": inputs,
-                "packages": listed(packages),
-                "agent_id": agent_id,
-                "minimum_freshness": minimum_freshness,
-            },
+        request = RunRequest(
+            code=code,
+            language=language,
+            inputs=inputs,
             limits=limits,
-            network=network,
             secrets=secrets,
+            streamed=True,
             files=files,
+            packages=packages,
+            agent_id=agent_id,
+            network=network,
+            minimum_freshness=minimum_freshness,
         )
+        run = RemoteRun(request=request)
+        asked = run.packed(self._open_nodes.rules.limits, {"op": "stream"})
         async with self._open_nodes.place(agent_id) as node:
-            async with aclosing(stream_on(node.link, run, "stream")) as events:
+            async with aclosing(stream_on(node.link, asked)) as events:
                 async for event in events:
                     yield event
 

@@ -22,10 +22,11 @@ from toolcell.sandbox import (
     Network,
     OnConnection,
     OnOutput,
+    RunRequest,
 )
 
 from ..wire.codec import pack_model, read_limits, read_network
-from ..wire.folders import pack_folder, unpack_folder
+from ..wire.folders import pack_folder, require_new, unpack_folder
 from ..wire.link import Link
 from ..wire.message import Message
 from .process import ClusterProcess
@@ -111,26 +112,21 @@ class ClusterSession:
     ) -> ExecutionResult:
         """Run a program where the last one left off; as `Session.run`."""
         run = RemoteRun(
-            options={
-                "code": code,
-                "fresh": fresh,
-                "language": language,
-                "inputs": inputs,
-            },
-            limits=limits,
-            secrets=secrets,
-            calls=calls,
+            request=RunRequest(
+                code=code,
+                language=language,
+                inputs=inputs,
+                limits=limits,
+                secrets=secrets,
+                calls=calls,
+            ),
+            fresh=fresh,
             on_output=on_output,
             on_connection=on_connection,
         )
         try:
-            return await run_on(
-                self._link,
-                run,
-                "session.run",
-                on_answer=self._note,
-                session=self._number,
-            )
+            asked = self._packed(run, "run")
+            return await run_on(self._link, run, asked, on_answer=self._note)
         except CellLostError:
             self._alive = False
             raise
@@ -145,25 +141,20 @@ class ClusterSession:
         limits: Limits | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program and yield its events; as `Session.stream`."""
-        run = RemoteRun(
-            options={
-                "code": code,
-                "fresh": fresh,
-                "language": language,
-                "inputs": inputs,
-            },
-            limits=limits,
+        request = RunRequest(
+            code=code, language=language, inputs=inputs, limits=limits, streamed=True
         )
-        streamed = stream_on(
-            self._link,
-            run,
-            "session.stream",
-            on_answer=self._note,
-            session=self._number,
-        )
+        asked = self._packed(RemoteRun(request=request, fresh=fresh), "stream")
+        streamed = stream_on(self._link, asked, on_answer=self._note)
         async with aclosing(streamed) as events:
             async for event in events:
                 yield event
+
+    def _packed(
+        self, run: RemoteRun, operation: str
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        more = {"op": f"session.{operation}", "session": self._number}
+        return run.packed(self.limits, more)
 
     async def exec(
         self,
@@ -282,6 +273,7 @@ class ClusterSession:
         max_bytes: int = _MAX_DOWNLOAD_BYTES,
     ) -> int:
         """Write the work dir's files into a new folder; as `Session.download`."""
+        require_new(Path(target))
         found = await self._ask("download", path=path, max_bytes=max_bytes)
         await to_thread.run_sync(unpack_folder, found.blobs[0], Path(target))
         return int(found.fields["files"])

@@ -216,5 +216,6 @@ class NodeAgent(Detachable):
             "python": platform.python_version(),
             "name": self._name,
             "slots": self._slots,
+            "notices": list(self._sandbox.notices),
             "rules": pack_model(rules_of(self._sandbox.config)),
         }

@@ -1,9 +1,10 @@
-"""Passes the calls of a program on to the driver, whose guard decides about them."""
+"""The driver of a run: it answers calls of the program, whose guard is there."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -19,33 +20,47 @@ _Fields = dict[str, Any]
 
 
 class CallerFailedError(Exception):
-    """The driver's own function raised; the driver knows what."""
+    """A function of the driver's raised; the driver knows what."""
 
 
-class DriverCalls:
-    """Calls of one run that its driver answers.
+class RunDriver:
+    """Hears what a driver says in the exchange of a run.
 
     Args:
         exchange: The run's exchange.
-        wanted: The driver's `HostCalls`, without its handler.
+        wanted: The driver's `HostCalls`, without its handler; None: no calls.
+        stop: Ends the run, when a function of the caller has raised.
     """
 
-    def __init__(self, exchange: Exchange, wanted: _Fields) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        wanted: _Fields | None,
+        stop: Callable[[], Awaitable[None]],
+    ) -> None:
         self._exchange = exchange
+        self._stop = stop
         self._numbers = itertools.count(1)
         self._waiting: dict[int, MemoryObjectSendStream[Message]] = {}
-        self.host_calls = HostCalls(
-            names=tuple(wanted["names"]),
-            handler=self._handle,
-            max_calls=int(wanted["max_calls"]),
-            max_concurrency=int(wanted["max_concurrency"]),
-            max_pause_seconds=float(wanted["max_pause_seconds"]),
-        )
+        self.calls: HostCalls | None = None
+        """The calls that the program may make."""
 
-    async def route(self) -> None:
-        """Hand what the driver says to the calls that wait for it."""
+        if wanted is not None:
+            self.calls = HostCalls(
+                names=tuple(wanted["names"]),
+                handler=self._handle,
+                max_calls=int(wanted["max_calls"]),
+                max_concurrency=int(wanted["max_concurrency"]),
+                max_pause_seconds=float(wanted["max_pause_seconds"]),
+            )
+
+    async def listen(self) -> None:
+        """Hand answers to the calls that wait for them; end the run if it is told."""
         while True:
             _, message = await self._exchange.receive()
+            if "failed" in message.fields:
+                await self._stop()
+                continue
             waiting = self._waiting.get(message.fields["call"])
             if waiting is not None:
                 waiting.send_nowait(message)
@@ -62,8 +77,6 @@ class DriverCalls:
                 await self._exchange.send({"call": number, **asked})
                 async with AsyncExitStack() as pause:
                     async for message in answers:
-                        if "failed" in message.fields:
-                            raise CallerFailedError
                         if "answer" in message.fields:
                             return dict(message.fields["answer"])
                         # A person is asked, or has answered.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -29,7 +29,7 @@ from ..wire.codec import (
 from ..wire.link import Exchange, Kind
 from ..wire.message import Message
 from ..wire.tasks import tasks_beside
-from .calls import CallerFailedError, DriverCalls
+from .calls import CallerFailedError, RunDriver
 from .sessions import Sessions
 
 _Fields = dict[str, Any]
@@ -89,7 +89,7 @@ class Visitor:
             case "hello":
                 return await self._hello(exchange)
             case "run":
-                return await self._run(exchange, message, self._sandbox)
+                return await self._run(exchange, message, self._sandbox, _give_up)
             case "stream":
                 return await self._stream(exchange, message, self._sandbox)
             case "session":
@@ -102,7 +102,7 @@ class Visitor:
         session = self._sessions.find(fields["session"])
         match fields["op"]:
             case "session.run":
-                answer = await self._run(exchange, message, session)
+                answer = await self._run(exchange, message, session, session.interrupt)
             case "session.stream":
                 answer = await self._stream(exchange, message, session)
             case _:
@@ -117,7 +117,11 @@ class Visitor:
         return {}, []
 
     async def _run(
-        self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
+        self,
+        exchange: Exchange,
+        message: Message,
+        place: Sandbox | SandboxSession,
+        stop: Callable[[], Awaitable[None]],
     ) -> _Answer:
         fields = message.fields
         options = _options(message)
@@ -127,14 +131,11 @@ class Visitor:
             )
         if fields["on_connection"]:
             options["on_connection"] = lambda found: _tell(exchange, found)
+        driver = RunDriver(exchange, fields["calls"], stop)
         result: ExecutionResult
-        if fields["calls"] is None:
-            result = await place.run(**options)
-        else:
-            calls = DriverCalls(exchange, fields["calls"])
-            async with tasks_beside() as tasks:
-                tasks.start_soon(calls.route)
-                result = await place.run(**options, calls=calls.host_calls)
+        async with tasks_beside() as tasks:
+            tasks.start_soon(driver.listen)
+            result = await place.run(**options, calls=driver.calls)
         return pack_result(result)
 
     async def _stream(
@@ -161,6 +162,10 @@ class Visitor:
                 exchange.send_soon(self._sessions.about(number))
                 await anyio.sleep_forever()
         return {}, []
+
+
+async def _give_up() -> None:
+    raise CallerFailedError
 
 
 def _options(message: Message) -> _Fields:

@@ -7,11 +7,18 @@ Both ends made the folder that they read: a driver reads its own, and a node one
 from __future__ import annotations
 
 import io
+import os
 import stat
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolcell.core import InvalidInputError
+
+if TYPE_CHECKING:
+    from _typeshed import StrOrBytesPath
+
+_BLOCK_BYTES = 64 * 1024
 
 
 def pack_folder(folder: Path) -> bytes:
@@ -42,25 +49,45 @@ def pack_folder(folder: Path) -> bytes:
 
 
 def unpack_folder(data: bytes, folder: Path) -> None:
-    """Write a packed folder into a new one, its owner's alone.
+    """Write a packed folder into a new one, its owner's alone; zeros become holes.
 
     Raises:
         InvalidInputError: It exists, or cannot be written.
     """
+    require_new(folder)
     try:
         folder.mkdir(mode=0o700)
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        with _Archive(fileobj=io.BytesIO(data)) as archive:
             archive.extractall(folder, filter=_private)  # noqa: S202 - filtered
-    except FileExistsError:
-        raise InvalidInputError(
-            f"cannot make the folder {folder}: File exists",
-            hint="use a new folder",
-            details={"reason": "exists"},
-        ) from None
     except (OSError, tarfile.TarError) as error:
         raise InvalidInputError(
             f"cannot write {folder}: {error}", hint="use a new folder with room"
         ) from None
+
+
+def require_new(folder: Path) -> None:
+    """Raise InvalidInputError if something stands where a folder is to be made."""
+    if os.path.lexists(folder):
+        raise InvalidInputError(
+            f"cannot make the folder {folder}: File exists",
+            hint="use a new folder",
+            details={"reason": "exists"},
+        )
+
+
+class _Archive(tarfile.TarFile):
+    """An archive that leaves holes where a file has blocks of zeros."""
+
+    def makefile(self, tarinfo: tarfile.TarInfo, targetpath: StrOrBytesPath) -> None:
+        source = self.extractfile(tarinfo)
+        assert source is not None
+        with open(targetpath, "xb") as file:
+            while block := source.read(_BLOCK_BYTES):
+                if block.count(0) == len(block):
+                    file.seek(len(block), os.SEEK_CUR)
+                else:
+                    file.write(block)
+            file.truncate(tarinfo.size)
 
 
 def _private(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo | None:

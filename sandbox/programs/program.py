@@ -16,7 +16,7 @@ from toolcell.core import InvalidInputError
 
 from ..cell.wire.contract import ARGV, SECRETS, STDIN
 from ..cell.wire.frames import FrameError, strict_json
-from ..client.argument_checks import check_kinds
+from ..client.argument_checks import check_freshness, check_kinds
 from ..client.host_calls import HostCalls
 from ..client.types import Freshness, Language, Program
 from ..config.settings import CodePolicy, Limits, Network
@@ -66,6 +66,26 @@ def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | No
     if not reasons:
         return None
     return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
+
+
+def check_request(request: RunRequest, limits: Limits) -> None:
+    """Check a request before it travels to the machine that runs it.
+
+    Args:
+        request: The program and its options.
+        limits: The limits of that machine, or of its session.
+
+    Raises:
+        InvalidInputError: As `SandboxManager.run`.
+    """
+    check_kinds(
+        limits=(request.limits, Limits),
+        files=(request.files, Mapping),
+        network=(request.network, Network),
+    )
+    check_freshness(request.minimum_freshness)
+    own = limits if request.limits is None else limits.narrowed_by(request.limits)
+    make_program(request, own, restricted=False, final=True)
 
 
 def make_program(

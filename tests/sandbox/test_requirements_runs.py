@@ -74,7 +74,12 @@ async def test_every_result_says_where_it_ran_gr_17_a_05(
     assert sandbox.notices == ()
     assert result.backend == backend.options["backend"]
     assert result.isolation is not None
-    level = {"subprocess": "namespaces", "docker": "container", "runsc": "kernel"}
+    level = {
+        "subprocess": "namespaces",
+        "cluster": "namespaces",
+        "docker": "container",
+        "runsc": "kernel",
+    }
     assert result.isolation.level == level[backend.name]
     assert {"pid", "net", "seccomp", "no_new_privileges"} <= set(
         result.isolation.layers

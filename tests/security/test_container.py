@@ -270,7 +270,12 @@ def namespaces() -> dict[str, str]:
 
 # The engine starts containers in its own user namespace unless it was told
 # otherwise (userns-remap); there the other uid is the wall.
-SHARED = {"subprocess": set[str](), "docker": {"user"}, "runsc": set[str]()}
+SHARED: dict[str, set[str]] = {
+    "subprocess": set(),
+    "cluster": set(),
+    "docker": {"user"},
+    "runsc": set(),
+}
 
 
 @pytest.mark.attack(20)

@@ -21,12 +21,12 @@ FACES = {
         ExecutionResult FairQueue FileInfo Finished Freshness HostCalls ImageInfo
         Isolation IsolationLevel Job JobResult Language Limits Mount Network
         OnConnection OnOutput OnProgress OnStep OpaqueValue PackageLayer PackageRules
-        PoolStats PortStream Process Programs Resolver Sandbox SandboxConfig
+        PoolStats PortStream Process Programs Resolver RunRequest Sandbox SandboxConfig
         SandboxManager SandboxProcess SandboxSession Session Status Stderr Stdout
         Truncated Usage
-        answer_for build_image call_program clean diagnose early_launcher image_names
-        list_images list_packages pause_deadline prune_images prune_packages pull_image
-        returned run save_artifact
+        answer_for build_image call_program check_request clean diagnose early_launcher
+        image_names list_images list_packages pause_deadline prune_images prune_packages
+        pull_image returned run save_artifact
     """,
     "cluster": """
         ClusterSandbox Directory FixedNodes NodeAgent NodeRecord RedisDirectory
