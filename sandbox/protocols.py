@@ -43,7 +43,7 @@ class Sandbox(Protocol):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What users of its cells should know, such as a weaker backend."""
+        """Facts that users of its cells should know, such as a weaker backend."""
 
     async def run(
         self,

@@ -156,7 +156,7 @@ class ClusterSandbox(Detachable):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What users of the nodes should know, each with the node's name."""
+        """Facts that users of the nodes should know, each with the node's name."""
         return tuple(
             f"{node.record.name}: {each}"
             for node in self._open_nodes.open
