@@ -53,8 +53,9 @@ class SandboxAPIConfig(Model):
     with the id of the request; the same call finds a later answer."""
 
     max_body_bytes: _Bytes = 4_194_304
-    """Bytes of one request that carries no file. When it is reached the request is
-    answered 413."""
+    """Bytes of one request that carries no file, and of one message of a WebSocket.
+    When it is reached the request is answered 413, and the WebSocket is closed with
+    1009."""
 
     max_file_bytes: _Bytes = 1_073_741_824
     """Bytes of the files of one upload, unpacked, and of one download. When it is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
@@ -77,6 +78,10 @@ class _LimitedConnection(H11Protocol):
         # First, because the next request may have arrived already.
         self._await_head()
         super().on_response_complete()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
 
     def end(self) -> None:
         """Close the connection at once, and drop unsent bytes."""

@@ -45,13 +45,17 @@ def listen(address: str) -> socket.socket:
     return listening
 
 
-def uvicorn_server(app: ASGIApp, max_connections: int) -> uvicorn.Server:
+def uvicorn_server(
+    app: ASGIApp, max_connections: int, *, max_message_bytes: int | None = None
+) -> uvicorn.Server:
     """Return a server for an application, with limited connections.
 
     Args:
         app: The application.
         max_connections: Connections at once. When it is reached the one that has
             waited longest for a request is closed.
+        max_message_bytes: Bytes of one message of a WebSocket. When it is reached the
+            WebSocket is closed. None: there are no WebSockets.
     """
     connections = ConnectionLimiter(max_connections)
     config = uvicorn.Config(
@@ -59,7 +63,10 @@ def uvicorn_server(app: ASGIApp, max_connections: int) -> uvicorn.Server:
         # uvicorn only calls it, so any callable will do.
         http=connections.protocol,  # type: ignore[arg-type]
         lifespan="off",
-        ws="none",
+        ws="none" if max_message_bytes is None else "wsproto",
+        ws_max_size=max_message_bytes or 0,
+        # A small message must not become a large one.
+        ws_per_message_deflate=False,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import anyio
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketState
 
 from ..config.host_config import HostConfig
 from ..mcp_http.listening import listen, uvicorn_server
 from ..mcp_http.tokens import open_tokens
 from ..runtime.host import Host
-from .access import Access, Operation, is_for_control, named_sandbox
-from .connect_rpc import Unary, answer_streaming, answer_unary, connect_error
+from ..sandbox_http.access import Access, Operation, is_for_control, named_sandbox
+from ..sandbox_http.connect_rpc import answer_streaming, answer_unary, connect_error
+from ..sandbox_http.errors import APIError, as_api_error
 from .control import Control
-from .errors import APIError, as_api_error
 from .files import Files
 from .filesystem_service import FilesystemService
 from .guarded import GuardedCalls
@@ -35,6 +38,7 @@ from .interpreter import Interpreter
 from .ports import Ports
 from .process_service import ProcessService
 from .sandboxes import Sandbox, Sandboxes
+from .sockets import Sockets
 
 DAEMON_PORT = 49_983
 INTERPRETER_PORT = 49_999
@@ -42,6 +46,10 @@ INTERPRETER_PORT = 49_999
 _ID = r"[a-z0-9]{1,64}"
 _LABEL = re.compile(rf"([0-9]{{1,5}})-({_ID})")
 _PATH = re.compile(rf"/sandboxes/({_ID})/ports/([0-9]{{1,5}})(/.*)?")
+
+
+SandboxMethod = Callable[[Sandbox, bytes], Awaitable[dict[str, Any]]]
+"""A method of a sandbox that takes one message and returns one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +91,12 @@ class SandboxAPI:
         self._files = Files(settings, calls)
         self._code = Interpreter(settings, calls)
         self._ports = Ports(settings, calls)
+        self._sockets = Sockets(settings, calls)
         services = {
             "process.Process": self._processes.unary,
             "filesystem.Filesystem": FilesystemService(calls).unary,
         }
-        self._unary: dict[str, Unary] = {
+        self._unary: dict[str, SandboxMethod] = {
             f"/{service}/{name}": method
             for service, methods in services.items()
             for name, method in methods.items()
@@ -99,6 +108,9 @@ class SandboxAPI:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._answer_socket(WebSocket(scope, receive, send))
+            return
         request = Request(scope, receive)
         try:
             response = await self._answer(request)
@@ -106,6 +118,22 @@ class SandboxAPI:
             told = as_api_error(error)
             response = JSONResponse(told.to_json(), status_code=told.status)
         await response(scope, receive, send)
+
+    async def _answer_socket(self, socket: WebSocket) -> None:
+        try:
+            target = self._target(socket)
+            if target is None or target.port in (DAEMON_PORT, INTERPRETER_PORT):
+                raise APIError(501, "WebSockets lead to ports of sandboxes alone")
+            self._access.check(socket.headers, target.sandbox_id)
+            sandbox = self._owned(target)
+            await self._sockets.forward(socket, sandbox, target.port, target.path)
+        except Exception as error:  # noqa: BLE001 - each error is an answer
+            told = as_api_error(error)
+            if socket.application_state is WebSocketState.CONNECTING:
+                refusal = JSONResponse(told.to_json(), status_code=told.status)
+                await socket.send_denial_response(refusal)
+            elif socket.application_state is WebSocketState.CONNECTED:
+                await socket.close(1011, told.message)
 
     async def _answer(self, request: Request) -> Response:
         if request.url.path == "/healthz":
@@ -123,7 +151,7 @@ class SandboxAPI:
             return await self._answer_code(request, sandbox, target.path)
         return await self._ports.forward(request, sandbox, target.port, target.path)
 
-    def _target(self, request: Request) -> Target | None:
+    def _target(self, request: HTTPConnection) -> Target | None:
         """Return the sandbox that a request names.
 
         Raises:
@@ -189,9 +217,11 @@ class SandboxAPI:
             return await self._files.upload(request, sandbox)
         if path in self._unary and method == "POST":
             limit = self._settings.max_body_bytes
-            return await answer_unary(request, sandbox, self._unary[path], limit)
+            call = partial(self._unary[path], sandbox)
+            return await answer_unary(request, call, limit)
         if path in self._streams and method == "POST":
-            return await answer_streaming(request, sandbox, self._streams[path])
+            stream = partial(self._streams[path], sandbox=sandbox)
+            return await answer_streaming(request, stream)
         return connect_error(_not_supported(request))
 
     def _authorize(self, request: Request, target: Target) -> None:
@@ -298,7 +328,11 @@ async def serve_sandboxes(
     with listen(address) as listening:
         name, port = listening.getsockname()[:2]
         async with open_app(host) as app, anyio.create_task_group() as tasks:
-            server = uvicorn_server(app, host.config.server.max_connections)
+            server = uvicorn_server(
+                app,
+                host.config.server.max_connections,
+                max_message_bytes=host.config.sandbox_api.max_body_bytes,
+            )
             tasks.start_soon(server._serve, [listening])
             on_ready(f"http://{f'[{name}]' if ':' in name else name}:{port}")
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

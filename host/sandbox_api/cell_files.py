@@ -16,7 +16,7 @@ import anyio
 
 from toolcell.sandbox import ExecutionResult, Process, Session
 
-from .errors import APIError
+from ..sandbox_http.errors import APIError
 
 MAX_ENTRIES_BYTES = 16_777_216
 """Bytes of a listing. When it is reached the listing is refused."""

@@ -16,9 +16,9 @@ from toolcell.sandbox import Network
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..mcp_http.tokens import Token
-from .access import Access
-from .bodies import body, parsed
-from .errors import APIError
+from ..sandbox_http.access import Access
+from ..sandbox_http.bodies import body, parsed
+from ..sandbox_http.errors import APIError
 from .guarded import GuardedCalls
 from .process_service import Message
 from .sandboxes import Sandbox, Sandboxes

@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response
 from toolcell.sandbox import Process
 
 from ..config.sandbox_api import SandboxAPIConfig
-from .bodies import Streamed, pieces
+from ..sandbox_http.bodies import Streamed, pieces
+from ..sandbox_http.errors import APIError
 from .cell_files import CellFiles, resolved
-from .errors import APIError
 from .guarded import GuardedCalls
 from .sandboxes import Sandbox
 

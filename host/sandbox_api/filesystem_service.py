@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .bodies import parsed
+from ..sandbox_http.bodies import parsed
+from ..sandbox_http.errors import APIError
 from .cell_files import CellFiles, resolved
-from .errors import APIError
 from .guarded import GuardedCalls
 from .process_service import Message
 from .sandboxes import Sandbox

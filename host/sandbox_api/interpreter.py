@@ -30,9 +30,9 @@ from toolcell.sandbox import (
 )
 
 from ..config.sandbox_api import SandboxAPIConfig
-from .bodies import Streamed, body, parsed
+from ..sandbox_http.bodies import Streamed, body, parsed
+from ..sandbox_http.errors import APIError, as_api_error
 from .cell_files import resolved
-from .errors import APIError, as_api_error
 from .guarded import GuardedCalls, settle
 from .process_service import Message
 from .sandboxes import CodeContext, Sandbox

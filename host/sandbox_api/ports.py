@@ -7,16 +7,16 @@ from contextlib import AsyncExitStack, aclosing
 
 import anyio
 import h11
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import PortStream
 
 from ..config.sandbox_api import SandboxAPIConfig
-from .access import ACCESS_HEADERS, KEY_HEADER
-from .bodies import Streamed, pieces
-from .errors import APIError
+from ..sandbox_http.access import ACCESS_HEADERS, KEY_HEADER
+from ..sandbox_http.bodies import Streamed, pieces
+from ..sandbox_http.errors import APIError
 from .guarded import GuardedCalls
 from .sandboxes import Sandbox
 
@@ -49,12 +49,10 @@ class Ports:
             APIError: Nothing listens there, or it speaks no HTTP.
             GuardDeniedError: The guard refuses it.
         """
-        if "upgrade" in request.headers:
-            raise APIError(501, "WebSockets of sandboxes are not supported")
         call = {"port": port, "method": request.method, "path": path}
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(self._calls.of(sandbox, "port", call))
-            stream = await _connected(sandbox, port)
+            stream = await connected(sandbox, port)
             opening.push_async_callback(stream.aclose)
             server = _Server(stream)
             try:
@@ -116,7 +114,8 @@ class _Server:
         return event
 
 
-async def _connected(sandbox: Sandbox, port: int) -> PortStream:
+async def connected(sandbox: Sandbox, port: int) -> PortStream:
+    """Return a connection to a server in a sandbox. Raises APIError: there is none."""
     try:
         return await sandbox.session.connect(port)
     except InvalidInputError as error:
@@ -124,13 +123,18 @@ async def _connected(sandbox: Sandbox, port: int) -> PortStream:
         raise APIError(502, f"the port is not open: {error.message}") from None
 
 
-def _head(request: Request, port: int, path: str) -> h11.Request:
-    query = request.url.query
-    own = [
+def headers_for(request: HTTPConnection) -> list[tuple[str, str]]:
+    """Return the headers of a request that are for the server in the sandbox."""
+    return [
         (name, value)
         for name, value in request.headers.items()
         if name not in _OF_ONE_CONNECTION | _OURS
     ]
+
+
+def _head(request: Request, port: int, path: str) -> h11.Request:
+    query = request.url.query
+    own = headers_for(request)
     if "transfer-encoding" in request.headers:
         own.append(("transfer-encoding", "chunked"))
     headers = [("host", f"localhost:{port}"), *own, ("connection", "close")]

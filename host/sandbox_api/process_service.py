@@ -20,16 +20,16 @@ from toolcell.core import ToolcellError
 from toolcell.sandbox import ExecutionResult
 
 from ..config.sandbox_api import SandboxAPIConfig
-from .bodies import parsed
-from .cell_files import resolved
-from .connect_rpc import (
+from ..sandbox_http.bodies import parsed
+from ..sandbox_http.connect_rpc import (
     answer_stream,
     read_envelopes,
     read_one,
     timeout_of,
     whole_stream,
 )
-from .errors import APIError
+from ..sandbox_http.errors import APIError
+from .cell_files import resolved
 from .guarded import GuardedCalls, settle
 from .sandboxes import Command, Sandbox
 

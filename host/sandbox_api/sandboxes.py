@@ -18,7 +18,7 @@ from toolcell.sandbox import Network, Process, SandboxManager, Session
 
 from ..config.host_config import HostConfig
 from ..mcp_http.tokens import Token
-from .errors import APIError, gone
+from ..sandbox_http.errors import APIError, gone
 
 ENVD_VERSION = "0.5.8"
 """The version of E2B's daemon whose calls are served; clients choose theirs by it."""

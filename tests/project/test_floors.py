@@ -43,6 +43,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "host": (
         "cli",
         "sandbox_api",
+        "sandbox_http",
         "mcp_http",
         "mcp_server",
         "runtime terminal",

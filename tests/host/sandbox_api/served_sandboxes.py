@@ -122,6 +122,13 @@ def envelopes(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
+def resident_kb() -> int:
+    """Return the memory of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [found] = [line.split()[1] for line in lines if line.startswith("VmRSS")]
+    return int(found)
+
+
 @asynccontextmanager
 async def served(
     folder: Path, settings: str = "", policies: str = POLICIES, **sandbox: Any
@@ -151,7 +158,8 @@ async def served(
             anyio.create_task_group() as tasks,
             httpx2.AsyncClient(base_url=url, timeout=60) as http,
         ):
-            server = uvicorn_server(app, 64)
+            limit = config.sandbox_api.max_body_bytes
+            server = uvicorn_server(app, 64, max_message_bytes=limit)
             tasks.start_soon(server._serve, [listening])
             yield Service(host, url, http, keys)
             server.should_exit = True

@@ -11,7 +11,7 @@ import pytest
 
 from toolcell.host.mcp_http.tokens import open_tokens
 
-from .served_sandboxes import envelope, served
+from .served_sandboxes import envelope, resident_kb, served
 
 pytestmark = pytest.mark.anyio
 
@@ -205,21 +205,15 @@ async def test_a_client_that_never_reads_holds_up_its_command_alone(
             content=envelope({"process": config}),
             headers=sandbox.headers,
         ):
-            before = _resident_kb()
+            before = resident_kb()
             # Beside it everything goes on, and its output stays where it is made.
             for _ in range(5):
                 output, _ = await sandbox.command("echo fine")
                 assert output == b"fine\n"
                 await anyio.sleep(0.1)
-            grown = _resident_kb() - before
+            grown = resident_kb() - before
 
     assert grown < 64 * 1024
-
-
-def _resident_kb() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    [found] = [line.split()[1] for line in lines if line.startswith("VmRSS")]
-    return int(found)
 
 
 async def test_broken_messages_are_answered(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 
 from .bodies import Streamed, body, pieces
 from .errors import APIError, as_api_error
-from .sandboxes import Sandbox
 
 _STREAM = "application/connect+json"
 _END = 2
@@ -26,8 +25,11 @@ _COMPRESSED = 1
 _HEAD_BYTES = 5
 _MILLISECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?")
 
-Unary = Callable[[Sandbox, bytes], Awaitable[dict[str, Any]]]
+Unary = Callable[[bytes], Awaitable[dict[str, Any]]]
 """A method that takes one message and returns one."""
+
+Streaming = Callable[[Request], Awaitable[Response]]
+"""A method that answers with a stream."""
 
 
 def envelope(message: dict[str, Any], flags: int = 0) -> bytes:
@@ -51,15 +53,13 @@ def timeout_of(request: Request) -> float | None:
     return max(float(text) / 1000, 0.001)
 
 
-async def answer_unary(
-    request: Request, sandbox: Sandbox, method: Unary, max_bytes: int
-) -> Response:
+async def answer_unary(request: Request, method: Unary, max_bytes: int) -> Response:
     """Answer a call with one message on each side."""
     try:
         if request.headers.get("content-encoding", "identity") != "identity":
             raise APIError(501, "compressed messages are not read")
         message = await body(request, max_bytes)
-        return JSONResponse(await method(sandbox, message))
+        return JSONResponse(await method(message))
     except Exception as error:  # noqa: BLE001 - each error is an answer
         return connect_error(as_api_error(error))
 
@@ -72,14 +72,10 @@ def connect_error(error: APIError) -> Response:
     return JSONResponse(error.to_connect(), status_code=error.status)
 
 
-async def answer_streaming(
-    request: Request,
-    sandbox: Sandbox,
-    method: Callable[[Request, Sandbox], Awaitable[Response]],
-) -> Response:
+async def answer_streaming(request: Request, method: Streaming) -> Response:
     """Answer a call of a streaming method, also one that fails at once."""
     try:
-        return await method(request, sandbox)
+        return await method(request)
     except Exception as error:  # noqa: BLE001 - each error is an answer
         return whole_stream(error=as_api_error(error))
 

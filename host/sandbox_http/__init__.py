@@ -1,0 +1,1 @@
+"""Requests and answers of the sandbox API: bodies, envelopes, errors, tokens."""
