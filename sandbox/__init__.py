@@ -36,6 +36,7 @@ if typing.TYPE_CHECKING:
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
     from .processes.ports import PortStream
     from .processes.process import Process
+    from .processes.watches import FileChange, FileWatch
     from .programs.function_program import CallProgram, call_program, returned
     from .programs.program import RunRequest, check_request
     from .protocols import Sandbox, SandboxProcess, SandboxSession
@@ -73,7 +74,9 @@ __all__ = [
     "ExceptionInfo",
     "ExecutionResult",
     "FairQueue",
+    "FileChange",
     "FileInfo",
+    "FileWatch",
     "Finished",
     "Freshness",
     "HostCalls",
@@ -154,6 +157,7 @@ __getattr__ = _lazy_face(
         ".processes.ports": "PortStream",
         ".processes.process": "Process",
         ".programs.program": "RunRequest check_request",
+        ".processes.watches": "FileChange FileWatch",
         ".programs.function_program": "CallProgram call_program returned",
         ".protocols": "Sandbox SandboxProcess SandboxSession",
         ".results.events": "ArtifactMade Connected Event Finished Stderr Stdout",

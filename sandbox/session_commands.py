@@ -1,22 +1,25 @@
-"""Commands and ports of a session, beside its own interpreter."""
+"""Commands, ports and watches of a session, beside its own interpreter."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Literal
 
 from toolcell.core import InvalidInputError
 
+from .client.workdir import checked_path
 from .processes.ports import PortStream
 from .processes.process import Process
 from .processes.table import Command, argv_of
+from .processes.watches import FileWatch
 from .program_factory import ProgramFactory
 from .shared_cell import SharedCell
 
 
 class SessionCommands:
-    """The part of a session that runs commands, and connects to their servers."""
+    """The part of a session that runs commands, connects to servers, watches files."""
 
     _programs: ProgramFactory
     _shared: SharedCell
@@ -78,7 +81,7 @@ class SessionCommands:
             background=background,
         )
         self._require_cell("runs no commands")
-        table = await self._shared.commands(self._programs.spawn)
+        table = (await self._shared.beside(self._programs.spawn)).commands
         limits, egress = self._programs.config.limits, None
         if self._shared.network.mode != "none":
             egress = self._programs.egress(
@@ -109,8 +112,38 @@ class SessionCommands:
             SandboxUnavailableError: The cell did not start.
         """
         self._require_cell("has no ports of its own")
-        table = await self._shared.ports(self._programs.spawn)
-        return await table.connect(port)
+        beside = await self._shared.beside(self._programs.spawn)
+        return await beside.ports.connect(port)
+
+    async def watch(
+        self, path: str | PathLike[str] = "", *, recursive: bool = False
+    ) -> FileWatch:
+        """Watch a folder of the session's cell; 16 at once.
+
+        The cell looks at it as the program's user, again and again, while somebody
+        waits for changes (see `FileWatch`). That goes on beside runs and commands.
+
+        Args:
+            path: The folder, below the work dir or absolute; empty for the work dir.
+            recursive: True if all that is below it counts, 64 folders deep; False if
+                its own entries alone do.
+
+        Returns:
+            The watch, once the folder was looked at: later changes are told. Close it,
+            or use it in `async with`.
+
+        Raises:
+            InvalidInputError: It cannot be watched; `details["reason"]` is `missing`,
+                `not_folder`, `denied`, `link`, or `too_many` where it holds more than
+                10,000 entries or paths of more than 2 MiB, or 16 are watched. Or
+                isolation is `process`, which has no watches.
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
+        self._require_cell("has no watches")
+        name = checked_path(path, absolute=True) if path else ""
+        beside = await self._shared.beside(self._programs.spawn)
+        return await beside.watches.open(name, self._own_branch, recursive=recursive)
 
     def _require_cell(self, lack: str, *, paused: bool = False) -> None:
         """Raise what keeps this session from work beside its runs.

@@ -17,6 +17,7 @@ from .processes.beside import FramesBesideRuns
 from .processes.ports import PortTable
 from .processes.process import Process
 from .processes.table import ProcessTable
+from .processes.watches import WatchTable
 
 if TYPE_CHECKING:
     from .client.types import Spawn
@@ -33,12 +34,13 @@ MAX_BRANCHES = 16
 next fork is refused."""
 
 
-class _Beside(NamedTuple):
-    """Commands and connections of a cell, beside its runs."""
+class Beside(NamedTuple):
+    """Commands, connections and watches of a cell, beside its runs."""
 
     frames: FramesBesideRuns
     commands: ProcessTable
     ports: PortTable
+    watches: WatchTable
 
 
 class SharedCell:
@@ -60,14 +62,15 @@ class SharedCell:
         self.used = time.monotonic()
         self.over = ""
         self.paused = False
-        self._beside: _Beside | None = None
+        self._beside: Beside | None = None
 
     @property
     def alive(self) -> bool:
         """True if the next run finds it; meaningful while no run is under way."""
         if self.over:
             return False
-        # A cell with commands or connections may speak at any time; its loss ends them.
+        # A cell with commands, connections or watches may speak at any time; its loss
+        # ends them.
         return self._speaks or self.cell.alive()
 
     @property
@@ -88,15 +91,11 @@ class SharedCell:
 
     @property
     def is_busy(self) -> bool:
-        """True while a run, a command or a connection is under way."""
+        """True while a run, a command, a connection or a watch is under way."""
         return self.turn.value == 0 or self._speaks
 
-    async def commands(self, spawn: Spawn) -> ProcessTable:
-        """Return what starts commands in the cell. Arguments and errors: `ports`."""
-        return (await self._open_beside(spawn)).commands
-
-    async def ports(self, spawn: Spawn) -> PortTable:
-        """Return what connects to ports of the cell.
+    async def beside(self, spawn: Spawn) -> Beside:
+        """Return what starts commands, connects to ports and watches folders.
 
         Args:
             spawn: Starts tasks that may live as long as the manager.
@@ -105,15 +104,15 @@ class SharedCell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        return (await self._open_beside(spawn)).ports
-
-    async def _open_beside(self, spawn: Spawn) -> _Beside:
         if self._beside is None:
             async with self as cell:
                 frames = FramesBesideRuns(await cell.open_channel(), spawn)
                 # Another task may have waited for the same turn.
-                self._beside = self._beside or _Beside(
-                    frames, ProcessTable(frames, cell.traits), PortTable(frames)
+                self._beside = self._beside or Beside(
+                    frames,
+                    ProcessTable(frames, cell.traits),
+                    PortTable(frames),
+                    WatchTable(frames),
                 )
         return self._beside
 

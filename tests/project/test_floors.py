@@ -26,7 +26,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "sandbox/cell": (
         "launcher",
         "supervisor",
-        "processes program workdir",
+        "processes program",
+        "workdir",
         "kernel relays",
         "wire",
     ),

@@ -6,8 +6,8 @@ left in the background becomes its child and lives until the session ends (gViso
 subreapers: there it lives until the next run ends). It speaks frames with the
 supervisor, which passes them on. Output of a command is read only as far as the host
 gave credit, so a command that nobody listens to waits in its own pipe. Connections of
-the host to ports of the cell begin here, too, so that they pass beside runs as commands
-do.
+the host to ports of the cell begin here, and folders are watched from here, so that
+both pass beside runs as commands do.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..wire.contract import reason_of
 from ..wire.frames import Frame, FrameDecoder, encode
 from . import spawn
 from .process import Process
+from .watches import Watches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,13 +104,14 @@ class ProcessHost:
         self._epoll = select.epoll()
         self._ports = PortRelay(sock.sendall)
         self._networks = CommandNetworks(sock.sendall)
+        self._watches = Watches(sock.sendall, settings["uid"])
         for fd in (sock.fileno(), self._wake_r, self._ports.fd, self._networks.fd):
             self._epoll.register(fd, select.EPOLLIN)
 
     def serve(self) -> None:
         """Do what the host asks for until the supervisor is gone."""
         while True:
-            for fd, events in self._epoll.poll(self._seconds_left()):
+            for fd, events in self._epoll.poll(self._seconds_to_wait()):
                 if fd == self._sock.fileno():
                     if not self._take_in():
                         return
@@ -125,6 +127,12 @@ class ProcessHost:
                     self._serve_descriptor(self._by_fd[fd], fd, events)
             self._reap()
             self._end_overdue()
+            self._watches.go_on()
+
+    def _seconds_to_wait(self) -> float | None:
+        """Return the seconds until there is something to do; None if nothing is."""
+        times = [self._seconds_left(), self._watches.seconds_left()]
+        return min((each for each in times if each is not None), default=None)
 
     def _seconds_left(self) -> float | None:
         """Return the seconds until the first deadline; None if there is none."""
@@ -153,6 +161,8 @@ class ProcessHost:
             self._ports.handle_frame(frame)
         elif kind.startswith("reach_"):
             self._networks.handle_frame(frame)
+        elif kind.startswith("watch_"):
+            self._watches.handle_frame(frame.header)
         elif kind == "exec_resumed":
             self._extend_deadlines(frame.header["seconds"])
         elif kind == "exec_start":

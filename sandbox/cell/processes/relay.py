@@ -63,7 +63,7 @@ class ProcessRelay:
             oom: The descriptor of the cgroup's count of kills for memory; -1 if none.
         """
         if self._sock is None:
-            if header["type"] not in ("exec_start", "port_open"):
+            if header["type"] not in ("exec_start", "port_open", "watch_open"):
                 return
             self._start(settings, oom)
         self._unsent += encode(header, payload)

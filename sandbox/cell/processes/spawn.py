@@ -26,8 +26,8 @@ def spawn(request: dict[str, Any], settings: dict[str, Any]) -> Process:
     """Start a command; return when it runs.
 
     Args:
-        request: The fields of `exec_start`: `argv`, `env`, `cwd`, `stdin`, `pty`,
-            `timeout`.
+        request: The fields of `exec_start`: `argv`, `env`, `folder`, `cwd`, `stdin`,
+            `pty`, `timeout`.
         settings: Its confinement.
 
     Raises:
@@ -111,7 +111,7 @@ def _become(
         os.umask(0o022)
         confine(settings)
         limit_memory(settings["address_space"])
-        os.chdir(request["cwd"])
+        os.chdir(os.path.join(request["folder"], request["cwd"]))
         argv = request["argv"]
         os.execvpe(argv[0], argv, {**settings["env"], **request["env"]})
     except (OSError, ValueError, ConfineError) as error:

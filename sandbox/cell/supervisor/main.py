@@ -199,11 +199,11 @@ class Supervisor:
         return self._channel.receive()
 
     def _exec(self, frame: Frame) -> None:
-        """Hand a frame about a command or a port to the process host."""
+        """Hand a frame about a command, a port or a watch to the process host."""
         header = frame.header
-        if header["type"] == "exec_start":
+        if "branch" in header:
             folder = self._branches.folder(header["branch"]) or self._workdir
-            header = {**header, "cwd": os.path.join(folder, header["cwd"])}
+            header = {**header, "folder": folder}
         oom = self._accounting.oom_descriptor
         self._processes.forward(header, frame.payload, self._settings, oom)
 

@@ -133,6 +133,8 @@ class Run:
         for fd in self._output.pipes:
             poller.register(fd, select.POLLIN)
         self._channel.await_room = self._await_room
+        # Some may have come together with the request.
+        self._handle_frames(poller)
         while self._runs and self._reason is None:
             self._listen(poller, self._poll_seconds())
             self._keep_limits()
@@ -170,8 +172,11 @@ class Run:
                 self.commands[0].pump(poller)
             else:
                 self._channel.read_more()
-                while (frame := self._channel.take()) is not None:
-                    self._handle_frame(frame, poller)
+                self._handle_frames(poller)
+
+    def _handle_frames(self, poller: select.poll) -> None:
+        while (frame := self._channel.take()) is not None:
+            self._handle_frame(frame, poller)
 
     def _serve_request(self, poller: select.poll, events: int) -> None:
         self._child.write_queue.push()

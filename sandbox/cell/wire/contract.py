@@ -38,9 +38,12 @@ MAX_RESULT_VALUES = 100_000
 """Values in a program's last value: texts, numbers, lists, objects. When it is reached
 the value is described instead."""
 
-BESIDE = ("exec_", "port_", "reach_")
-"""Beginnings of the types of frames that pass beside runs: of commands, of ports and
-of the network of commands."""
+BESIDE = ("exec_", "port_", "reach_", "watch_")
+"""Beginnings of the types of frames that pass beside runs: of commands, of ports, of
+the network of commands and of watched folders."""
+
+CHANGES_AT_ONCE = 100
+"""Changes of a watched folder in one frame; the host asks for the next ones."""
 
 WINDOW_BYTES = 512 * 1024
 """Bytes of one stream that may be in flight or buffered, in each direction. When it is

@@ -60,10 +60,9 @@ def serve(
     """
     path = header["path"]
     try:
-        if owns_root and path.startswith("/"):
-            if path.split("/")[1] in _KERNEL_FOLDERS:
-                raise FileProblem("the kernel's own files are not served", "denied")
-            folder, header = "/", {**header, "path": path[1:]}
+        if owns_root:
+            folder, path = place_of(path, folder)
+            header = {**header, "path": path}
         with acting_as(uid):
             return _OPERATIONS[header["op"]](header, payload, folder)
     except FileProblem as problem:
@@ -71,6 +70,23 @@ def serve(
     except OSError as error:
         why = os.strerror(error.errno or 0)
         return {"error": why, "reason": reason_of(error)}, b""
+
+
+def place_of(path: str, folder: str) -> tuple[str, str]:
+    """Return the folder where a path starts, and the path below it.
+
+    Args:
+        path: Below `folder`; an absolute one begins at the root of the cell.
+        folder: The start of relative paths.
+
+    Raises:
+        FileProblem: It leads to the kernel's own files.
+    """
+    if not path.startswith("/"):
+        return folder, path
+    if path.split("/")[1] in _KERNEL_FOLDERS:
+        raise FileProblem("the kernel's own files are not served", "denied")
+    return "/", path[1:]
 
 
 def holds(folder: str, name: str, uid: int | None) -> bool:

@@ -18,7 +18,7 @@ FACES = {
     "sandbox": """
         Artifact ArtifactMade Batch BatchResults CallProgram Cleaned CodePolicy
         Connected Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
-        ExecutionResult FairQueue FileInfo Finished Freshness HostCalls ImageInfo
+        ExecutionResult FairQueue FileChange FileInfo FileWatch Finished Freshness HostCalls ImageInfo
         Isolation IsolationLevel Job JobResult Language Limits Mount Network
         OnConnection OnOutput OnProgress OnStep OpaqueValue PackageLayer PackageRules
         PoolStats PortStream Process Programs Resolver RunRequest Sandbox SandboxConfig
