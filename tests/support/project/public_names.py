@@ -18,12 +18,12 @@ FACES = {
     "sandbox": """
         Artifact ArtifactMade Batch BatchResults CallProgram Cleaned CodePolicy
         Connected Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
-        ExecutionResult FairQueue FileChange FileInfo FileWatch Finished Freshness HostCalls ImageInfo
-        Isolation IsolationLevel Job JobResult Language Limits Mount Network
-        OnConnection OnOutput OnProgress OnStep OpaqueValue PackageLayer PackageRules
-        PoolStats PortStream Process Programs Resolver RunRequest Sandbox SandboxConfig
-        SandboxManager SandboxProcess SandboxSession Session Status Stderr Stdout
-        Truncated Usage
+        ExecutionResult FairQueue FileChange FileInfo FileWatch Finished Freshness
+        HostCalls ImageInfo Isolation IsolationLevel Job JobResult Language Limits Mount
+        Network OnConnection OnOutput OnProgress OnStep OpaqueValue PackageLayer
+        PackageRules PoolStats PortStream Process Programs Resolver RunRequest Sandbox
+        SandboxConfig SandboxManager SandboxProcess SandboxSession Session Status Stderr
+        Stdout Truncated Usage
         answer_for build_image call_program check_request clean diagnose early_launcher
         image_names list_images list_packages pause_deadline prune_images prune_packages
         pull_image returned run save_artifact
