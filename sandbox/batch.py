@@ -78,10 +78,13 @@ Programs = (
     AsyncIterable[str | tuple[str, Mapping[str, Any]] | Job]
     | Iterable[str | tuple[str, Mapping[str, Any]] | Job]
 )
+"""Programs of a batch: code, code with its inputs, or jobs."""
+
 Run = Callable[..., Awaitable[ExecutionResult]]
 Work = Callable[[], Awaitable[None]]
 Start = Callable[[Work], anyio.CancelScope]
 OnProgress = Callable[[int, int], None]
+"""Takes the number of jobs that have ended, and of those at work."""
 
 _OPTIONS = [each.name for each in fields(Job) if each.name not in ("id", "limits")]
 

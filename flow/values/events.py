@@ -108,6 +108,7 @@ FlowEvent = (
     | StepCommitted
     | Ended
 )
+"""One item of `Flow.stream`; `Ended` is the last."""
 
 Tell = Callable[[FlowEvent], Awaitable[None]]
 """Hands an event to the reader of a stream; it waits while the reader is slow."""

@@ -193,6 +193,7 @@ class Reject:
 
 
 ApprovalReply = Approve | Reject
+"""The answer of a person."""
 
 ApprovalHandler = Callable[[ApprovalRequest], Awaitable[ApprovalReply | None]]
 """Asks a person; None leaves the request to others."""

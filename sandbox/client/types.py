@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from ..network.egress import Egress
 
 Language = Literal["python", "bash", "node"]
+"""The language of a program."""
+
 Freshness = Literal["program", "cell"]
+"""The part that no earlier program may have used: `program` is the interpreter and its
+files, `cell` the whole cell."""
+
 Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
+"""Takes each piece of output, with the name of its stream."""
 
 
 class Spawn(Protocol):

@@ -17,7 +17,12 @@ from .package_rules import PackageRules, Requirement
 
 BackendName = Literal["auto", "docker", "subprocess"]
 IsolationLevel = Literal["kernel", "container", "namespaces", "process"]
+"""The wall around a cell: a kernel of its own (gVisor), a container, Linux namespaces,
+or a process with limits alone."""
+
 Enforcer = Literal["cgroup", "watchdog", "rlimit", "affinity"]
+"""The means by which a limit is held."""
+
 LEVELS: tuple[IsolationLevel, ...] = ("process", "namespaces", "container", "kernel")
 """Isolation levels from the weakest to the strongest."""
 

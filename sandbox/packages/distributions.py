@@ -17,6 +17,7 @@ from ..config.settings import SandboxConfig
 from ..results.result import ExecutionResult
 
 OnStep = Callable[[str], None]
+"""Takes each line that the installer of packages prints."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _BUILT = re.compile(r"[a-z0-9-]+ @ (file://\S+\.whl)")

@@ -43,3 +43,4 @@ class Finished:
 
 
 Event = Stdout | Stderr | ArtifactMade | Connected | Finished
+"""One item of a stream; `Finished` is the last."""

@@ -35,6 +35,7 @@ class FolderResultStore:
         self._folder = anyio.Path(folder)
 
     async def put(self, text: str) -> str:
+        """Store a text, and return the name that it is found by again."""
         data = text.encode()
         name = f"sha256-{hashlib.sha256(data).hexdigest()}"
         await self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,28 @@
+"""Lays out the rooms as the package `toolcell`, where the reference reads them.
+
+Their folders have no `toolcell/` above them, and nothing is imported to read them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def on_startup(**_: Any) -> None:
+    """Make links to the rooms in `build/packages`."""
+    settings = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    packages = _ROOT / "build/packages"
+    shutil.rmtree(packages, ignore_errors=True)
+    for name, folder in settings["tool"]["setuptools"]["package-dir"].items():
+        place = packages.joinpath(*name.split("."))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if "." in name:
+            place.symlink_to(_ROOT / folder)
+        else:
+            place.mkdir()
+            (place / "__init__.py").write_text("")
