@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from pathlib import Path
 
+    from anyio.abc import ByteStream
     from pydantic import SecretStr
 
     from .batch import BatchResults, OnProgress, Programs
@@ -188,6 +189,27 @@ class SandboxSession(Protocol):
 
     def processes(self) -> tuple[SandboxProcess, ...]:
         """Return the commands that run in the session's cell, those of forks too."""
+
+    async def connect(self, port: int) -> ByteStream:
+        """Connect to a server inside the session's cell, on its loopback interface."""
+
+    async def pause(self) -> None:
+        """Stop all processes of this session and its forks where they are."""
+
+    async def resume(self) -> None:
+        """Let the processes go on."""
+
+    @property
+    def paused(self) -> bool:
+        """True from `pause` to `resume`."""
+
+    async def save(
+        self, target: str | Path, *, max_bytes: int = ...
+    ) -> tuple[str, ...]:
+        """Write the work dir into an archive of this machine; return what is left."""
+
+    async def load(self, source: str | Path, *, max_bytes: int = ...) -> int:
+        """Unpack an archive of `save` into the work dir; return how many entries."""
 
     async def install(
         self, packages: Sequence[str], *, on_step: OnStep | None = None

@@ -26,7 +26,13 @@ from toolcell.sandbox import (
 )
 
 from ..wire.codec import pack_model, read_limits, read_network
-from ..wire.folders import pack_folder, require_new, unpack_folder
+from ..wire.folders import (
+    pack_folder,
+    read_archive,
+    require_new,
+    unpack_folder,
+    write_archive,
+)
 from ..wire.link import Link
 from ..wire.message import Message
 from .process import ClusterProcess
@@ -34,6 +40,8 @@ from .requests import RemoteRun, bytes_of, listed
 from .runs import ask, run_on, stream_on
 
 if TYPE_CHECKING:
+    from anyio.abc import ByteStream
+
     from toolcell.sandbox import OnStep
 
 _MAX_READ_BYTES = 256 * 1024 * 1024
@@ -66,6 +74,7 @@ class ClusterSession:
         self._number = int(about["session"])
         self._processes = {} if processes is None else processes
         self._alive = True
+        self._paused = False
         self.node = node
         """The name of its node."""
 
@@ -88,6 +97,7 @@ class ClusterSession:
 
     def _note(self, answer: dict[str, Any]) -> None:
         self._alive = bool(answer.get("alive", True))
+        self._paused = bool(answer.get("paused", False))
 
     async def _ask(self, operation: str, *blobs: bytes, **fields: Any) -> Message:
         asked = {"op": f"session.{operation}", "session": self._number, **fields}
@@ -190,6 +200,50 @@ class ClusterSession:
         for number in ended:
             del self._processes[number]
         return tuple(self._processes.values())
+
+    async def connect(self, port: int) -> ByteStream:
+        """Refuse: nothing leads to ports of a cell on a node.
+
+        Raises:
+            InvalidInputError: Always.
+        """
+        raise InvalidInputError(
+            f"port {port} of a cell on a node cannot be connected to",
+            hint="open the session with a SandboxManager on its machine",
+        )
+
+    async def pause(self) -> None:
+        """Stop all processes of this session and its forks; as `Session.pause`."""
+        await self._ask("pause")
+
+    async def resume(self) -> None:
+        """Let the processes go on; as `Session.resume`."""
+        await self._ask("resume")
+
+    @property
+    def paused(self) -> bool:
+        """True from `pause` to `resume`, as far as this process has heard."""
+        return self._paused
+
+    async def save(
+        self, target: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
+    ) -> tuple[str, ...]:
+        """Write the work dir into an archive of this machine; as `Session.save`.
+
+        An archive of more than 512 MiB is refused.
+        """
+        require_new(Path(target))
+        found = await self._ask("save", max_bytes=max_bytes)
+        await to_thread.run_sync(write_archive, Path(target), found.blobs[0])
+        return tuple(map(str, found.fields["left"]))
+
+    async def load(
+        self, source: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
+    ) -> int:
+        """Unpack an archive into the work dir; as `Session.load`, up to 512 MiB."""
+        archive = await to_thread.run_sync(read_archive, Path(source))
+        found = await self._ask("load", archive, max_bytes=max_bytes)
+        return int(found.fields["entries"])
 
     async def install(
         self, packages: Sequence[str], *, on_step: OnStep | None = None

@@ -21,7 +21,15 @@ from ..wire.message import Message
 
 _Fields = dict[str, Any]
 _Answer = tuple[_Fields, list[bytes]]
-_PLAIN = ("interrupt", "install", "rollback", "drop", "aclose")
+_PLAIN = (
+    "interrupt",
+    "install",
+    "rollback",
+    "drop",
+    "aclose",
+    "pause",
+    "resume",
+)
 """Methods of a session without a value, whose arguments are JSON."""
 
 
@@ -91,6 +99,8 @@ class Sessions:
                 return await self._exec(session, message)
             case "process":
                 return await self._of_process(exchange, message)
+            case "save" | "load":
+                return await _archive(session, name, message)
         return await _files(session, name, message)
 
     async def _exec(self, session: SandboxSession, message: Message) -> _Answer:
@@ -148,6 +158,17 @@ async def _files(session: SandboxSession, name: str, message: Message) -> _Answe
         case "upload" | "download":
             return await _folder(session, name, message)
     return {}, []
+
+
+async def _archive(session: SandboxSession, what: str, message: Message) -> _Answer:
+    most = message.fields["max_bytes"]
+    async with anyio.TemporaryDirectory() as place:
+        archive = anyio.Path(place, "archive")
+        if what == "save":
+            left = await session.save(Path(archive), max_bytes=most)
+            return {"left": left}, [await archive.read_bytes()]
+        await archive.write_bytes(message.blobs[0])
+        return {"entries": await session.load(Path(archive), max_bytes=most)}, []
 
 
 async def _folder(session: SandboxSession, what: str, message: Message) -> _Answer:

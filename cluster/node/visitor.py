@@ -108,6 +108,7 @@ class Visitor:
             case _:
                 answer = await self._sessions.answer(exchange, message)
         answer[0]["alive"] = session.alive
+        answer[0]["paused"] = session.paused
         return answer
 
     async def _hello(self, exchange: Exchange) -> _Answer:

@@ -65,14 +65,38 @@ def unpack_folder(data: bytes, folder: Path) -> None:
         ) from None
 
 
-def require_new(folder: Path) -> None:
-    """Raise InvalidInputError if something stands where a folder is to be made."""
-    if os.path.lexists(folder):
+def require_new(place: Path) -> None:
+    """Raise InvalidInputError if something stands where a new thing is to be made."""
+    if os.path.lexists(place):
         raise InvalidInputError(
-            f"cannot make the folder {folder}: File exists",
-            hint="use a new folder",
+            f"cannot make {place}: File exists",
+            hint="use a new name",
             details={"reason": "exists"},
         )
+
+
+def write_archive(target: Path, data: bytes) -> None:
+    """Write an archive that only this user can read. Raises InvalidInputError."""
+    require_new(target)
+    try:
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(fd, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise _unusable("write", target, error) from None
+
+
+def read_archive(source: Path) -> bytes:
+    """Return the bytes of an archive. Raises InvalidInputError."""
+    try:
+        return source.read_bytes()
+    except OSError as error:
+        raise _unusable("read", source, error) from None
+
+
+def _unusable(verb: str, place: Path, error: OSError) -> InvalidInputError:
+    why = os.strerror(error.errno or 0)
+    return InvalidInputError(f"cannot {verb} {place}: {why}", hint="use another place")
 
 
 class _Archive(tarfile.TarFile):

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import Limits, SandboxManager, Session
+from toolcell.sandbox import Limits, Sandbox, SandboxManager, Session
 
 from ...conftest import SUBPROCESS, BackendRow
 
@@ -281,3 +281,28 @@ async def test_a_source_that_is_no_file(session: Session, tmp_path: Path) -> Non
     ):
         with pytest.raises(InvalidInputError), anyio.fail_after(10):
             await session.load(source)
+
+
+async def test_sessions_of_any_sandbox_are_paused_saved_and_loaded(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    async with sandbox.session() as session:
+        await session.write_file("d/a", b"kept")
+        await session.run("import os\nos.mkfifo('pipe')")
+        await session.pause()
+        assert session.paused
+        with pytest.raises(InvalidInputError):
+            await session.exec(["true"])
+        assert await session.save(tmp_path / "saved") == ("pipe",)
+        await session.resume()
+        assert not session.paused
+        with pytest.raises(InvalidInputError):
+            await session.save(tmp_path / "saved")
+    assert (tmp_path / "saved").stat().st_mode & 0o777 == 0o600
+    async with sandbox.session() as session:
+        assert await session.load(tmp_path / "saved") == 2
+        assert await session.read_file("d/a") == b"kept"
+        with pytest.raises(InvalidInputError):
+            await session.load(tmp_path / "missing")
+        with pytest.raises(InvalidInputError):
+            await session.connect(1)

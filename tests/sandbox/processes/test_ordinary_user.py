@@ -1,4 +1,4 @@
-"""Ports, pauses, archives and work dirs where cells have their caller's user."""
+"""Ports, pauses, archives, watches, networks where cells have their caller's user."""
 
 from __future__ import annotations
 
@@ -13,19 +13,38 @@ from ...conftest import missing
 from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
 
 _AS_ORDINARY_USER = """
-import json, os, sys
+import encodings.idna, http.server, json, os, sys, threading
 import anyio, anyio._backends._asyncio
 import toolcell.sandbox
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox import Network, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import cell_bundle, namespaces
 from toolcell.sandbox.client import cell
 from toolcell.sandbox.client.workdir import WorkDir
 from toolcell.sandbox.machine import host_cgroups
+from toolcell.sandbox.network import egress, proxy
 cell_bundle.bundle()
+class Site(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"reached")
+    def log_message(self, *_): pass
+site = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
+threading.Thread(target=site.serve_forever, daemon=True).start()
+port = site.server_port
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
-config = SandboxConfig(backend="subprocess", python=sys.argv[2], work_dir="/home/user")
+config = SandboxConfig(
+    backend="subprocess", python=sys.argv[2], work_dir="/home/user",
+    network=Network.allow([f"web.test:{port}", f"127.0.0.1:{port}"]),
+)
+async def resolve(host, port): return ["127.0.0.1"]
+get = '''
+import sys, urllib.error, urllib.request
+try: print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())
+except urllib.error.HTTPError as error: print(error.code)
+'''
 archive = sys.argv[3] + "/saved"
 server = '''
 import os, socket, threading
@@ -43,7 +62,18 @@ while True:
 '''
 async def main():
     said = {}
-    async with SandboxManager(config) as manager, manager.session() as session:
+    open_manager = lambda: SandboxManager(config, resolver=resolve)
+    async with open_manager() as manager, manager.session() as session:
+        said["network"] = []
+        for where in (port, port + 1):
+            url = f"http://web.test:{where}/"
+            done = await (await session.exec(["python3", "-c", get, url])).wait()
+            verdicts = [each.verdict for each in done.connections]
+            said["network"].append([done.stdout.strip(), *verdicts])
+        async with await session.watch() as watch:
+            await session.write_file("seen", b"")
+            said["watched"] = [each.path for each in await watch.changes()]
+        await session.remove("seen")
         command = await session.exec(["python3", "-c", server], background=True)
         await anext(command.output())
         async with await session.connect(8000) as stream:
@@ -61,7 +91,7 @@ async def main():
         await command.kill()
         await session.write_file("kept", b"1")
         await session.save(archive)
-    async with SandboxManager(config) as manager, manager.session() as session:
+    async with open_manager() as manager, manager.session() as session:
         await session.load(archive)
         said["files"] = [each.path for each in await session.list_files()]
         said["folder"] = (await session.run("import os\\nos.getcwd()")).value
@@ -87,6 +117,8 @@ def test_an_ordinary_user_has_them_all() -> None:
         )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
+        "network": [["reached", "allowed"], ["403", "refused"]],
+        "watched": ["seen"],
         "connected": "cba",
         "still": True,
         "files": ["beat", "kept"],
