@@ -16,8 +16,8 @@ from toolcell.core import GuardError, InvalidInputError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig
 
-from .guarded_session import exit_code
-from .thread_session import ThreadSession
+from .cells.guarded_session import exit_code
+from .cells.thread_session import ThreadSession
 
 _REFUSED = 126
 _TIMED_OUT = 124
@@ -37,10 +37,7 @@ class ToolcellSandbox(BaseSandbox):
     files with `permission_denied`, so that the model reads it and goes on.
 
     Args:
-        config: Its cell. None: `default_config()` of guarded_session.
-        guard: Decides about every command and file, as `GuardedSession` names them.
-            None: everything is allowed.
-        agent_id: The agent that the guard knows.
+        config, guard, agent_id: As in `ThreadSession`.
 
     Raises:
         SandboxUnavailableError: There is no cell to be had.

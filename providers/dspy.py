@@ -16,8 +16,8 @@ from toolcell.core import GuardError, InvalidInputError, SandboxError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import ExecutionResult, SandboxConfig
 
-from .host_tools import run_with_tools
-from .thread_session import ThreadSession
+from .cells.host_tools import run_with_tools
+from .cells.thread_session import ThreadSession
 
 _SUBMIT = "SUBMIT"
 # Nothing that programs catch by habit: `except Exception` does not swallow it.
@@ -34,17 +34,14 @@ class ToolcellInterpreter:
     """An interpreter of DSPy in one session; variables stay until `shutdown`.
 
     Tools stay on the host: a program's call of one goes over the bridge, by value, and
-    through the guard under the tool's name with `args` and `kwargs`.
+    through the guard under the tool's name with `args` and `kwargs`, SUBMIT included. A
+    refusal is a CodeExecutionError, which the model reads.
 
     Args:
         tools: Functions of the host that programs may call.
-        config: Its cell. None: `default_config()` of guarded_session.
+        config, guard, agent_id: As in `ThreadSession`.
         output_fields: The names, as `{"name": ...}`, that SUBMIT takes. None: one
             value, submitted as `output`.
-        guard: Decides about programs (`run_python`) and each call of a tool, SUBMIT
-            included. A refusal is a CodeExecutionError, which the model reads. None:
-            everything is allowed.
-        agent_id: The agent that the guard knows.
     """
 
     def __init__(

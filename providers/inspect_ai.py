@@ -24,7 +24,7 @@ from toolcell.core import GuardDeniedError, InvalidInputError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig, SandboxManager, Session
 
-from .guarded_session import GuardedSession, default_config, exit_code
+from .cells.guarded_session import GuardedSession, default_config, exit_code
 
 _NAME = "toolcell"
 

@@ -13,8 +13,8 @@ from toolcell.core import GuardDeniedError, GuardError, InvalidInputError
 from toolcell.guard import ActionGuard, ApprovalRequest, Approvals, Approve
 from toolcell.sandbox import ExecutionResult, SandboxConfig
 
-from .guarded_session import exit_code
-from .thread_session import ThreadSession
+from .cells.guarded_session import exit_code
+from .cells.thread_session import ThreadSession
 
 _APPROVER = "user-of-pydantic-ai"
 _WAIT_SECONDS = 0.05
@@ -39,12 +39,11 @@ async def _answer(request: ApprovalRequest) -> Approve | None:
 class ToolcellToolset(FunctionToolset[Any]):
     """The tools `exec`, `run_python`, `read_file` and `write_file` of one session.
 
+    What the guard denies is a ToolFailed, which the model reads; with
+    `deferred_approvals` what it asks is an ApprovalRequired.
+
     Args:
-        config: Its cell. None: `default_config()` of guarded_session.
-        guard: Decides about every call. What it denies is a ToolFailed, which the model
-            reads; with `deferred_approvals` what it asks is an ApprovalRequired. None:
-            everything is allowed.
-        agent_id: The agent that the guard knows.
+        config, guard, agent_id: As in `ThreadSession`.
 
     Raises:
         SandboxUnavailableError: There is no cell to be had.

@@ -13,8 +13,8 @@ from toolcell.core import GuardError
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import ExecutionResult, SandboxConfig
 
-from .host_tools import run_with_tools
-from .thread_session import ThreadSession
+from .cells.host_tools import run_with_tools
+from .cells.thread_session import ThreadSession
 
 _FINAL = "final_answer"
 # Nothing that agents catch by habit: `except Exception` does not swallow the answer.
@@ -35,10 +35,7 @@ class ToolcellExecutor(PythonExecutor):
     tool is sent. An error, a refusal too, is what the agent reads next.
 
     Args:
-        config: Its cell. None: `default_config()` of guarded_session.
-        guard: Decides about programs (`run_python`) and each call of a tool. None:
-            everything is allowed.
-        agent_id: The agent that the guard knows.
+        config, guard, agent_id: As in `ThreadSession`.
 
     Raises:
         SandboxUnavailableError: There is no cell to be had.

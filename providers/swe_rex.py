@@ -14,8 +14,8 @@ from swerex.utils.log import get_logger
 from toolcell.guard import ActionGuard
 from toolcell.sandbox import SandboxConfig
 
+from .cells.thread_session import ThreadSession
 from .swe_rex_runtime import CallRefusedError, ToolcellRuntime
-from .thread_session import ThreadSession
 
 __all__ = ["CallRefusedError", "ToolcellDeployment", "ToolcellRuntime"]
 
@@ -23,11 +23,10 @@ __all__ = ["CallRefusedError", "ToolcellDeployment", "ToolcellRuntime"]
 class ToolcellDeployment(AbstractDeployment):
     """Starts and stops a session of toolcell for SWE-ReX.
 
+    A command or a file that the guard refuses is a CallRefusedError.
+
     Args:
-        config: Its cell. None: `default_config()` of guarded_session.
-        guard: Decides about every command and file; a refusal is a CallRefusedError.
-            None: everything is allowed.
-        agent_id: The agent that the guard knows.
+        config, guard, agent_id: As in `ThreadSession`.
     """
 
     def __init__(

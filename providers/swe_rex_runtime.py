@@ -21,9 +21,9 @@ from swerex.utils.log import get_logger
 
 from toolcell.core import GuardError, InvalidInputError
 
-from .bash_shell import Answer, BashShell
-from .guarded_session import GuardedSession, exit_code
-from .thread_session import ThreadSession
+from .cells.bash_shell import Answer, BashShell
+from .cells.guarded_session import GuardedSession, exit_code
+from .cells.thread_session import ThreadSession
 
 
 class CallRefusedError(SwerexException, PermissionError):

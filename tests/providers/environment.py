@@ -24,11 +24,16 @@ BACKENDS = pytest.mark.parametrize(
 )
 
 
-def providers_python() -> str:
-    """Return the Python with the extras of all providers; skip without one."""
-    path = os.environ.get("TOOLCELL_PROVIDERS_PYTHON")
+def python_of(frameworks: str) -> str:
+    """Return the Python that has frameworks; skip without one.
+
+    Args:
+        frameworks: `providers`, or the one that has an environment of its own.
+    """
+    variable = f"TOOLCELL_{frameworks.upper()}_PYTHON"
+    path = os.environ.get(variable)
     if not path:
-        missing("TOOLCELL_PROVIDERS_PYTHON names no Python with toolcell[providers]")
+        missing(f"{variable} names no Python with tests/providers/*.txt")
     return path
 
 
@@ -41,10 +46,10 @@ def suite_config(row: Any, **options: Any) -> SandboxConfig:
     return config
 
 
-def run(*arguments: str, **options: Any) -> str:
+def run(*arguments: str, frameworks: str = "providers", **options: Any) -> str:
     """Run the frameworks' Python; return what it printed, of a success."""
     done = subprocess.run(
-        [providers_python(), *arguments],
+        [python_of(frameworks), *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -12,6 +12,11 @@ from .environment import run
 PRINTED = {
     "deepagents_agent": ["execute: hello", "execute: a rule denies 'exec'", "Done."],
     "dspy_program": ["answer: 42", "refused: a rule denies 'run_python'"],
+    "openai_agents_sandbox": [
+        "exec_command: hello /workspace",
+        "exec_command: a rule denies 'exec'",
+        "Done.",
+    ],
     "pydantic_ai_agent": [
         "asked: rm answer && echo gone",
         "42",
@@ -29,7 +34,14 @@ PRINTED = {
         "0: /tmp toolcell",
         "CallRefusedError: a rule denies 'exec'",
     ],
+    "verifiers_rollout": [
+        "errors: []",
+        "rewards: {'right': Reward(score=1.0, weight=1.0)}",
+        "refused: no rule allows 'read_file' with these arguments",
+    ],
 }
+OWN = {"verifiers_rollout": "verifiers"}
+"""The examples whose framework has an environment of its own."""
 
 
 @pytest.mark.parametrize("name", PRINTED)
@@ -38,4 +50,7 @@ def test_an_example_does_what_it_says(name: str) -> None:
 
     quiet = {**os.environ, "SWE_REX_LOG_STREAM_LEVEL": "ERROR"}
 
-    assert run(str(path), timeout=100, env=quiet).splitlines() == PRINTED[name]
+    frameworks = OWN.get(name, "providers")
+    printed = run(str(path), frameworks=frameworks, timeout=100, env=quiet)
+
+    assert printed.splitlines() == PRINTED[name]

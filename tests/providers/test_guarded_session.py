@@ -17,8 +17,8 @@ from toolcell.guard import (
     Approve,
     Budget,
 )
-from toolcell.providers.guarded_session import GuardedSession
-from toolcell.providers.thread_session import ThreadSession
+from toolcell.providers.cells.guarded_session import GuardedSession
+from toolcell.providers.cells.thread_session import ThreadSession
 from toolcell.sandbox import SandboxConfig
 
 from ..conftest import SUBPROCESS
@@ -30,6 +30,7 @@ REFUSED: dict[str, Do] = {
     "run_python": lambda guarded: guarded.run_python("open('kept', 'w')"),
     "read_file": lambda guarded: guarded.read_file("secret/key"),
     "write_file": lambda guarded: guarded.write_file("kept", "changed"),
+    "connect": lambda guarded: guarded.connect(8000),
 }
 POLICY = AgentPolicy(
     agent_id="sandbox",

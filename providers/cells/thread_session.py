@@ -29,9 +29,10 @@ class ThreadSession:
     manager belongs to one. It is closed when it is forgotten, and when Python ends.
 
     Args:
-        config: Its cell. None: `default_config()`.
-        guard: As in `GuardedSession`.
-        agent_id: As in `GuardedSession`.
+        config: Its cell. None: `default_config()` of guarded_session.
+        guard: Decides about every command, program, file and port, as `GuardedSession`
+            names the calls, and about each call of a tool. None: all is allowed.
+        agent_id: The agent that the guard knows.
 
     Raises:
         SandboxUnavailableError: There is no cell to be had.
@@ -71,6 +72,10 @@ class ThreadSession:
         """Call it from asyncio; cancelling the wait cancels the call."""
         bound = partial(function, *args, **options)
         return await asyncio.wrap_future(self._portal.start_task_soon(bound))
+
+    def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Have a function run on the session's event loop until the session ends."""
+        self._portal.start_task_soon(function, *args)
 
     def close(self) -> None:
         """End the session with all that runs in it; again: nothing."""

@@ -18,6 +18,7 @@ from toolcell.sandbox import (
     ExecutionResult,
     HostCalls,
     Limits,
+    PortStream,
     Process,
     SandboxConfig,
     Session,
@@ -65,9 +66,9 @@ class GuardedSession:
     """A session behind a guard.
 
     The calls are `exec` with `command`, `cwd`, `env` and `stdin_bytes`; `run_python`
-    with `code`; `read_file` with `path`; `write_file` with `path` and `bytes`. All have
-    the tag `sandbox`. Where a person changes arguments, the changed call runs. Without
-    a guard everything is allowed.
+    with `code`; `read_file` with `path`; `write_file` with `path` and `bytes`;
+    `connect` with `port`. All have the tag `sandbox`. Where a person changes arguments,
+    the changed call runs. Without a guard everything is allowed.
 
     Args:
         session: Runs the commands and has the files; closed by its owner.
@@ -237,6 +238,16 @@ class GuardedSession:
             return
         async with self.call("write_file", path=path, bytes=0) as allowed:
             await self.session.upload(source, allowed.arguments["path"])
+
+    async def connect(self, port: int) -> PortStream:
+        """Connect to a server inside the cell; the guard is asked about its port alone.
+
+        Raises:
+            GuardError: The guard refuses it.
+            InvalidInputError, CellLostError: As `Session.connect`.
+        """
+        async with self.call("connect", port=port) as allowed:
+            return await self.session.connect(allowed.arguments["port"])
 
 
 async def ended(process: Process) -> ExecutionResult:

@@ -1,0 +1,1 @@
+"""A session behind a guard, as every provider uses it."""
