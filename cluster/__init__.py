@@ -7,16 +7,19 @@ from toolcell.core.lazy_face import lazy_face as _lazy_face
 if typing.TYPE_CHECKING:
     from .directory.records import Directory, FixedNodes, NodeRecord
     from .directory.redis import RedisDirectory
+    from .driver.admin import ClusterAdmin, NodeStatus
     from .driver.sandbox import ClusterSandbox
     from .node.agent import NodeAgent
     from .wire.handshake import new_token
 
 __all__ = [
+    "ClusterAdmin",
     "ClusterSandbox",
     "Directory",
     "FixedNodes",
     "NodeAgent",
     "NodeRecord",
+    "NodeStatus",
     "RedisDirectory",
     "new_token",
 ]
@@ -26,6 +29,7 @@ __getattr__ = _lazy_face(
     {
         ".directory.records": "Directory FixedNodes NodeRecord",
         ".directory.redis": "RedisDirectory",
+        ".driver.admin": "ClusterAdmin NodeStatus",
         ".driver.sandbox": "ClusterSandbox",
         ".node.agent": "NodeAgent",
         ".wire.handshake": "new_token",

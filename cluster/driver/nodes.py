@@ -14,22 +14,16 @@ from typing import Any
 
 import anyio
 import anyio.abc
-from anyio.streams.tls import TLSAttribute, TLSStream
 from pydantic import ValidationError
 
 from toolcell.core import SandboxError, SandboxUnavailableError
 from toolcell.sandbox import FairQueue, SandboxConfig
 
 from ..directory.records import Directory, NodeRecord
-from ..wire.handshake import (
-    HANDSHAKE_SECONDS,
-    RefusedError,
-    driver_context,
-    fingerprint_of,
-    meet_node,
-)
+from ..wire.handshake import RefusedError
 from ..wire.link import Link
 from ..wire.protocol import PROTOCOL
+from .connect import connect
 from .runs import next_message
 
 _LOOK_SECONDS = 1.0
@@ -47,6 +41,9 @@ class Node:
         self.rules = SandboxConfig.model_validate(about["rules"])
         self.credit = int(about["credit"])
         self.notices = tuple(map(str, about["notices"]))
+        self.state = str(about["state"])
+        """`ready`, `draining` or `sick`; the last two have no credit."""
+
         self.held: list[float] = []
         """When each place in use was taken; those of a lost node are given back."""
 
@@ -138,8 +135,14 @@ class Nodes:
         self._queue.close()
 
     @asynccontextmanager
-    async def place(self, agent_id: str | None) -> AsyncIterator[Node]:
+    async def place(
+        self, agent_id: str | None, *, avoid: NodeRecord | None = None
+    ) -> AsyncIterator[Node]:
         """Hold a place on a node, for a run or a session.
+
+        Args:
+            agent_id: The agent that waits for it.
+            avoid: A node that must not get it.
 
         Raises:
             SandboxUnavailableError: Too many wait, or there is no node.
@@ -147,7 +150,8 @@ class Nodes:
         entered = await self._enter(agent_id)
         node = None
         try:
-            node = min(self._open.values(), key=lambda each: each.load, default=None)
+            fit = [each for each in self.open if each.record != avoid and each.credit]
+            node = min(fit, key=lambda each: each.load, default=None)
             if node is None:
                 raise self._no_nodes()
             node.held.append(entered)
@@ -160,7 +164,7 @@ class Nodes:
 
     async def _enter(self, agent_id: str | None) -> float:
         with anyio.CancelScope() as scope:
-            if not self._open:
+            if not any(node.credit for node in self.open):
                 scope.deadline = anyio.current_time() + self._wait_seconds
             self._waiting.add(scope)
             try:
@@ -193,7 +197,7 @@ class Nodes:
         """Hold a link to a node until it is gone."""
         try:
             async with anyio.create_task_group() as tasks:
-                link = await self._connect(record)
+                link = await connect(record, self._key, self._lost_seconds)
                 tasks.start_soon(link.run)
                 await self._use(record, link)
                 tasks.cancel_scope.cancel()
@@ -209,26 +213,6 @@ class Nodes:
         self._why_none = f"{record.name}: {why}"
         _log.warning("the node %s: %s", record.name, why)
 
-    async def _connect(self, record: NodeRecord) -> Link:
-        with anyio.fail_after(HANDSHAKE_SECONDS):
-            plain = await anyio.connect_tcp(record.host, record.port)
-            try:
-                stream = await TLSStream.wrap(
-                    plain,
-                    server_side=False,
-                    ssl_context=driver_context(),
-                    standard_compatible=False,
-                )
-                shown = stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - of a socket
-                if shown is None or fingerprint_of(shown) != record.fingerprint:
-                    raise RefusedError("it shows another certificate")
-                reader = await meet_node(stream, self._key, record.fingerprint)
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await anyio.aclose_forcefully(plain)
-                raise
-        return Link(stream, reader, name=record.name, lost_seconds=self._lost_seconds)
-
     async def _use(self, record: NodeRecord, link: Link) -> None:
         """Place runs on a node while its link is there."""
         async with link.exchange({"op": "hello"}) as greeting:
@@ -240,6 +224,9 @@ class Nodes:
                 while True:
                     message = await next_message(greeting)
                     node.credit = int(message.fields["credit"])
+                    node.state = str(message.fields["state"])
+                    if not node.credit:
+                        self._why_none = f"{record.name} is {node.state}"
                     self._resize()
             finally:
                 del self._open[record.fingerprint]
@@ -273,11 +260,12 @@ class Nodes:
         return node
 
     def _resize(self) -> None:
-        self._queue.resize(sum(node.credit for node in self.open))
+        credit = sum(node.credit for node in self.open)
+        self._queue.resize(credit)
         self._changed.set()
         self._changed = anyio.Event()
         deadline = float("inf")
-        if not self._open:
+        if not credit:
             deadline = anyio.current_time() + self._wait_seconds
         for scope in self._waiting:
             scope.deadline = deadline

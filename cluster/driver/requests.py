@@ -25,7 +25,7 @@ _IN_SESSION = ("code", "language")
 _ALONE = (*_IN_SESSION, "agent_id", "minimum_freshness")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RemoteRun:
     """One `run` or `stream`, of the cluster or of a session."""
 
@@ -35,6 +35,8 @@ class RemoteRun:
 
     on_output: OnOutput | None = None
     on_connection: OnConnection | None = None
+    was_heard: bool = False
+    """True once a function of the caller was called; it must not be called again."""
 
     def packed(self, limits: Limits, more: _Fields) -> tuple[_Fields, list[bytes]]:
         """Return the fields and blobs of the request.

@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 from pydantic import ValidationError
 
-from toolcell.core import InvalidInputError, SandboxError
+from toolcell.core import CellLostError, InvalidInputError, SandboxError
 from toolcell.sandbox import (
     Connection,
     Event,
@@ -36,6 +36,11 @@ _END_SECONDS = 10.0
 
 def ignore(_: _Fields) -> None:
     """Do nothing with the fields of an answer."""
+
+
+def is_node_lost(error: CellLostError) -> bool:
+    """Return True if the whole node is lost, and not one cell."""
+    return error.details.get("reason") == "node_lost"
 
 
 async def ask(
@@ -136,6 +141,7 @@ class _Caller:
 
     def _take(self, message: Message) -> None:
         fields, run = message.fields, self._run
+        run.was_heard = True
         calls = run.request.calls
         if "call" in fields and calls is not None and self._tasks is not None:
             call = _Call(self._exchange, fields)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from pydantic import SecretStr
 
-from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
 from toolcell.sandbox import (
     Batch,
@@ -37,7 +37,7 @@ from ..wire.handshake import checked_token
 from ..wire.protocol import LOST_SECONDS
 from .nodes import Nodes
 from .requests import RemoteRun, listed
-from .runs import ask, next_message, run_on, stream_on
+from .runs import ask, is_node_lost, next_message, run_on, stream_on
 from .session import ClusterSession
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ClusterSandbox(Detachable):
     It is a `Sandbox`, as `SandboxManager` is: arguments, results and errors are the
     same. A run goes to the node with most room; a session stays on its node. If a node
     is lost its runs and sessions raise CellLostError at once (`details["reason"]` is
-    `node_lost`), and nothing is tried again unasked. Tool calls of a program come back
+    `node_lost`); nothing is tried again unasked. Tool calls of a program come back
     to this process and its guard.
 
     Args:
@@ -61,6 +61,9 @@ class ClusterSandbox(Detachable):
         wait_seconds: Seconds that opening, and a run, wait while there is no node at
             all. When they are over SandboxUnavailableError is raised.
         lost_seconds: Seconds without a sign of life until a node is given up.
+        retry_lost: True runs a program again, once and on another node, if its node is
+            lost. Programs that have made a call, or whose output or connections were
+            passed on, are not run again; nor are streams and sessions.
 
     Raises:
         ConfigError: The token is not one.
@@ -75,11 +78,13 @@ class ClusterSandbox(Detachable):
         token: str,
         wait_seconds: float = 5.0,
         lost_seconds: float = LOST_SECONDS,
+        retry_lost: bool = False,
     ) -> None:
         self._directory = directory
         self._key = checked_token(token)
         self._wait_seconds = wait_seconds
         self._lost_seconds = lost_seconds
+        self._retry_lost = retry_lost
         self._stack = AsyncExitStack()
         self._is_open = False
 
@@ -91,6 +96,7 @@ class ClusterSandbox(Detachable):
         token: str,
         wait_seconds: float = 5.0,
         lost_seconds: float = LOST_SECONDS,
+        retry_lost: bool = False,
     ) -> Self:
         """Return an open sandbox, which any task of this event loop may close.
 
@@ -101,6 +107,7 @@ class ClusterSandbox(Detachable):
             token=token,
             wait_seconds=wait_seconds,
             lost_seconds=lost_seconds,
+            retry_lost=retry_lost,
         )
         return await made._open_detached()
 
@@ -202,8 +209,19 @@ class ClusterSandbox(Detachable):
             request=request, on_output=on_output, on_connection=on_connection
         )
         asked = run.packed(self._open_nodes.rules.limits, {"op": "run"})
-        async with self._open_nodes.place(agent_id) as node:
-            return await run_on(node.link, run, asked)
+        try:
+            async with self._open_nodes.place(agent_id) as node:
+                return await run_on(node.link, run, asked)
+        except CellLostError as error:
+            if not self._retry_lost or run.was_heard or not is_node_lost(error):
+                raise
+            lost = error
+        try:
+            async with self._open_nodes.place(agent_id, avoid=node.record) as other:
+                return await run_on(other.link, run, asked)
+        except SandboxUnavailableError:
+            # It may have run on the first one.
+            raise lost from None
 
     async def stream(
         self,

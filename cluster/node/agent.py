@@ -6,7 +6,7 @@ import logging
 import platform
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.abc
@@ -29,13 +29,16 @@ from ..wire.handshake import (
 )
 from ..wire.link import Link
 from ..wire.protocol import LOST_SECONDS, PROTOCOL, rules_of
+from .health import CHECK_SECONDS, Health
 from .visitor import Visitor
 
 MAX_STRANGERS = 64
 """Connections that have not shown the token yet. When it is reached further ones are
 closed at once."""
 
+_LOOK_SECONDS = 0.1
 _log = logging.getLogger(__name__)
+State = Literal["ready", "draining", "sick"]
 
 
 class NodeAgent(Detachable):
@@ -53,6 +56,8 @@ class NodeAgent(Detachable):
         public_host: The address that drivers connect to; None takes `host`.
         directory: Where drivers find the node; None: they are told in another way.
         lost_seconds: Seconds without a sign of life until a driver is given up.
+        check_seconds: Seconds between two tries of a cell. When two fail the node is
+            sick, and takes nothing new until three in a row are good.
 
     Raises:
         ConfigError: The token is not one.
@@ -69,6 +74,7 @@ class NodeAgent(Detachable):
         public_host: str | None = None,
         directory: RedisDirectory | None = None,
         lost_seconds: float = LOST_SECONDS,
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         self._sandbox = sandbox
         self._key = checked_token(token)
@@ -82,6 +88,7 @@ class NodeAgent(Detachable):
         self._strangers = 0
         self._visitors: list[Visitor] = []
         self._draining = False
+        self._health = Health(sandbox, check_seconds)
         self._stack = AsyncExitStack()
         self._record: NodeRecord | None = None
 
@@ -118,7 +125,10 @@ class NodeAgent(Detachable):
         self._stack.push_async_callback(listener.aclose)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
+        self._tasks = tasks
+        self._retired = anyio.Event()
         tasks.start_soon(listener.serve, self._welcome)
+        tasks.start_soon(self._health.watch, self.share)
         if self._directory is not None:
             tasks.start_soon(self._renew, self._directory)
         return self
@@ -133,12 +143,39 @@ class NodeAgent(Detachable):
         """The number of cells that runs and sessions use now."""
         return self._sandbox.active_cells
 
+    @property
+    def state(self) -> State:
+        """`ready`, `draining` or `sick`; the last two take nothing new."""
+        if self._draining:
+            return "draining"
+        return "sick" if self._health.is_sick else "ready"
+
     async def drain(self) -> None:
         """Take no new runs and sessions; those that are there go on."""
         self._draining = True
-        self._share()
+        self.share()
         if self._directory is not None:
             await self._withdraw(self._directory)
+
+    async def retire(self, seconds: float) -> None:
+        """Drain, and let `retired` return when nothing runs, or after some seconds.
+
+        Args:
+            seconds: Seconds for what runs. When they are over it is given up.
+        """
+        if not self._draining:
+            await self.drain()
+            self._tasks.start_soon(self._end, seconds)
+
+    async def _end(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            while self.busy:  # noqa: ASYNC110 - cells tell nobody that they end
+                await anyio.sleep(_LOOK_SECONDS)
+        self._retired.set()
+
+    async def retired(self) -> None:
+        """Return when the agent was told to end; its owner leaves it then."""
+        await self._retired.wait()
 
     async def _withdraw(self, directory: RedisDirectory) -> None:
         with anyio.CancelScope(shield=True):
@@ -174,7 +211,7 @@ class NodeAgent(Detachable):
                 reader = await admit_driver(
                     secure, self._key, self._identity.fingerprint
                 )
-            visitor = Visitor(self._sandbox, self._about())
+            visitor = Visitor(self._sandbox, self)
             link = Link(
                 secure,
                 reader,
@@ -196,26 +233,30 @@ class NodeAgent(Detachable):
 
     async def _serve(self, link: Link, visitor: Visitor) -> None:
         self._visitors.append(visitor)
-        self._share()
         try:
             await link.run()
         finally:
             self._visitors.remove(visitor)
-            self._share()
+            self.share()
 
-    def _share(self) -> None:
+    def share(self) -> None:
         """Divide the slots between the drivers."""
-        for visitor in self._visitors:
-            share = max(1, self._slots // len(self._visitors))
-            visitor.grant(0 if self._draining else share)
+        drivers = [each for each in self._visitors if each.places_runs]
+        for visitor in drivers:
+            share = max(1, self._slots // len(drivers))
+            visitor.grant(share if self.state == "ready" else 0, self.state)
 
-    def _about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
+        """Return what the node says of itself."""
         return {
             "protocol": PROTOCOL,
             "version": version("toolcell"),
             "python": platform.python_version(),
             "name": self._name,
             "slots": self._slots,
+            "state": self.state,
+            "busy": self.busy,
+            "drivers": sum(each.places_runs for each in self._visitors),
             "notices": list(self._sandbox.notices),
             "rules": pack_model(rules_of(self._sandbox.config)),
         }

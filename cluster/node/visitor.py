@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from pydantic import SecretStr, ValidationError
@@ -37,27 +37,45 @@ _Answer = tuple[_Fields, list[bytes]]
 _log = logging.getLogger(__name__)
 
 
+class Agent(Protocol):
+    """The agent of a node, as far as its drivers see it."""
+
+    def about(self) -> _Fields:
+        """Return what the node says of itself."""
+
+    def share(self) -> None:
+        """Divide the slots anew."""
+
+    async def retire(self, seconds: float) -> None:
+        """Take nothing new; end when nothing runs, or after so many seconds."""
+
+
 class Visitor:
     """One driver at a node: its runs, its sessions, its credit.
 
     Args:
         sandbox: The node's sandbox.
-        about: What the node says of itself.
+        agent: The node's agent.
     """
 
-    def __init__(self, sandbox: Sandbox, about: _Fields) -> None:
+    def __init__(self, sandbox: Sandbox, agent: Agent) -> None:
         self._sandbox = sandbox
-        self._about = about
+        self._agent = agent
         self._sessions = Sessions()
         self._greeted: Exchange | None = None
-        self._credit = 0
+        self._granted = 0, "ready"
 
-    def grant(self, credit: int) -> None:
+    @property
+    def places_runs(self) -> bool:
+        """True once it has asked for credit; a command that looks does not."""
+        return self._greeted is not None
+
+    def grant(self, credit: int, state: str) -> None:
         """Let the driver have so many runs and sessions at once; 0: no new ones."""
-        if credit != self._credit:
-            self._credit = credit
+        if (credit, state) != self._granted:
+            self._granted = credit, state
             if self._greeted is not None:
-                self._greeted.send_soon({"credit": credit})
+                self._greeted.send_soon({"credit": credit, "state": state})
 
     async def serve(self, exchange: Exchange, message: Message) -> None:
         """Answer one exchange."""
@@ -94,11 +112,8 @@ class Visitor:
                 return await self._stream(exchange, message, self._sandbox)
             case "session":
                 return await self._session(exchange, fields)
-            case "install":
-                return {"path": await self._sandbox.install(fields["packages"])}, []
-            case "check":
-                await self._sandbox.check()
-                return {}, []
+            case "install" | "check" | "status" | "drain":
+                return await self._of_node(fields), []
         session = self._sessions.find(fields["session"])
         match fields["op"]:
             case "session.run":
@@ -111,9 +126,22 @@ class Visitor:
         answer[0]["paused"] = session.paused
         return answer
 
+    async def _of_node(self, fields: _Fields) -> _Fields:
+        match fields["op"]:
+            case "install":
+                return {"path": await self._sandbox.install(fields["packages"])}
+            case "check":
+                await self._sandbox.check()
+            case "status":
+                return self._agent.about()
+            case "drain":
+                await self._agent.retire(float(fields["seconds"]))
+        return {}
+
     async def _hello(self, exchange: Exchange) -> _Answer:
+        exchange.send_soon({**self._agent.about(), "credit": 0})
         self._greeted = exchange
-        exchange.send_soon({**self._about, "credit": self._credit})
+        self._agent.share()
         await anyio.sleep_forever()
         return {}, []
 

@@ -49,6 +49,7 @@ _COMMANDS = {
     "backup": "backup",
     "restore": "backup",
     "tokens": "tokens",
+    "cluster": "cluster",
     "packages": "packages",
     "images": "images",
     "clean": "cells",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolcell.core import ConfigError
+
 from ..terminal.exit_codes import EXIT_NOT_ALL_RUN
 from ..terminal.output import print_json, print_notice
 from ..terminal.signals import SignalExit, run_async
 from .options import (
+    DEFAULT_CONFIG,
     AsJson,
     BackendOption,
+    ConfigPath,
     Image,
     Isolation,
     Memory,
@@ -22,14 +28,28 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
-    from toolcell.sandbox import SandboxConfig
+    from toolcell.sandbox import Sandbox, SandboxConfig
 
     from .batch_files import ProgramsFile, ResultsFile
 
 
+_CELLS = (
+    "backend",
+    "programs_per_cell",
+    "timeout",
+    "memory",
+    "package",
+    "image",
+    "runtime",
+    "isolation",
+)
+
+
 def map(  # noqa: A001 - the command is called so
+    context: typer.Context,
     programs: Annotated[Path, typer.Argument(help="A JSON object in each line.")],
     out: Annotated[Path, typer.Option(help="Takes a result in each line.")],
     concurrency: Annotated[
@@ -45,6 +65,10 @@ def map(  # noqa: A001 - the command is called so
     image: Image = None,
     runtime: Runtime = None,
     isolation: Isolation = "namespaces",
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Run on the nodes of [cluster].")
+    ] = False,
+    config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
     """Run a file of programs, and go on where an earlier run ended.
@@ -58,7 +82,7 @@ def map(  # noqa: A001 - the command is called so
     from .batch_files import ProgramsFile, ResultsFile
     from .cell_options import config_of
 
-    config = config_of(
+    cells = config_of(
         {
             "backend": backend,
             "minimum_isolation": isolation,
@@ -70,11 +94,14 @@ def map(  # noqa: A001 - the command is called so
             **({"max_concurrency": concurrency} if concurrency else {}),
         }
     )
+    if cluster:
+        _require_no_cells(context)
+    opened = partial(_on_cluster, config) if cluster else partial(_here, cells)
     source = ProgramsFile(programs)
     with ResultsFile(out) as results:
         try:
             with rate_bar(source.size, results.size, quiet=as_json) as show:
-                notices = run_async(_map, config, source, results, concurrency, show)
+                notices = run_async(_map, opened, source, results, concurrency, show)
         except SignalExit:
             print_notice(
                 f"{results.size} of {source.size} have a result; "
@@ -92,17 +119,42 @@ def map(  # noqa: A001 - the command is called so
         raise typer.Exit(EXIT_NOT_ALL_RUN)
 
 
+def _require_no_cells(context: typer.Context) -> None:
+    """Raise ConfigError if an option of cells was given: nodes have their own."""
+    for name in _CELLS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(
+                f"--cluster excludes --{name.replace('_', '-')}",
+                hint="the cells of nodes are those of their [sandbox]",
+            )
+
+
+def _here(cells: SandboxConfig) -> AbstractAsyncContextManager[Sandbox]:
+    from toolcell.sandbox import SandboxManager
+
+    return SandboxManager(cells)
+
+
+@asynccontextmanager
+async def _on_cluster(path: Path) -> AsyncIterator[Sandbox]:
+    from ..config.host_config import HostConfig
+    from ..runtime.cluster import cluster_parts
+
+    with cluster_parts(HostConfig.from_file(path)) as parts:
+        async with parts.sandbox() as sandbox:
+            yield sandbox
+
+
 async def _map(
-    config: SandboxConfig,
+    opened: Callable[[], AbstractAsyncContextManager[Sandbox]],
     source: ProgramsFile,
     results: ResultsFile,
     concurrency: int | None,
     show: Callable[[int], None],
 ) -> tuple[str, ...]:
-    from toolcell.sandbox import SandboxManager
-
     async with (
-        SandboxManager(config) as sandbox,
+        opened() as sandbox,
         sandbox.map(
             source.without_result(results), concurrency=concurrency, ordered=False
         ) as ended,
@@ -110,7 +162,7 @@ async def _map(
         async for each in ended:
             results.add(each)
             show(results.size)
-    return sandbox.notices
+        return sandbox.notices
 
 
 def _facts(source: ProgramsFile, results: ResultsFile) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from toolcell.guard import AgentPolicy, load_policies
 from toolcell.sandbox import SandboxConfig
 
 from .base import ADDRESS, IMPORT_PATH, Count, FilePath, Model, Seconds
+from .cluster import ClusterConfig
 from .flows import FlowsConfig
 from .mcp_servers import MCPName, MCPServerConfig
 from .sandbox_api import SandboxAPIConfig
@@ -321,6 +322,9 @@ class HostConfig(Model):
 
     flows: FlowsConfig = FlowsConfig()
     """Graphs that run in threads."""
+
+    cluster: ClusterConfig | None = None
+    """The machines that programs run on. None: this one."""
 
     @model_validator(mode="after")
     def _room_for_sessions(self) -> Self:

@@ -56,6 +56,7 @@ from toolcell.tools.builtin import (
 from ..config.host_config import Group, HostConfig
 from ..config.secrets import read_secret
 from .caller_approval import ask_caller
+from .cluster import open_sandbox
 from .flows import open_flows
 from .imported import imported
 from .logs import open_logging
@@ -112,8 +113,7 @@ async def open_components(
         registry.register_many((await stack.enter_async_context(toolset)).tools)
     sandbox = sessions = None
     if needs_sandbox(config, registry):
-        manager = SandboxManager(config.sandbox)
-        sandbox = await stack.enter_async_context(manager)
+        sandbox = await open_sandbox(config, environ, stack)
     executor = make_executor(config, registry, guarding, sandbox, stack)
     if sandbox is not None and needs_sessions(config):
         sessions = make_sessions(config, sandbox)

@@ -59,6 +59,12 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "tokens create": (("--agent", "a"), 2, "config"),
     "tokens list": ((), 2, "config"),
     "tokens revoke": (("x",), 2, "config"),
+    "cluster up": ((), 2, "config"),
+    "cluster status": ((), 2, "config"),
+    "cluster doctor": ((), 2, "config"),
+    "cluster drain": (("x",), 2, "config"),
+    "cluster down": ((), 2, "config"),
+    "cluster manifest": (("--image", "x"), 2, "config"),
     "packages list": (("--days", "1"), 2, "usage"),
     "packages prune": (("--days", "-1"), 2, "usage"),
 }

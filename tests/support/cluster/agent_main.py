@@ -23,6 +23,8 @@ async def main(asked: dict[str, Any]) -> None:
             name=asked["name"],
             directory=directory,
             lost_seconds=asked["lost_seconds"],
+            # Tests count processes.
+            check_seconds=3600.0,
         ) as agent,
     ):
         print(agent.record.model_dump_json(), flush=True)

@@ -17,7 +17,7 @@ async def local_cluster(config: SandboxConfig) -> AsyncIterator[ClusterSandbox]:
         records = []
         for name in ("first", "second"):
             manager = await stack.enter_async_context(SandboxManager(config))
-            agent = NodeAgent(manager, token=token, name=name)
+            agent = NodeAgent(manager, token=token, name=name, check_seconds=3600.0)
             records.append((await stack.enter_async_context(agent)).record)
         nodes = FixedNodes(records)
         yield await stack.enter_async_context(ClusterSandbox(nodes, token=token))

@@ -29,8 +29,8 @@ FACES = {
         pull_image returned run save_artifact
     """,
     "cluster": """
-        ClusterSandbox Directory FixedNodes NodeAgent NodeRecord RedisDirectory
-        new_token
+        ClusterAdmin ClusterSandbox Directory FixedNodes NodeAgent NodeRecord NodeStatus
+        RedisDirectory new_token
     """,
     "guard": """
         ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalReply

@@ -1,0 +1,143 @@
+"""Looks at the nodes of a cluster, and tells them to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import anyio
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from toolcell.core import InvalidInputError, ToolcellError
+
+from ..directory.records import Directory, NodeRecord
+from ..wire.handshake import RefusedError, checked_token
+from ..wire.protocol import LOST_SECONDS, PROTOCOL
+from ..wire.tasks import tasks_beside
+from .connect import connect
+from .runs import ask
+
+ASK_SECONDS = 15.0
+"""Seconds that a node has for an answer. When they are over it is `unreachable`."""
+
+
+class NodeStatus(BaseModel):
+    """One node, as it describes itself; an unreachable one has its name alone."""
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+
+    name: str
+    address: str = ""
+    state: Literal["ready", "draining", "sick", "unreachable"] = "unreachable"
+    version: str = ""
+    """The version of toolcell there."""
+
+    protocol: int = 0
+    slots: int = 0
+    busy: int = 0
+    """Cells that runs and sessions use now."""
+
+    drivers: int = 0
+    notices: tuple[str, ...] = ()
+    problem: str = ""
+    """The reason why runs cannot be placed there; empty: they can."""
+
+
+class ClusterAdmin:
+    """Asks each node of a directory by itself; places no runs.
+
+    Args:
+        directory: Where the nodes are.
+        token: The cluster's token, 64 hex digits.
+
+    Raises:
+        ConfigError: The token is not one.
+    """
+
+    def __init__(self, directory: Directory, *, token: str) -> None:
+        self._directory = directory
+        self._key = checked_token(token)
+
+    async def status(self, *, check: bool = False) -> tuple[NodeStatus, ...]:
+        """Return the nodes in the order of their names.
+
+        Args:
+            check: True has each node ask whether cells can be made.
+
+        Raises:
+            SandboxUnavailableError: The directory does not answer.
+        """
+        records = await self._records()
+        found: dict[str, NodeStatus] = {}
+
+        async def look(record: NodeRecord) -> None:
+            found[record.name] = await self._status(record, check=check)
+
+        async with anyio.create_task_group() as tasks:
+            for record in records:
+                tasks.start_soon(look, record)
+        return tuple(found[record.name] for record in records)
+
+    async def drain(self, name: str, seconds: float) -> None:
+        """Tell a node to take nothing new, and to end when nothing runs.
+
+        Args:
+            name: The node's name.
+            seconds: Seconds for what runs there. When they are over it is given up.
+
+        Raises:
+            InvalidInputError: There is no such node, or it does not answer.
+            SandboxUnavailableError: The directory does not answer.
+        """
+        for record in await self._records():
+            if record.name == name:
+                break
+        else:
+            raise InvalidInputError(
+                f"the cluster has no node {name!r}",
+                hint="see `toolcell cluster status`",
+            )
+        try:
+            await self._ask(record, {"op": "drain", "seconds": seconds})
+        except (OSError, TimeoutError, RefusedError, ToolcellError) as error:
+            raise InvalidInputError(
+                f"the node {name} does not answer: {error}",
+                hint="end its process on its machine",
+            ) from None
+
+    async def _records(self) -> Sequence[NodeRecord]:
+        return sorted(await self._directory.nodes(), key=lambda each: each.name)
+
+    async def _status(self, record: NodeRecord, *, check: bool) -> NodeStatus:
+        address = f"{record.host}:{record.port}"
+        status = NodeStatus(name=record.name, address=address)
+        problem = ""
+        try:
+            told = await self._ask(record, {"op": "status"})
+            status = NodeStatus.model_validate(
+                {**told, "name": record.name, "address": address}
+            )
+            problem = _problem(status)
+            if check and not problem:
+                await self._ask(record, {"op": "check"})
+        except ToolcellError as error:
+            problem = error.message
+        except (OSError, TimeoutError, RefusedError, ValidationError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        return status.model_copy(update={"problem": problem})
+
+    async def _ask(self, record: NodeRecord, fields: dict[str, Any]) -> dict[str, Any]:
+        with anyio.fail_after(ASK_SECONDS):
+            link = await connect(record, self._key, LOST_SECONDS)
+            async with tasks_beside() as tasks:
+                tasks.start_soon(link.run)
+                return (await ask(link, fields)).fields
+
+
+def _problem(status: NodeStatus) -> str:
+    if status.protocol != PROTOCOL:
+        return (
+            f"it speaks protocol {status.protocol} of toolcell {status.version}, "
+            f"this machine {PROTOCOL}"
+        )
+    return "" if status.state == "ready" else f"it is {status.state}"

@@ -1,0 +1,70 @@
+"""Tries cells, so that a sick node says so before runs fail there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from toolcell.core import ToolcellError
+from toolcell.sandbox import Sandbox
+
+CHECK_SECONDS = 30.0
+"""Default seconds between two tries."""
+
+TRY_SECONDS = 10.0
+"""Seconds of one try. When they are over it has failed."""
+
+_FAILURES = 2
+_GOOD = 3
+_log = logging.getLogger(__name__)
+
+
+class Health:
+    """Knows whether cells can be made on this node.
+
+    A try runs a small program, or, while all cells are in use, asks the backend.
+
+    Args:
+        sandbox: The node's sandbox.
+        seconds: Seconds between two tries; a tenth of them after one that failed.
+    """
+
+    def __init__(self, sandbox: Sandbox, seconds: float) -> None:
+        self._sandbox = sandbox
+        self._seconds = seconds
+        self._bad = 0
+        self._good = 0
+        self.is_sick = False
+        """True from the second failure in a row to the third good try."""
+
+    async def watch(self, on_change: Callable[[], None]) -> None:
+        """Try for ever; call a function when the node falls sick or is well again."""
+        while True:
+            hurried = self._bad or self.is_sick
+            await anyio.sleep(self._seconds / 10 if hurried else self._seconds)
+            before = self.is_sick
+            self._note(good=await self._try())
+            if self.is_sick != before:
+                _log.warning("the node is %s", "sick" if self.is_sick else "well again")
+                on_change()
+
+    def _note(self, *, good: bool) -> None:
+        self._bad, self._good = (0, self._good + 1) if good else (self._bad + 1, 0)
+        if self._bad >= _FAILURES:
+            self.is_sick = True
+        elif self._good >= _GOOD:
+            self.is_sick = False
+
+    async def _try(self) -> bool:
+        sandbox = self._sandbox
+        try:
+            with anyio.fail_after(TRY_SECONDS):
+                if sandbox.active_cells < sandbox.config.max_concurrency:
+                    return (await sandbox.run("6 * 7")).value == 42
+                await sandbox.check()
+                return True
+        except (ToolcellError, TimeoutError) as error:
+            _log.warning("no cell could be made: %s", type(error).__name__)
+            return False

@@ -1,0 +1,57 @@
+"""The table `[cluster]` of the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from .base import ADDRESS, Model, Seconds
+from .secrets import SecretReference
+
+
+class ClusterConfig(Model):
+    """A cluster of machines. Where the table is, programs of the host run on its nodes,
+    and `toolcell cluster up` makes this machine one of them, with cells of
+    `[sandbox]`."""
+
+    directory: SecretReference
+    """The Redis server where nodes and drivers find each other."""
+
+    token: SecretReference
+    """The cluster's token, 64 hex digits, the same everywhere. Whoever has it may run
+    programs on all nodes, and drain them."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "toolcell"
+    """The cluster, so that several can share a server."""
+
+    node: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = (
+        None
+    )
+    """The name of this node, unique in the cluster. None: that of the machine."""
+
+    listen: Annotated[str, Field(pattern=ADDRESS)] = "127.0.0.1:0"
+    """`HOST:PORT` where this node takes links; port 0 is any."""
+
+    public_host: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """The address that drivers reach this node at. None: the host of `listen`."""
+
+    drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """Seconds that runs of this node have when it is told to end by a signal. When it
+    is reached they are given up."""
+
+    check_seconds: Seconds = 30.0
+    """Seconds between two tries of a cell on this node. When two fail the node is sick,
+    and takes nothing new until three in a row are good."""
+
+    wait_seconds: Seconds = 5.0
+    """Seconds that a run waits while no node can take any. When it is reached the run
+    fails as `no_nodes`."""
+
+    lost_seconds: Seconds = 10.0
+    """Seconds without a sign of life. When it is reached a node, or a driver, is given
+    up, with its runs."""
+
+    retry_lost: bool = False
+    """If true, a program whose node is lost is run again once, on another node, unless
+    it has called a tool or its output was passed on."""

@@ -1,0 +1,207 @@
+"""`toolcell cluster`: nodes of the command line, a batch and a host on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import kubernetes_validate
+import pytest
+import yaml
+from anyio import to_thread
+
+from toolcell.cluster import new_token
+from toolcell.core import ConfigError
+from toolcell.host import Host, HostConfig
+from toolcell.host.cli.cluster_manifest import cluster_manifest
+from toolcell.tools import RunContext
+
+from ..support.guard.redis_server import RedisServer
+from ..support.toolcell_command import TOOLCELL, toolcell
+
+pytestmark = pytest.mark.anyio
+CONFIG = """
+[sandbox]
+backend = "subprocess"
+max_concurrency = 9
+
+[tools]
+builtin = ["code"]
+
+[[policies]]
+agent_id = "a"
+allow = ["run_python"]
+
+[cluster]
+directory = "env:DIRECTORY"
+token = "env:TOKEN"
+"""
+
+
+class Nodes:
+    """Nodes that `toolcell cluster up` made, with one configuration."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.config = folder / "toolcell.toml"
+        self.config.write_text(CONFIG)
+        self.environ = {**os.environ, "DIRECTORY": url, "TOKEN": new_token()}
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    async def up(self, name: str) -> None:
+        process = subprocess.Popen(
+            [TOOLCELL, "cluster", "up", "--config", str(self.config), "--json"],
+            stdout=subprocess.PIPE,
+            env={**self.environ, "TOOLCELL__CLUSTER__NODE": name},
+            text=True,
+        )
+        self.processes[name] = process
+        assert process.stdout is not None
+        told = json.loads(await to_thread.run_sync(process.stdout.readline))
+        assert told["name"] == name
+
+    async def command(self, *arguments: str, code: int = 0) -> Any:
+        done = await to_thread.run_sync(
+            lambda: toolcell(
+                *arguments, "--config", str(self.config), "--json", env=self.environ
+            )
+        )
+        assert done.returncode == code, done.stderr
+        return (
+            json.loads(done.stdout) if done.stdout else json.loads(done.stderr)["error"]
+        )
+
+    async def ended(self, name: str) -> int:
+        with anyio.fail_after(30):
+            return await to_thread.run_sync(self.processes[name].wait)
+
+
+@pytest.fixture(scope="module")
+async def nodes(
+    redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Nodes]:
+    """The nodes `one` and `two`."""
+    made = Nodes(redis_server.url, tmp_path_factory.mktemp("nodes"))
+    for name in ("one", "two"):
+        await made.up(name)
+    yield made
+    for process in made.processes.values():
+        process.kill()
+        process.communicate()
+
+
+async def test_what_the_nodes_say(nodes: Nodes) -> None:
+    for command in ("status", "doctor"):
+        found = await nodes.command("cluster", command)
+        assert [each["name"] for each in found] == ["one", "two"]
+        assert {(each["state"], each["problem"]) for each in found} == {("ready", "")}
+        assert {each["slots"] for each in found} == {9}
+
+
+async def test_a_host_runs_code_on_the_nodes(nodes: Nodes) -> None:
+    config = HostConfig.from_file(nodes.config, environ=nodes.environ)
+    async with Host(config, environ=nodes.environ) as host:
+        assert host.sandbox is not None
+        assert type(host.sandbox).__name__ == "ClusterSandbox"
+        result = await host.call(
+            "run_python",
+            {"code": "6 * 7"},
+            agent_id="a",
+            run=RunContext(session="s"),
+        )
+        assert "42" in str(result.content), result
+        [busy] = [
+            each["busy"]
+            for each in await nodes.command("cluster", "status")
+            if each["busy"]
+        ]
+        assert busy == 1
+
+
+async def test_a_batch_runs_on_the_nodes(nodes: Nodes, tmp_path: Path) -> None:
+    programs = tmp_path / "programs.jsonl"
+    programs.write_text("".join(f'{{"code": "{n} + 1"}}\n' for n in range(6)))
+    out = tmp_path / "out.jsonl"
+    batch = ("map", str(programs), "--out", str(out), "--cluster")
+
+    done = await nodes.command(*batch)
+
+    assert done["statuses"] == {"ok": 6}
+    values = [
+        json.loads(line)["result"]["value"] for line in out.read_text().splitlines()
+    ]
+    assert sorted(values) == [1, 2, 3, 4, 5, 6]
+    refused = await nodes.command(*batch, "--memory", "100", code=2)
+    assert "--cluster excludes --memory" in refused["message"]
+
+
+async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
+    await nodes.up("three")
+    nodes.processes["three"].terminate()
+    assert await nodes.ended("three") == 143
+    names = [each["name"] for each in await nodes.command("cluster", "status")]
+    assert names == ["one", "two"]
+
+    refused = await nodes.command("cluster", "drain", "three", code=2)
+    assert "has no node 'three'" in refused["message"]
+    await nodes.command("cluster", "drain", "one")
+    assert await nodes.ended("one") == 0
+
+    await nodes.command("cluster", "down")
+    assert await nodes.ended("two") == 0
+    assert await nodes.command("cluster", "doctor", code=4) == []
+
+
+@pytest.fixture
+def for_kubernetes(tmp_path: Path) -> Path:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(f'{CONFIG}listen = "0.0.0.0:8470"\n')
+    return path
+
+
+async def test_a_manifest_fits_the_schema_of_kubernetes(for_kubernetes: Path) -> None:
+    options = ("--image", "registry.example/toolcell:1", "--config")
+    done = await to_thread.run_sync(
+        toolcell, "cluster", "manifest", *options, str(for_kubernetes)
+    )
+    assert done.returncode == 0, done.stderr
+    config, nodes = yaml.safe_load_all(done.stdout)
+
+    for each in (config, nodes):
+        kubernetes_validate.validate(each, "1.33", strict=True)
+    assert config["data"]["toolcell.toml"] == for_kubernetes.read_text()
+    [container] = nodes["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each["valueFrom"] for each in container["env"]}
+    assert variables["TOKEN"] == {"secretKeyRef": {"name": "toolcell", "key": "TOKEN"}}
+    assert set(variables) == {
+        "DIRECTORY",
+        "TOKEN",
+        "TOOLCELL__CLUSTER__NODE",
+        "TOOLCELL__CLUSTER__PUBLIC_HOST",
+    }
+    assert container["ports"] == [{"name": "link", "containerPort": 8470}]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ('directory = "env:A"\ntoken = "env:B"', "cluster.listen"),
+        (
+            'listen = "0.0.0.0:1"\ndirectory = "env:A"\ntoken = "file:/b"',
+            "file:/b is not on the machines",
+        ),
+        (None, "has no \\[cluster\\]"),
+    ],
+    ids=["listen", "file", "none"],
+)
+async def test_a_manifest_that_cannot_work_is_refused(
+    tmp_path: Path, cluster: str | None, words: str
+) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text("" if cluster is None else f"[cluster]\n{cluster}\n")
+    with pytest.raises(ConfigError, match=words):
+        cluster_manifest(HostConfig.from_file(path), path.read_text(), "image")
