@@ -109,6 +109,16 @@ def map(  # noqa: A001 - the command is called so
                 as_json=as_json,
             )
             raise
+    _end(source, results, notices, as_json=as_json)
+
+
+def _end(
+    source: ProgramsFile,
+    results: ResultsFile,
+    notices: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
     for line in notices:
         print_notice(line, as_json=as_json)
     if as_json:

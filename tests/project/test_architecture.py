@@ -30,7 +30,15 @@ ROOMS: dict[str, set[str]] = {
     "guard": {"core"},
     "tools": {"sandbox", "guard", "core"},
     "flow": {"tools", "guard", "core"},
-    "host": {"flow", "tools", "tools.builtin", "sandbox", "guard", "core"},
+    "host": {
+        "flow",
+        "tools",
+        "tools.builtin",
+        "cluster",
+        "sandbox",
+        "guard",
+        "core",
+    },
     "images": set(),
     "providers": {"sandbox", "guard", "core"},
 }
