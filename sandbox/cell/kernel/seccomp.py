@@ -324,7 +324,7 @@ def _put_up(filter_: _Filter) -> None:
 
 
 @functools.lru_cache(maxsize=None)
-def prepared(own_user: bool, renews: str) -> _Filter:
+def prepared(own_user: bool, renews: str, /) -> _Filter:
     """Return the `struct sock_fprog` of this machine, and what it points to.
 
     Args:
@@ -339,7 +339,7 @@ def prepared(own_user: bool, renews: str) -> _Filter:
 
 
 @functools.lru_cache(maxsize=None)
-def prepared_closing(lasting: bool = False) -> _Filter:
+def prepared_closing(lasting: bool, /) -> _Filter:
     """Return the same for `closing_program`. Raises OSError."""
     return _fprog(closing_program(_machine(), lasting=lasting))
 
