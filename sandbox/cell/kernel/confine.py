@@ -84,7 +84,8 @@ def confine(settings: dict[str, Any], *, closes_later: bool = False) -> list[str
     Raises:
         ConfineError: A layer in `settings["require"]` does not hold.
     """
-    _prefer_for_oom_kill()
+    if not settings["first_to_go"]:
+        _prefer_for_oom_kill()
     # The supervisor shares the cell's CPU time, and must not starve.
     os.nice(_NICE)
     set_rlimits(settings["rlimits"])

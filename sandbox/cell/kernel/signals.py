@@ -19,6 +19,12 @@ def inherit_nothing() -> None:
             _signal.signal(number, _signal.SIG_DFL)
 
 
+def forget_parent() -> None:
+    """Undo in a fork of the supervisor how that hears of its children."""
+    _signal.set_wakeup_fd(-1)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+
+
 def await_program() -> None:
     """Ignore Ctrl-C while no program runs; processes executed meanwhile receive it."""
     _signal.signal(_signal.SIGINT, _pass)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import struct
 import termios
 
@@ -100,8 +99,7 @@ def _become(
 ) -> NoReturn:
     """Become the command, in a fresh fork; or tell why not, and end."""
     try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signals.forget_parent()
         signals.as_new()
         os.setsid()
         move_fds(fds, _SETUP_FD)

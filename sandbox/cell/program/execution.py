@@ -29,11 +29,11 @@ def prepare_main_module() -> None:
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
     sys.argv = [FILE_NAME]
-    open_streams()
+    _open_streams()
     atexit._clear()
 
 
-def open_streams() -> None:
+def _open_streams() -> None:
     """Set up `sys.stdin`, `sys.stdout` and `sys.stderr`."""
     sys.stdin = io.TextIOWrapper(io.FileIO(0, "r", closefd=False), encoding="utf-8")
     sys.stdout = _writer(1, "surrogateescape")

@@ -6,12 +6,12 @@ program could have written all that comes out of the result pipe.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import linecache
 import math
 import os
-import signal
 import sys
 import time
 import types
@@ -25,7 +25,7 @@ from .requests import frame_request, read_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, Iterator, NoReturn
 
 
 RESULT_FD = 3
@@ -68,7 +68,23 @@ def get_ready(settings: dict[str, Any]) -> None:
     added = os.environ.get("PYTHONPATH", "")
     own = added.split(os.pathsep) if added else []
     sys.path[:0] = [home, *(os.path.normpath(os.path.join(home, path)) for path in own)]
-    execution.prepare_main_module()
+    # A stream remembers that it could seek, and those of programs cannot.
+    null, (read_fd, write_fd) = os.open(os.devnull, os.O_RDWR), os.pipe()
+    with _descriptors([null, write_fd, write_fd]):
+        execution.prepare_main_module()
+    for fd in (null, read_fd, write_fd):
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _descriptors(sources: list[int]) -> Iterator[None]:
+    """Have these as the descriptors 0, 1, 2, ... for a while."""
+    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(len(sources))]
+    move_fds(sources, RESULT_FD)
+    yield
+    move_fds(kept, RESULT_FD)
+    for fd in kept:
+        os.close(fd)
 
 
 def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
@@ -86,9 +102,6 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
             _warm_up()
             execution.prepare_main_module()
             first = b""
-        else:
-            # The streams from before the fork remember that they could seek.
-            execution.open_streams()
         setup = {"layers": held, "cpu": time.process_time()}
         global _address_space, _node, _closes
         _address_space, _node = settings["address_space"], settings["node"]
@@ -106,8 +119,7 @@ def start(pipes: Pipes, settings: dict[str, Any]) -> NoReturn:
 
 
 def _attach_pipes(pipes: Pipes) -> None:
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signals.forget_parent()
     signals.await_program()
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
@@ -118,15 +130,13 @@ def _attach_pipes(pipes: Pipes) -> None:
 
 def _warm_up() -> None:
     """Run a small program, so that the memory it touches is no longer shared later."""
-    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, 32) for fd in range(REQUEST_FD + 1)]
     request_r, request_w = os.pipe()
     code = b"x = [1]\nprint(x)\n0\n"
     os.write(request_w, frame_request(b"{}", b"{}", code))
     os.close(request_w)
-    move_fds([0, 0, 0, 0, request_r], RESULT_FD)
-    _serve(b"")
-    move_fds(kept, RESULT_FD)
-    os.closerange(REQUEST_FD + 1, _HIGHEST_FD)
+    with _descriptors([0, 0, 0, 0, request_r]):
+        _serve(b"")
+    os.close(request_r)
     linecache.cache.pop(FILE_NAME, None)
 
 

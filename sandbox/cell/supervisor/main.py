@@ -145,7 +145,8 @@ class Supervisor:
         self._held += confine.seal(
             own_user=settings["uid"] is not None, renews=settings["renews"]
         )
-        self._settings = {**settings, "held": self._held}
+        first_to_go = self._oom_score is not None
+        self._settings = {**settings, "held": self._held, "first_to_go": first_to_go}
         if self._settings["aliases"]:
             aliases.make(self._settings["aliases"])
         if not self._ready:
