@@ -15,11 +15,20 @@ def refuse(*, own_user):
 seccomp.install = refuse
 held = confine.seal(own_user=False)
 settings = {{"rlimits": {{}}, "held": held, "uid": None, "renews": ""}}
-settings["require"] = ["seccomp"]
+settings.update(require=["seccomp"], first_to_go=False)
 try:
     confine.confine(settings)
 except confine.ConfineError as error:
     print(error)
+"""
+_ASSEMBLES_NOTHING = """
+from toolcell.sandbox.cell.kernel import seccomp
+from toolcell.sandbox.cell.launcher import main
+main._warm_up("mounts")
+seccomp.assemble = None
+seccomp._put_up = print
+seccomp.install(own_user=True, renews="mounts")
+seccomp.close()
 """
 
 
@@ -39,3 +48,7 @@ def test_a_missing_layer_is_named_with_its_reason(refusal: str, reason: str) -> 
     done = subprocess.run(command, capture_output=True, check=True, text=True)
 
     assert done.stdout.startswith(f"missing layers: seccomp ({reason}")
+
+
+def test_filters_are_assembled_before_any_program_is_forked() -> None:
+    subprocess.run([sys.executable, "-c", _ASSEMBLES_NOTHING], check=True)
