@@ -17,13 +17,12 @@ from .programs.function_program import call_program, returned
 from .programs.program import RunRequest
 from .results.events import Event
 from .results.result import ExecutionResult
-from .session import Session
-from .shared_cell import SharedCell
 
 if TYPE_CHECKING:
     from .batch import BatchResults, OnProgress, Programs
     from .network.types import OnConnection
     from .packages.distributions import OnStep
+    from .session import Session
 
 
 class SandboxManager(SandboxLifecycle):
@@ -228,6 +227,9 @@ class SandboxManager(SandboxLifecycle):
             PackageError: A package is refused, missing or unfit.
             SandboxUnavailableError: There is no cell to be had.
         """
+        from .session import Session
+        from .shared_cell import SharedCell
+
         programs = self._programs
         rules = programs.narrowed_network(network)
         await programs.install(packages)
