@@ -172,9 +172,9 @@ async def whole(options: Options) -> list[Row]:
     )
     slow = [plain.slowest(), bare.slowest()]
     return [
-        *against("one guarded tool call", [plain, bare], [1.75], "share"),
+        *against("one guarded tool call", [plain, bare], [2.2], "share"),
         *against("one guarded tool call, p99", slow, [1.9], "share"),
-        *against("one guarded tool call, audited", [audited, bare], [3], "share"),
+        *against("one guarded tool call, audited", [audited, bare], [4], "share"),
     ]
 
 
