@@ -27,6 +27,7 @@ def agent_turn(
     tools: Collection[str] | None = None,
     max_turns: int = 20,
     describe: Callable[[Tool], Any] = to_openai,
+    stream: bool = False,
     **options: Any,
 ) -> Callable[[BaseModel, NodeContext], Awaitable[Command]]:
     """Return a node that asks a model once, and makes the calls that it asks for.
@@ -44,6 +45,7 @@ def agent_turn(
         max_turns: Answers of the model since the last message of a user; default 20.
             When it is reached the node fails with FlowLimitError.
         describe: Exports a tool the way the provider takes it.
+        stream: True: the model's text is emitted in parts as it comes. Default False.
         **options: For the model.
     """
 
@@ -58,7 +60,9 @@ def agent_turn(
         seen = [each for each in ctx.tools() if tools is None or each.name in tools]
         offered = [describe(each) for each in seen]
         told = [Message.system(system)] if system else []
-        response = await ctx.ask(model, [*told, *messages], offered or None, **options)
+        response = await ctx.ask(
+            model, [*told, *messages], offered or None, stream=stream, **options
+        )
         said = response.message
         if not said.tool_calls:
             return Command(update={"messages": [said]})

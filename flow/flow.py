@@ -83,6 +83,9 @@ class Flow(Threads[S]):
         approval_seconds: Seconds that a call which a person has to approve waits in
             this process; default 0. When it is reached the thread pauses, and the
             request stays open.
+        in_doubt: The fate of a call of which nobody knows whether it took effect, after
+            a crash in its midst. `ask`, the default: the thread pauses and asks a
+            person. `tell`: the node gets a failed result that says so.
         limits: The bounds of each thread; default: `FlowLimits()`.
         profile: `production` refuses AutoApproveHandler.
         clock: Returns the time with its zone; default: the system's.
@@ -103,6 +106,7 @@ class Flow(Threads[S]):
         handler: InterruptHandler | None = None,
         handler_seconds: float = 60.0,
         approval_seconds: float = 0.0,
+        in_doubt: Literal["ask", "tell"] = "ask",
         limits: FlowLimits | None = None,
         profile: Literal["production", "development"] = "production",
         clock: Callable[[], datetime] = _now,
@@ -125,6 +129,7 @@ class Flow(Threads[S]):
             handler=handler,
             handler_seconds=handler_seconds,
             approval_seconds=approval_seconds,
+            in_doubt=in_doubt,
             limits=FlowLimits() if limits is None else limits,
             clock=clock,
         )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from pydantic import JsonValue
 
-from toolcell.core import CheckpointNotFoundError, InvalidInputError
+from toolcell.core import (
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    InvalidInputError,
+    ThreadBusyError,
+)
 from toolcell.guard import is_same_name
 
 from .control.cancelling import cancel_thread
@@ -34,6 +41,8 @@ from .state.patch import value_of
 from .stores.base import Checkpointer
 from .stores.records import (
     Answered,
+    Checkpoint,
+    Head,
     JournalRecord,
     ThreadStatus,
     read_answer,
@@ -41,6 +50,8 @@ from .stores.records import (
     read_journal,
 )
 from .values.interrupt import InterruptValue
+
+_PAGE = 200
 
 
 def _now() -> datetime:
@@ -137,6 +148,88 @@ class StoredThreads:
         """Return the checkpoints of a thread, newest first, as `Flow.history`."""
         texts = await self._store.checkpoints(thread_id, limit, before)
         return [checkpoint_info(text) for text in texts]
+
+    async def verify(self, thread_id: str | None = None) -> dict[str, str]:
+        """Read threads with their whole history; return what is wrong, by thread.
+
+        Args:
+            thread_id: The id of the thread; None: all of them.
+
+        Raises:
+            CheckpointNotFoundError: There is no such thread.
+            CheckpointSerializationError: A head cannot be listed.
+            StoreUnavailableError: The store does not answer.
+        """
+        ids = [thread_id] if thread_id else [h.thread_id for h in await self._heads()]
+        wrong = {}
+        for each in ids:
+            try:
+                await self._verify(each)
+            except CheckpointSerializationError as error:
+                wrong[each] = error.message
+            except CheckpointNotFoundError:
+                if thread_id is not None:
+                    raise
+        return wrong
+
+    async def _verify(self, thread_id: str) -> None:
+        """Read each chain of patches. Raises CheckpointSerializationError."""
+        await self.read(thread_id)
+        for newer, older in pairwise(await self._checkpoints(thread_id)):
+            if newer.of is None:
+                # The newest chain was read above.
+                stored = await self._store.read(thread_id, older.id)
+                assert stored is not None
+                folded([read_checkpoint(text) for text in stored.checkpoints])
+
+    async def _checkpoints(self, thread_id: str) -> list[Checkpoint]:
+        """Return all checkpoints without their states, newest first."""
+        found: list[Checkpoint] = []
+        while True:
+            before = found[-1].id if found else None
+            texts = await self._store.checkpoints(thread_id, _PAGE, before)
+            bare = {"state": None, "patch": None}
+            found += [read_checkpoint(t).model_copy(update=bare) for t in texts]
+            if len(texts) < _PAGE:
+                return found
+
+    async def prune(self, before: datetime) -> list[str]:
+        """Delete threads that are done or were cancelled; return their ids.
+
+        A failed one stays, since it can be resumed, and so does one that has an owner.
+
+        Args:
+            before: The time, with its zone, since which a deleted thread has not
+                changed.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        old = [
+            each.thread_id
+            for each in await self._heads()
+            if each.status in ("done", "cancelled") and each.updated < before
+        ]
+        gone = []
+        for thread_id in old:
+            stored = await self._store.read(thread_id)
+            if stored is None or stored.head.updated >= before:
+                # It was deleted, or run again, in the meantime.
+                continue
+            with suppress(ThreadBusyError):
+                if await self._store.delete(thread_id):
+                    gone.append(thread_id)
+        return gone
+
+    async def _heads(self) -> list[Head]:
+        """Return the heads of all threads of graphs."""
+        found: list[Head] = []
+        while True:
+            before = found[-1].thread_id if found else None
+            heads = await self._store.heads(limit=_PAGE, before=before)
+            found += heads
+            if len(heads) < _PAGE:
+                return [each for each in found if each.graph]
 
     async def answer(
         self, thread_id: str, interrupt_id: str | None, value: Any, *, by: str

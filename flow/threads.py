@@ -43,6 +43,11 @@ class Threads(Generic[S]):
         self._store = store
         self._clock = clock
 
+    @property
+    def graph(self) -> Graph[S]:
+        """The graph of the threads."""
+        return self._graph
+
     async def state(self, thread_id: str, checkpoint_id: str | None = None) -> S:
         """Return the state as of a checkpoint, by default the latest.
 

@@ -171,6 +171,9 @@ class Calls:
         if tool is not None and tool.idempotent:
             return True
         begun = self._journal.begun[op]
+        if self._parts.flow.in_doubt == "tell":
+            await self._finish(op, begun.digest, self._unknown(name, op))
+            return True
         payload: JsonValue = {
             "question": "did this call take effect?",
             "tool": name,
@@ -189,23 +192,35 @@ class Calls:
             await self._finish(op, begun.digest, result)
         return True
 
+    def _unknown(self, name: str, op: str) -> ToolResult:
+        """Return the result of a call of which nobody knows whether it took effect."""
+        error = ToolExecutionError(
+            f"nobody knows whether this call of {name} took effect",
+            hint="find out what became of it before another one is made",
+            details={"outcome": "unknown"},
+        )
+        return self._failed(name, op, error)
+
+    def _failed(self, name: str, op: str, error: ToolExecutionError) -> ToolResult:
+        info = ErrorInfo.of(error)
+        call_id = self._call_id(op)
+        return ToolResult(call_id=call_id, name=name, status="error", error=info)
+
     def _as_reported(self, answer: Answered, name: str, op: str) -> ToolResult | None:
         """Return the result that a person reported; None: make the call again."""
         said = answer.value if isinstance(answer.value, dict) else {}
         outcome = "failed" if answer.denied is not None else said.get("outcome")
         if outcome == "again":
             return None
-        call_id = self._call_id(op)
         if outcome == "done":
-            return ToolResult(call_id=call_id, name=name, content=said.get("content"))
+            content = said.get("content")
+            return ToolResult(call_id=self._call_id(op), name=name, content=content)
         error = ToolExecutionError(
             str(said.get("message") or "a person said that this call failed"),
             hint="do without it, or make another call",
             details={"outcome": "told", "by": answer.by},
         )
-        return ToolResult(
-            call_id=call_id, name=name, status="error", error=ErrorInfo.of(error)
-        )
+        return self._failed(name, op, error)
 
     def _call_id(self, op: str) -> str:
         """Return the id towards the executor: a call made again is another one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -35,6 +35,7 @@ class FlowParts:
     handler: InterruptHandler | None
     handler_seconds: float
     approval_seconds: float
+    in_doubt: Literal["ask", "tell"]
     limits: FlowLimits
     clock: Callable[[], datetime]
     outer: tuple[Graph[Any], ...] = ()

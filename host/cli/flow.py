@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from toolcell.core.text.printable import escaped_line
 
 from ..terminal.output import print_json, print_table
-from ..terminal.signals import run_async
 from .flow_json import checkpoint_facts, thread_facts, thread_summary
+from .flow_keep import add_keeping_commands
 from .flow_run import add_running_commands
+from .flow_store import with_threads
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, FlowThread
 
 if TYPE_CHECKING:
     from toolcell.flow import CheckpointInfo, StoredThread, StoredThreads, ThreadInfo
     from toolcell.guard import Redactor
 
-T = TypeVar("T")
-
 flow = typer.Typer(
     help="Show, answer and go on with threads of graphs.", no_args_is_help=True
 )
 add_running_commands(flow)
+add_keeping_commands(flow)
 
 Question = Annotated[
     str | None,
@@ -62,7 +60,7 @@ def list_(
             graph=graph, status=wanted, limit=limit, before=before
         )
 
-    rows = [thread_summary(each) for each in _with_threads(config, found)]
+    rows = [thread_summary(each) for each in with_threads(config, found)]
     if as_json:
         print_json(rows)
         return
@@ -79,7 +77,7 @@ def show(
     async def found(threads: StoredThreads) -> StoredThread:
         return await threads.read(thread)
 
-    facts = thread_facts(_with_threads(config, found), _redactor(config))
+    facts = thread_facts(with_threads(config, found), _redactor(config))
     if as_json:
         print_json(facts)
         return
@@ -112,7 +110,7 @@ def history(
         await threads.read(thread)
         return await threads.history(thread, limit, before=before)
 
-    rows = [checkpoint_facts(each) for each in _with_threads(config, found)]
+    rows = [checkpoint_facts(each) for each in with_threads(config, found)]
     if as_json:
         print_json(rows)
         return
@@ -147,7 +145,7 @@ def answer(
         else:
             await threads.answer(thread, question, given, by=name)
 
-    _with_threads(config, work)
+    with_threads(config, work)
     _done(thread, "denied" if deny else "answered", as_json=as_json)
 
 
@@ -164,7 +162,7 @@ def cancel(
     async def work(threads: StoredThreads) -> None:
         await threads.cancel(thread, by=name)
 
-    _with_threads(config, work)
+    with_threads(config, work)
     _done(thread, "cancelled", as_json=as_json)
 
 
@@ -188,24 +186,6 @@ def _given(text: str | None, *, deny: bool) -> Any:
         raise InvalidInputError(
             "the answer is no JSON", hint="""text needs quotes, as in '"yes"'"""
         ) from None
-
-
-def _with_threads(path: Path, work: Callable[[StoredThreads], Awaitable[T]]) -> T:
-    """Return what was found in the store of threads of a configuration."""
-
-    async def opened() -> T:
-        from toolcell.flow import StoredThreads
-
-        from ..config.host_config import HostConfig
-        from ..runtime.flows import open_threads
-
-        config = HostConfig.from_file(path)
-        async with AsyncExitStack() as stack:
-            return await work(
-                StoredThreads(await open_threads(config, os.environ, stack))
-            )
-
-    return run_async(opened)
 
 
 def _redactor(path: Path) -> Redactor:

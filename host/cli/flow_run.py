@@ -22,11 +22,13 @@ from ..terminal.output import print_error, print_json, print_notice
 from ..terminal.signals import run_async
 from ..terminal.streams import redirect_prints_to_stderr
 from .flow_json import result_facts
+from .flow_store import prune_old
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath, FlowThread
 
 if TYPE_CHECKING:
     from toolcell.flow import Flow, FlowResult
 
+    from ..config.host_config import HostConfig
     from ..runtime.host import Host
 
 T = TypeVar("T")
@@ -39,6 +41,9 @@ _EXIT_BY_STATUS = {
 _BETWEEN_LOOKS = 1.0
 """Seconds between two looks of `toolcell flow work` at the threads."""
 
+_BETWEEN_PRUNES = 3_600.0
+"""Seconds between two deletions of threads that are over by `flows.history_days`."""
+
 NewThread = Annotated[
     str | None, typer.Option("--thread", help="The id of the thread; default random.")
 ]
@@ -46,7 +51,7 @@ NewThread = Annotated[
 
 def add_running_commands(app: typer.Typer) -> None:
     """Add the commands to the others of `toolcell flow`."""
-    for command in (run, resume, fork, work):
+    for command in (run, resume, fork, work, graph):
         app.command()(command)
 
 
@@ -134,16 +139,41 @@ def work(
 ) -> None:
     """Go on with every thread that can, until Ctrl-C; any number may run this."""
 
+    from ..config.host_config import HostConfig
+
+    settings = HostConfig.from_file(config)
+
     async def go_on(host: Host) -> None:
-        await _work(host, once=once, as_json=as_json)
+        await _work(host, settings, once=once, as_json=as_json)
 
     run_async(_opened, config, go_on)
 
 
-async def _work(host: Host, *, once: bool, as_json: bool) -> None:
+def graph(
+    graph: Annotated[str, typer.Argument(help="The name of the graph.")],
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Print a graph as a Mermaid diagram."""
+
+    async def drawn(host: Host) -> str:
+        return _named(host.flows, graph).graph.to_mermaid()
+
+    text = _with_host(config, drawn, shared=False)
+    if as_json:
+        print_json({"graph": graph, "mermaid": text})
+    else:
+        print(escaped(text), end="")
+
+
+async def _work(host: Host, settings: HostConfig, *, once: bool, as_json: bool) -> None:
     import anyio
 
+    prune_at = anyio.current_time()
     while True:
+        if anyio.current_time() >= prune_at:
+            prune_at += _BETWEEN_PRUNES
+            await prune_old(settings)
         with redirect_prints_to_stderr():
             found = [
                 result
@@ -161,23 +191,34 @@ async def _work(host: Host, *, once: bool, as_json: bool) -> None:
             await anyio.sleep(_BETWEEN_LOOKS)
 
 
-def _with_host(path: Path, work: Callable[[Host], Awaitable[T]]) -> T:
-    """Return what was done with the host; the prints of graphs go to stderr."""
+def _with_host(
+    path: Path, work: Callable[[Host], Awaitable[T]], *, shared: bool = True
+) -> T:
+    """Return what was done with the host; the prints of graphs go to stderr.
+
+    Args:
+        path: The configuration.
+        work: Does it.
+        shared: True: other processes have to find its threads, else ConfigError.
+    """
 
     async def done(host: Host) -> T:
         with redirect_prints_to_stderr():
             return await work(host)
 
-    found: T = run_async(_opened, path, done)
+    found: T = run_async(_opened, path, done, shared)
     return found
 
 
-async def _opened(path: Path, work: Callable[[Host], Awaitable[T]]) -> T:
+async def _opened(
+    path: Path, work: Callable[[Host], Awaitable[T]], shared: bool = True
+) -> T:
     from ..config.host_config import HostConfig
     from ..runtime.host import Host
 
     config = HostConfig.from_file(path)
-    _check_shared(config)
+    if shared:
+        _check_shared(config)
     async with AsyncExitStack() as stack:
         with redirect_prints_to_stderr():
             host = await stack.enter_async_context(Host(config))

@@ -27,6 +27,11 @@ class FlowsConfig(Model):
     max_concurrency: Count = 16
     """Tasks of one thread at once. When it is reached further ones wait."""
 
+    history_days: Count | None = None
+    """Days for which threads stay that are done or were cancelled. When they are over,
+    `toolcell flow work` deletes them, and `toolcell flow prune` does without `--days`.
+    None: they stay."""
+
     redis_url: SecretReference | None = None
     """A Redis server for the threads, shared by many machines; its keys begin with
     `state.redis_prefix`. None: they are in `state.folder`."""

@@ -13,6 +13,9 @@ EXIT_WITHOUT_KEY = 5
 """A log verifies, but without a key, so whoever writes it could have forged it."""
 
 EXIT_THREAD_FAILED = 1
+EXIT_THREAD_DAMAGED = 1
+"""`toolcell flow verify` found a thread that was changed."""
+
 EXIT_CANCELLED = 3
 EXIT_INTERRUPTED = 5
 """A thread waits for answers."""

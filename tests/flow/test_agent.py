@@ -21,6 +21,7 @@ from toolcell.core import (
 )
 from toolcell.flow import (
     START,
+    Emitted,
     Flow,
     Graph,
     NodeContext,
@@ -131,6 +132,15 @@ async def test_a_model_and_its_tools_take_turns() -> None:
     assert [names for _, names in model.heard] == [["add"], ["add"]]
     assert [heard[0].content for heard, _ in model.heard] == ["Be brief."] * 2
     assert [each.step for each in await flow.history("t")] == [2, 1, 0]
+
+
+async def test_the_text_of_a_turn_may_be_emitted_as_it_comes() -> None:
+    model = Scripted(Message.assistant("hi"))
+    for stream, heard in ((False, []), (True, ["hi"])):
+        flow = Flow(talk(model, stream=stream))
+        async with flow.stream(question("?")) as events:
+            emitted = [each.data async for each in events if isinstance(each, Emitted)]
+        assert emitted == heard
 
 
 async def test_only_named_tools_are_offered() -> None:

@@ -21,6 +21,7 @@ from toolcell.flow import (
     CallEnded,
     Emitted,
     Ended,
+    EventStream,
     FlowEvent,
     FlowLimits,
     Interrupted,
@@ -56,7 +57,7 @@ async def calls_and_asks(state: Log, ctx: NodeContext) -> dict[str, Any]:
     return said(str(answer))
 
 
-async def read(stream: Any) -> list[FlowEvent]:
+async def read(stream: EventStream[Log]) -> list[FlowEvent]:
     async with stream as events:
         return [event async for event in events]
 
@@ -143,6 +144,40 @@ async def test_a_commit_is_told_after_it_was_stored() -> None:
         assert kinds(seen) == ["StepStarted", "TaskStarted", "TaskEnded"]
         store.gate.set()
     assert kinds(seen)[-2:] == ["StepCommitted", "Ended"]
+
+
+class Slow(MemoryCheckpointer):
+    """A store whose journal waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = anyio.Event()
+        self.waits = anyio.Event()
+
+    async def append(self, *args: Any, **options: Any) -> None:
+        self.waits.set()
+        await self.gate.wait()
+        await super().append(*args, **options)
+
+
+async def test_a_question_is_told_after_it_was_stored() -> None:
+    def asks(state: Log) -> None:
+        interrupt("go on?")
+
+    store, seen = Slow(), []
+
+    async def collect() -> None:
+        async with flow(asks, checkpointer=store).stream({}, "t") as events:
+            async for event in events:
+                seen.append(event)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(collect)
+        await store.waits.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert kinds(seen) == ["StepStarted", "TaskStarted"]
+        store.gate.set()
+    assert kinds(seen)[2:] == ["Interrupted", "TaskEnded", "Ended"]
 
 
 def lambda_node(state: Log) -> dict[str, Any]:

@@ -390,6 +390,32 @@ async def test_a_call_that_was_cut_off_is_asked_about(
     assert counter.made == made
 
 
+async def test_a_doubt_may_be_told_to_the_node() -> None:
+    begun, counter = anyio.Event(), Counter()
+
+    @tool(name="count")
+    async def cut(n: int) -> int:
+        begun.set()
+        await counter.count(n)
+        await anyio.sleep_forever()
+        return n
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        result = await ctx.call("count", n=1)
+        assert result.error is not None
+        return said(result.status, str(result.error.details["outcome"]))
+
+    calls = flow(node, executor=executor(cut), in_doubt="tell")
+    async with anyio.create_task_group() as group:
+        group.start_soon(calls.run, {}, "t")
+        await begun.wait()
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+
+    assert (await calls.resume("t")).unwrap().log == ("error", "unknown")
+    assert counter.made == [1]
+
+
 async def test_a_harmless_call_that_was_cut_off_is_made_again() -> None:
     begun = anyio.Event()
     gate = anyio.Event()

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel
 
-from toolcell.flow import END, START, Flow, Graph, add_numbers, append_list
+from toolcell.flow import (
+    END,
+    START,
+    Flow,
+    FlowResult,
+    Graph,
+    InterruptValue,
+    add_numbers,
+    append_list,
+)
 
 
 class Log(BaseModel):
@@ -39,3 +48,10 @@ def flow(*nodes: Callable[..., Any], **options: Any) -> Flow[Log]:
 def said(*names: str) -> dict[str, Any]:
     """Return an update that says what ran."""
     return {"log": names}
+
+
+def only(result: FlowResult[Any]) -> InterruptValue:
+    """Return the one open question of a thread that is paused."""
+    assert result.status == "interrupted", result.error
+    [question] = result.interrupts
+    return question

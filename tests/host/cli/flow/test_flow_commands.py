@@ -5,102 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ....support.toolcell_command import TOOLCELL, toolcell
+from ....support.toolcell_command import TOOLCELL
 from ..conftest import Command
-
-GRAPHS = '''
-from typing import Annotated
-from pydantic import BaseModel
-from toolcell.flow import START, Graph, NodeContext, append_list, interrupt
-from toolcell.tools import tool
-
-class Order(BaseModel):
-    item: str = ""
-    password: str = ""
-    log: Annotated[tuple[str, ...], append_list] = ()
-
-@tool
-def pay(euros: int) -> str:
-    """Pay."""
-    with open("effects.txt", "a") as effects:
-        effects.write(f"{euros}\\n")
-    return f"paid {euros}"
-
-order = Graph(Order, name="order")
-
-@order.node
-async def ship(state: Order, ctx: NodeContext):
-    print("a word of the graph's own")
-    answer = interrupt({"question": f"ship {state.item}?"}, answer=bool)
-    return {"log": (f"ship: {answer}",)}
-
-order.edge(START, "ship")
-
-payment = Graph(Order, name="payment")
-
-@payment.node
-async def charge(state: Order, ctx: NodeContext):
-    return {"log": ((await ctx.call("pay", euros=30)).to_text(),)}
-
-payment.edge(START, "charge")
-
-broken = Graph(Order, name="broken")
-
-@broken.node
-def fail(state: Order):
-    raise ValueError("hunter2")
-
-broken.edge(START, "fail")
-'''
-CONFIG = """
-[state]
-folder = "state"
-[tools]
-python = ["my_graphs:pay"]
-folders = ["."]
-[flows]
-graphs = ["my_graphs:order", "my_graphs:payment", "my_graphs:broken"]
-agent = "bot"
-[[policies]]
-agent_id = "bot"
-ask = ["pay"]
-"""
-
-
-Flow = Callable[..., Any]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_graphs.py").write_text(GRAPHS)
-    (tmp_path / "toolcell.toml").write_text(CONFIG)
-    return tmp_path
-
-
-def other(*arguments: str, code: int = 0) -> Any:
-    """Return what a command prints in a process of its own."""
-    done = toolcell("flow", *arguments, "--json")
-    assert done.returncode == code, done
-    return json.loads(done.stdout or done.stderr)
-
-
-@pytest.fixture
-def flow(command: Command, folder: Path) -> Flow:
-    """Run a command in this process; return what it prints with `--json`."""
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        done = command("flow", *arguments, "--json")
-        assert done.code == code, done
-        return json.loads(done.out or done.err)
-
-    return run
+from .conftest import CONFIG, Flow, other
 
 
 def test_a_question_is_asked_and_answered_by_commands(folder: Path) -> None:
@@ -137,6 +48,8 @@ def test_a_call_is_approved_where_approvals_are(
     flow: Flow, command: Command, folder: Path
 ) -> None:
     """The process that asked is gone; `flow work` makes the call, once."""
+    with (folder / "toolcell.toml").open("a") as config:
+        config.write('[audit]\npath = "audit.jsonl"\n')
     paused = flow("run", "payment", "--thread", "p1", code=5)
     [question] = paused["questions"]
     assert question["kind"] == "approval"
@@ -148,19 +61,47 @@ def test_a_call_is_approved_where_approvals_are(
     assert command("flow", "work", "--once").out == "done\tp1\n"
     assert (folder / "effects.txt").read_text() == "30\n"
     assert flow("resume", "p1")["state"]["log"] == ["paid 30"]
+    audit = (folder / "audit.jsonl").read_text().splitlines()
+    [made] = [line for line in audit if '"approver":"anna"' in line and "p1" in line]
+    assert '"pay"' in made
 
 
+@pytest.mark.parametrize(
+    ("reply", "code", "log"),
+    [
+        (("approve",), 0, ["ship: True"]),
+        (("approve", "--args", '{"answer": false}'), 0, ["ship: False"]),
+        (("deny", "--reason", "not now"), 1, []),
+    ],
+    ids=["approved", "answered", "denied"],
+)
 def test_a_question_is_among_the_approvals(
-    flow: Flow, command: Command, folder: Path
+    reply: tuple[str, ...],
+    code: int,
+    log: list[str],
+    flow: Flow,
+    command: Command,
 ) -> None:
     flow("run", "order", "--thread", "o1", code=5)
     [row] = command("approvals", "list", "--json").json
     assert row["tool"] == "interrupt"
-    deny = ("approvals", "deny", row["id"], "--by", "anna", "--reason", "not now")
-    assert command(*deny).code == 0
+    verb, *options = reply
+    assert command("approvals", verb, row["id"], "--by", "bot", *options).code == 2
+    assert command("approvals", verb, row["id"], "--by", "anna", *options).code == 0
 
-    failed = flow("resume", "o1", code=1)
-    assert failed["error"]["kind"] == "flow.denied"
+    done = flow("resume", "o1", code=code)
+    assert done["state"]["log"] == log
+    if code:
+        assert done["error"]["kind"] == "flow.denied"
+
+
+def test_a_question_that_expired_goes_on_with_work(
+    flow: Flow, command: Command
+) -> None:
+    flow("run", "hurried", "--thread", "h1", code=5)
+    assert command("flow", "work", "--once").out == "failed\th1\n"
+    assert flow("show", "h1")["status"] == "failed"
+    assert flow("resume", "h1", code=1)["error"]["details"]["reason"] == "expired"
 
 
 def test_a_failure_a_fork_and_an_end_have_their_codes(
