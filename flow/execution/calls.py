@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
@@ -12,6 +12,7 @@ from toolcell.core import (
     ErrorInfo,
     InvalidInputError,
     ToolCall,
+    ToolcellError,
     ToolExecutionError,
     ToolResult,
 )
@@ -97,42 +98,68 @@ class Calls:
         arguments: dict[str, JsonValue],
         body: str,
     ) -> None:
-        """Make a call, in the step's own task group: it ends even if its node does."""
+        """Make a call, in the step's own task group: it ends even if its node does.
+
+        It is recorded once its turn at the executor has come: one that waits when the
+        process dies was not made, and is in no doubt.
+        """
         call = ToolCall(
             id=self._call_id(op),
             name=name,
             arguments=arguments,
             agent_id=self._parts.agent,
         )
+        assert self._parts.group is not None
+        ended = self._flying[op] = anyio.Event()
+        self._parts.group.start_soon(self._fly, executor, op, call, body, ended)
+        await ended.wait()
+
+    async def _fly(
+        self,
+        executor: ToolExecutor,
+        op: str,
+        call: ToolCall,
+        body: str,
+        ended: anyio.Event,
+    ) -> None:
+        current.set(None)
+        inside_tool.set(True)
+        failures: list[ToolcellError] = []
+
+        async def record() -> None:
+            # The executor makes results of errors; this one ends the run.
+            try:
+                await self._record(op, call, body)
+            except ToolcellError as error:
+                failures.append(error)
+                raise
+
+        try:
+            run = self._run(record)
+            result = await executor.call(call, run=run, raise_on_error=False)
+            if failures:
+                raise failures[0]
+            if is_parked(result):
+                await self._park(call, op, result)
+            else:
+                await self._finish(op, call.name, body, result)
+        finally:
+            del self._flying[op]
+            ended.set()
+
+    async def _record(self, op: str, call: ToolCall, body: str) -> None:
+        """Record that a call begins, unless an earlier process did so."""
+        if op in self._journal.begun:
+            return
         begin = Begin(
             task=self._journal.task_id,
             op=op,
-            tool=name,
+            tool=call.name,
             digest=body,
             call_id=call.id,
             at=self._parts.flow.clock(),
         )
-        assert self._parts.group is not None
-        ended = self._flying[op] = anyio.Event()
-        self._parts.group.start_soon(self._fly, executor, begin, call, ended)
-        await ended.wait()
-
-    async def _fly(
-        self, executor: ToolExecutor, begin: Begin, call: ToolCall, ended: anyio.Event
-    ) -> None:
-        current.set(None)
-        inside_tool.set(True)
-        try:
-            if begin.op not in self._journal.begun:
-                await self._parts.write(self._journal, begin)
-            result = await executor.call(call, run=self._run(), raise_on_error=False)
-            if is_parked(result):
-                await self._park(call, begin.op, result)
-            else:
-                await self._finish(begin.op, begin.digest, result)
-        finally:
-            del self._flying[begin.op]
-            ended.set()
+        await self._parts.write(self._journal, begin)
 
     async def _park(self, call: ToolCall, op: str, result: ToolResult) -> None:
         """Record that a call was not made, since a person has to approve it."""
@@ -141,13 +168,13 @@ class Calls:
         await self._parts.write(self._journal, record)
         await self._parts.announce(Interrupted(asked))
 
-    async def _finish(self, op: str, body: str, result: ToolResult) -> None:
+    async def _finish(self, op: str, name: str, body: str, result: ToolResult) -> None:
         kept = self._cut(result)
         finish = Finish(
             task=self._journal.task_id,
             op=op,
             kind="call",
-            name=self._journal.begun[op].tool,
+            name=name,
             digest=body,
             value=kept.model_dump(mode="json"),
             ok=kept.ok,
@@ -172,7 +199,7 @@ class Calls:
             return True
         begun = self._journal.begun[op]
         if self._parts.flow.in_doubt == "tell":
-            await self._finish(op, begun.digest, self._unknown(name, op))
+            await self._finish(op, name, begun.digest, self._unknown(name, op))
             return True
         payload: JsonValue = {
             "question": "did this call take effect?",
@@ -189,7 +216,7 @@ class Calls:
             redo = Redo(task=self._journal.task_id, ops=[op])
             await self._parts.write(self._journal, redo)
         else:
-            await self._finish(op, begun.digest, result)
+            await self._finish(op, name, begun.digest, result)
         return True
 
     def _unknown(self, name: str, op: str) -> ToolResult:
@@ -228,7 +255,7 @@ class Calls:
         plain = f"{self._parts.lease.thread_id}/{self._journal.task_id}/{op}"
         return f"{plain}~{repeats + 1}" if repeats else plain
 
-    def _run(self) -> RunContext:
+    def _run(self, on_start: Callable[[], Awaitable[None]]) -> RunContext:
         flow, thread = self._parts.flow, self._parts.lease.thread_id
         session = flow.session
         return RunContext(
@@ -236,6 +263,7 @@ class Calls:
             turn=self._journal.task_id,
             approval_seconds=flow.approval_seconds,
             park_approvals=True,
+            on_start=on_start,
             session=None if session is None else session.replace("{thread}", thread),
             metadata={"flow": flow.graph.name, "node": self.node},
         )

@@ -210,18 +210,11 @@ class Checkpointer(ABC):
         *,
         after: str | None = None,
     ) -> str:
-        """Store a state that no Flow runs, and return its checkpoint's id.
-
-        Args:
-            state: A JSON value; later changes by the caller are not stored.
-            thread_id: The run; not a thread of a Flow.
-            checkpoint_id: An id to use; None: a new one.
-            metadata: Facts about it, JSON values.
-            after: The id that must be the thread's latest; None: any.
+        """Store a state that no Flow runs; see `CheckpointerProtocol.save`.
 
         Raises:
-            CheckpointError: Another checkpoint came in between, or the id is taken.
-            CheckpointSerializationError: The state cannot be written.
+            CheckpointError: As there, or the id is taken.
+            CheckpointSerializationError: As there.
             InvalidInputError: A Flow runs this thread.
             ThreadBusyError: Another process saves in it right now.
         """
@@ -257,14 +250,10 @@ class Checkpointer(ABC):
         await self.commit(lease, made.to_bytes(), head, whole=True)
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any:
-        """Return a saved state, the latest without an id; None: there is none.
-
-        Args:
-            thread_id: The run.
-            checkpoint_id: The id of one of its states; None: the latest.
+        """Return a saved state; see `CheckpointerProtocol.load`.
 
         Raises:
-            CheckpointSerializationError: It cannot be read, or was changed.
+            CheckpointSerializationError: As there.
             InvalidInputError: A Flow runs this thread.
         """
         try:
@@ -278,14 +267,7 @@ class Checkpointer(ABC):
     async def list_checkpoints(
         self, thread_id: str, limit: int = 10, *, before: str | None = None
     ) -> list[str]:
-        """Return ids, newest first.
-
-        Args:
-            thread_id: The run; an unknown one has none.
-            limit: The largest number of them; when it is reached, ask again with
-                `before`.
-            before: The id that all returned checkpoints are older than; None: any.
-        """
+        """Return ids, newest first; see `CheckpointerProtocol.list_checkpoints`."""
         texts = await self.checkpoints(thread_id, limit, before)
         return [read_checkpoint(text).id for text in texts]
 

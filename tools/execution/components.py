@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -54,6 +54,10 @@ class RunContext:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     on_progress: Callable[[Progress], None] | None = None
     """Called as tools report; from a worker thread where they run in one."""
+
+    on_start: Callable[[], Awaitable[None]] | None = None
+    """Awaited once for each call that is not refused at once, after it has waited for
+    its turn, and before anything is known or done about it."""
 
     artifacts: ArtifactSink | None = None
 

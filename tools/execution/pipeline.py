@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal
@@ -123,12 +123,12 @@ class Pipeline:
             if self.error is not None:
                 raise self.error
             if slot is None:
-                return await self._look_up_and_validate()
+                return await self._begin()
             try:
                 if not slot.enter():
                     await slot.wait()
                 self._attempt.state.held = slot.held
-                return await self._look_up_and_validate()
+                return await self._begin()
             finally:
                 slot.release()
         except ToolcellError as error:
@@ -145,6 +145,14 @@ class Pipeline:
             # Nobody takes the result, but the record is written.
             self._close_failed(cancelled(begun=True), "cancelled", cause=error)
             raise
+
+    def _begin(self) -> Coroutine[Any, Any, ToolResult]:
+        tell = self._run.on_start
+        return self._begin_after(tell) if tell else self._look_up_and_validate()
+
+    async def _begin_after(self, tell: Callable[[], Awaitable[None]]) -> ToolResult:
+        await tell()
+        return await self._look_up_and_validate()
 
     def _look_up_and_validate(self) -> Coroutine[Any, Any, ToolResult]:
         """Find the tool and check the arguments; return the other stages."""

@@ -390,6 +390,37 @@ async def test_a_call_that_was_cut_off_is_asked_about(
     assert counter.made == made
 
 
+async def test_a_call_that_waits_for_its_turn_is_in_no_doubt() -> None:
+    """It was cut off in the queue of the executor: it is made without a question."""
+    begun, counter = anyio.Event(), Counter()
+
+    @tool(name="count")
+    async def cut(n: int) -> int:
+        await counter.count(n)
+        if not begun.is_set():
+            begun.set()
+            await anyio.sleep_forever()
+        return n
+
+    async def node(state: Log, ctx: NodeContext) -> dict[str, Any]:
+        asked = [{"name": "count", "arguments": {"n": n}} for n in range(3)]
+        return said(*(each.status for each in await ctx.calls(asked)))
+
+    calls = flow(node, executor=executor(cut, max_concurrency=1))
+    async with anyio.create_task_group() as group:
+        group.start_soon(calls.run, {}, "t")
+        await begun.wait()
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()
+    [doubt] = (await calls.resume("t")).interrupts
+
+    assert (doubt.kind, sorted(counter.made)) == ("doubt", [0, 1, 2])
+    told = {"outcome": "done", "content": 0}
+    done = await calls.resume("t", {doubt.interrupt_id: told})
+    assert done.unwrap().log == ("ok", "ok", "ok")
+    assert sorted(counter.made) == [0, 1, 2]
+
+
 async def test_a_doubt_may_be_told_to_the_node() -> None:
     begun, counter = anyio.Event(), Counter()
 

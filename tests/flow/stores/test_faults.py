@@ -18,6 +18,7 @@ from toolcell.flow import Flow, SQLiteCheckpointer, interrupt
 
 from ...support.flow.graphs import Log, chain, said
 from ...support.guard.store_table import sizes
+from ...support.lost_power import copy_as_lost
 
 pytestmark = pytest.mark.anyio
 
@@ -73,20 +74,6 @@ async def test_on_a_full_disk_a_thread_stops_and_goes_on_later(
         assert history == ["3", "2", "1", "0"]
 
 
-def cut(path: Path, chance: random.Random) -> None:
-    """Lose the end of a file."""
-    whole = path.read_bytes()
-    path.write_bytes(whole[: chance.randrange(len(whole) + 1)])
-
-
-def scramble(path: Path, chance: random.Random) -> None:
-    """Lose a part in the middle of a file: what is after it did reach the disk."""
-    whole = bytearray(path.read_bytes())
-    page = chance.randrange(0, len(whole), 512)
-    whole[page : page + 512] = bytes(512)
-    path.write_bytes(whole)
-
-
 @pytest.mark.parametrize("losses", sizes(8, 300, 1200))
 async def test_a_file_that_lost_power_is_as_it_once_was(
     losses: int, tmp_path: Path
@@ -98,9 +85,7 @@ async def test_a_file_that_lost_power_is_as_it_once_was(
         await flow(store).run({}, "t")
         for number in range(losses):
             chance = random.Random(number)
-            for end in ("", "-wal"):
-                shutil.copyfile(f"{path}{end}", f"{left}{end}")
-            chance.choice([cut, scramble])(Path(f"{left}-wal"), chance)
+            copy_as_lost(path, left, chance)
             async with SQLiteCheckpointer(left) as again:
                 stored = await again.read("t")
                 seen.add(None if stored is None else stored.head.checkpoint)

@@ -18,6 +18,7 @@ from ...support.guard.builders import FakeClock
 from ...support.guard.redis_server import RedisServer
 from ...support.guard.store_table import sizes
 from ...support.guard.worker import Place
+from ...support.lost_power import copy_as_lost, cut
 
 HOUR = 3_600_000_000
 OPERATIONS = 24
@@ -54,20 +55,6 @@ async def operate(store: Store, chance: random.Random) -> list[State]:
     return states
 
 
-def cut(path: Path, chance: random.Random) -> None:
-    """Lose the end of a file."""
-    whole = path.read_bytes()
-    path.write_bytes(whole[: chance.randrange(len(whole) + 1)])
-
-
-def scramble(path: Path, chance: random.Random) -> None:
-    """Lose pages in the middle of a file: those after them did reach the disk."""
-    whole = bytearray(path.read_bytes())
-    page = chance.randrange(0, len(whole), 512)
-    whole[page : page + 512] = bytes(512)
-    path.write_bytes(whole)
-
-
 async def state_at(place: Place) -> State:
     store = place.open(FakeClock())
     try:
@@ -98,9 +85,7 @@ def test_a_file_that_lost_power_is_as_it_once_was(tmp_path: Path, losses: int) -
 
     def open_again(chance: random.Random) -> State:
         left = tmp_path / "left.db"
-        for end in ("", "-wal"):
-            shutil.copyfile(f"{place.address}{end}", f"{left}{end}")
-        chance.choice([cut, scramble])(Path(f"{left}-wal"), chance)
+        copy_as_lost(Path(place.address), left, chance)
         return run_apart(state_at, Place("sqlite", str(left)))
 
     try:

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
@@ -469,3 +470,22 @@ def test_both_event_loops(loop_name: str) -> None:
         found = thread.submit(lambda: anyio.run(main, backend=loop_name)).result(60)
 
     assert found == ["ok", "timeout", "error"]
+
+
+async def test_a_run_is_told_when_the_turn_of_a_call_has_come() -> None:
+    gates = Gates()
+    told: list[int] = []
+
+    async def tell() -> None:
+        told.append(len(gates.running))
+
+    one = executor(gates.tool, max_concurrency=1)
+    run = RunContext(on_start=tell)
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(one.execute, calls("wait", 2), run=run))
+        await blocked()
+        assert told == [0]
+        gates.gates[0].set()
+        await blocked()
+        assert told == [0, 0]
+        gates.gates[1].set()
