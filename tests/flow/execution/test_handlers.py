@@ -56,6 +56,19 @@ async def test_a_handler_answers_without_leaving_run_lc_34() -> None:
     assert {each.how for each in answers} == {"handler:Answers"}
 
 
+async def test_a_swallowed_question_is_answered_in_the_same_run_lc_30() -> None:
+    """The output that the node made without the answer is not taken."""
+
+    def swallows(state: Log) -> dict[str, Any]:
+        try:
+            return said(interrupt("a?"))
+        except BaseException:
+            return said("swallowed")
+
+    done = await flow(swallows, handler=Answers("x")).run({})
+    assert done.unwrap().log == ("x",)
+
+
 @pytest.mark.parametrize(
     "handler", [Answers("x", likes="never"), Answers(ValueError("no")), Answers(5)]
 )
