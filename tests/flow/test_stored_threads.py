@@ -47,7 +47,8 @@ async def test_a_change_anywhere_in_the_history_is_found(
         assert await threads.verify() == {}
         with sqlite3.connect(path) as database:
             database.execute(
-                "UPDATE flow_checkpoints SET whole = 0, record = x'7b7d'"
+                "UPDATE flow_checkpoints SET record = "
+                "CAST(replace(record, '\"turn\":1', '\"turn\":7') AS BLOB)"
                 " WHERE thread = 'two' AND id = ?",
                 [checkpoint],
             )

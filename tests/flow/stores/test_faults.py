@@ -17,8 +17,8 @@ from toolcell.core import StoreUnavailableError, ToolcellError
 from toolcell.flow import Flow, SQLiteCheckpointer, interrupt
 
 from ...support.flow.graphs import Log, chain, said
+from ...support.guard.lost_power import copy_as_lost
 from ...support.guard.store_table import sizes
-from ...support.lost_power import copy_as_lost
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,10 @@ from toolcell.guard.stores.base import Charge, RateHit, Reservation
 
 from ...conftest import run_apart
 from ...support.guard.builders import FakeClock
+from ...support.guard.lost_power import copy_as_lost, cut
 from ...support.guard.redis_server import RedisServer
 from ...support.guard.store_table import sizes
 from ...support.guard.worker import Place
-from ...support.lost_power import copy_as_lost, cut
 
 HOUR = 3_600_000_000
 OPERATIONS = 24
