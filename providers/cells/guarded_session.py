@@ -239,6 +239,16 @@ class GuardedSession:
         async with self.call("write_file", path=path, bytes=0) as allowed:
             await self.session.upload(source, allowed.arguments["path"])
 
+    async def download(self, path: str, target: Path) -> None:
+        """Write a folder's files into a new folder of this machine; a `read_file`.
+
+        Raises:
+            GuardError: The guard refuses it.
+            InvalidInputError, CellLostError: As `Session.download`.
+        """
+        async with self.call("read_file", path=path) as allowed:
+            await self.session.download(target, allowed.arguments["path"])
+
     async def connect(self, port: int) -> PortStream:
         """Connect to a server inside the cell; the guard is asked about its port alone.
 

@@ -6,19 +6,20 @@ import re
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ..conftest import SUBPROCESS
-from .environment import HERE, run, run_suite, suite_config
+from .environment import BACKENDS, HERE, run, run_suite, suite_config
 
 VERSION = "1.4.0"
 SUITES = ("test_execution.py", "test_runtime.py")
 
 
-@pytest.fixture
-def suite(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a package of their tests; the source archive on PyPI has them."""
+    tmp_path = tmp_path_factory.mktemp("swe-rex")
     fetch = ("-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:")
     run(*fetch, "-d", str(tmp_path), f"swe-rex=={VERSION}", timeout=100)
     [archive] = tmp_path.glob("*.tar.gz")
@@ -35,9 +36,10 @@ def suite(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(400)
-def test_their_own_tests_hold(suite: Path) -> None:
+@BACKENDS
+def test_their_own_tests_hold(row: Any, suite: Path) -> None:
     """One of the 62 is marked by themselves as expected to fail."""
-    config = suite_config(SUBPROCESS)
+    config = suite_config(row)
     printed = run_suite(suite, config, "-o", "asyncio_mode=auto", "--timeout=60")
 
     assert re.search(r"^61 passed, 1 xfailed", printed, re.MULTILINE), printed[-2000:]
