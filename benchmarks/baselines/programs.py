@@ -127,8 +127,17 @@ def docker_run(image: str, runtime: str, *, network: bool = True) -> Contender:
 
 
 @contextmanager
-def docker_exec(image: str, runtime: str) -> Iterator[Contender]:
-    """Keep a container for `docker exec`; it ends when its input does."""
+def docker_exec(
+    image: str, runtime: str, inside: Sequence[str] = (), prints: bytes = b"1\n"
+) -> Iterator[Contender]:
+    """Keep a container for `docker exec`; it ends when its input does.
+
+    Args:
+        image: The container's.
+        runtime: Its runtime.
+        inside: The command to execute; empty is a Python that prints 1.
+        prints: Its output.
+    """
     waits = "import sys; print('up', flush=True); sys.stdin.read()"
     start = ["docker", "run", "--rm", "-i", f"--runtime={runtime}", "--cidfile"]
     with TemporaryDirectory() as folder:
@@ -143,8 +152,8 @@ def docker_exec(image: str, runtime: str) -> Iterator[Contender]:
             if container.stdout.readline() != b"up\n":
                 raise Missing(f"docker run --runtime={runtime} does not work")
             name = Path(cidfile).read_text()
-            arguments = ["docker", "exec", name, *_in_image()]
-            yield command("docker exec", arguments)
+            arguments = ["docker", "exec", name, *(inside or _in_image())]
+            yield command("docker exec", arguments, prints=prints)
 
 
 def needs_docker(image: str, runtime: str) -> None:

@@ -24,6 +24,7 @@ from harness.measure import (
     take_turns,
 )
 
+from rows.commands import COMMAND_ROWS
 from rows.flow import FLOW_ROWS
 from rows.guard import GUARD_ROWS
 from rows.host_calls import BRIDGE_ROWS
@@ -346,6 +347,7 @@ ROWS: dict[str, RowMaker] = {
     "command-line": command_line,
     "idle-memory": idle_memory,
     **SESSION_ROWS,
+    **COMMAND_ROWS,
     **NETWORK_ROWS,
     **PACKAGE_ROWS,
     **TOOL_ROWS,

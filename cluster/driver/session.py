@@ -232,7 +232,7 @@ class ClusterSession:
 
         An archive of more than 512 MiB is refused.
         """
-        require_new(Path(target))
+        require_new(Path(target), "archive")
         found = await self._ask("save", max_bytes=max_bytes)
         await to_thread.run_sync(write_archive, Path(target), found.blobs[0])
         return tuple(map(str, found.fields["left"]))

@@ -65,11 +65,11 @@ def unpack_folder(data: bytes, folder: Path) -> None:
         ) from None
 
 
-def require_new(place: Path) -> None:
-    """Raise InvalidInputError if something stands where a new thing is to be made."""
+def require_new(place: Path, kind: str = "folder") -> None:
+    """Raise InvalidInputError if something stands where a new one is to be made."""
     if os.path.lexists(place):
         raise InvalidInputError(
-            f"cannot make {place}: File exists",
+            f"cannot make the {kind} {place}: File exists",
             hint="use a new name",
             details={"reason": "exists"},
         )
@@ -77,7 +77,7 @@ def require_new(place: Path) -> None:
 
 def write_archive(target: Path, data: bytes) -> None:
     """Write an archive that only this user can read. Raises InvalidInputError."""
-    require_new(target)
+    require_new(target, "archive")
     try:
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(fd, "wb") as file:

@@ -17,6 +17,7 @@ from ..machine.leases import end, lease
 
 _READ_BYTES = 262_144
 _VIEWS_AT_ONCE = 16
+_STREAM_HEAD_BYTES = 8
 # A supervisor reads at once whatever its programs do.
 _UNREAD_SECONDS = 60.0
 _ENDED = "the cell ended before its result was in"
@@ -201,7 +202,8 @@ class StreamSplitter:
     _MAX_STDERR = 16 * 1024
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._head = b""
+        self._left = 0
         self.stderr = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -210,21 +212,29 @@ class StreamSplitter:
         Raises:
             FrameError: The bytes are not such a stream.
         """
-        self._buffer += data
-        output = []
-        while len(self._buffer) >= 8:
-            kind = self._buffer[0]
-            if kind > 2 or self._buffer[1:4] != b"\0\0\0":
-                raise FrameError("not an attach stream")
-            size = int.from_bytes(self._buffer[4:8], "big")
-            if size > _MAX_FROM_CELL:
-                raise FrameError(f"attach piece of {size} bytes refused")
-            if len(self._buffer) < 8 + size:
-                break
-            piece = bytes(self._buffer[8 : 8 + size])
-            del self._buffer[: 8 + size]
-            if kind == 2:
+        output: list[memoryview] = []
+        view = memoryview(data)
+        while view:
+            if not self._left:
+                view = self._take_head(view)
+                continue
+            piece, view = view[: self._left], view[self._left :]
+            self._left -= len(piece)
+            if self._head[0] == 2:
                 self.stderr = (self.stderr + piece)[-self._MAX_STDERR :]
             else:
                 output.append(piece)
         return b"".join(output)
+
+    def _take_head(self, view: memoryview) -> memoryview:
+        """Take what the header lacks, or the next header; return the rest."""
+        begun = self._head if len(self._head) < _STREAM_HEAD_BYTES else b""
+        lacks = _STREAM_HEAD_BYTES - len(begun)
+        self._head = begun + view[:lacks]
+        if len(self._head) == _STREAM_HEAD_BYTES:
+            if self._head[0] > 2 or self._head[1:4] != b"\0\0\0":
+                raise FrameError("not an attach stream")
+            self._left = int.from_bytes(self._head[4:], "big")
+            if self._left > _MAX_FROM_CELL:
+                raise FrameError(f"attach piece of {self._left} bytes refused")
+        return view[lacks:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -153,8 +154,12 @@ class WorkDir:
             CellLostError: The cell went away.
         """
         name = self._checked(path)
+        # It grows in place, where a list of pieces would take as much memory again.
+        whole = io.BytesIO()
         async with aclosing(self.chunks(name, max_bytes, _CHUNK_BYTES)) as found:
-            return b"".join([chunk.data async for chunk in found])
+            async for chunk in found:
+                whole.write(chunk.data)
+        return whole.getvalue()
 
     async def chunks(
         self, name: str, max_bytes: int, first: int

@@ -37,6 +37,8 @@ from ..wire.frames import (
     Frame,
     FrameError,
     encode,
+    encode_header,
+    frame_prefix,
 )
 from ..workdir import artifacts, files
 from .accounting import ResourceAccounting
@@ -284,7 +286,8 @@ class Supervisor:
         answer, data = files.serve(
             frame.header, frame.payload, folder, uid, owns_root=self._owns_namespace
         )
-        self._channel.send(encode({"type": "file", **answer}, data))
+        head = frame_prefix(encode_header({"type": "file", **answer}), len(data))
+        self._channel.send(head, data)
 
     @property
     def _workdir(self) -> str:

@@ -71,15 +71,21 @@ class SupervisorChannel:
         return bool(select.select([self.read_fd], [], [], seconds)[0])
 
     def send(self, *frames: bytes) -> None:
-        """Send frames; what `await_room` gives up on goes ahead of the next ones."""
-        view = memoryview(b"".join((self._unsent, *frames)))
+        """Send frames, or their parts; what `await_room` gives up on goes out first."""
         if self.await_room is not None:
+            view = memoryview(b"".join((self._unsent, *frames)))
             view = self._send_in_time(view, self.await_room)
             self._unsent = bytes(view)
             return
+        # Files are large: nothing is copied.
+        views = [memoryview(each) for each in (self._unsent, *frames) if each]
         self._unsent = b""
-        while view:
-            view = view[os.write(self._write_fd, view) :]
+        while views:
+            sent = os.writev(self._write_fd, views)
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]
 
     def _send_in_time(
         self, view: memoryview, await_room: Callable[[int], bool]
