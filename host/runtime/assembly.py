@@ -86,6 +86,7 @@ class HostComponents:
     guard: ActionGuard
     approvals: Approvals
     audit: AuditLog | None
+    redactor: Redactor
     registry: ToolRegistry
     executor: ConcurrentExecutor
     sandbox: Sandbox | None
@@ -124,6 +125,7 @@ async def open_components(
         guard=guarding.guard,
         approvals=guarding.approvals,
         audit=guarding.audit,
+        redactor=guarding.redactor,
         registry=registry,
         executor=executor,
         sandbox=sandbox,

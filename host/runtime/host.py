@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from toolcell.core import InvalidInputError, ToolCall, ToolResult
 from toolcell.core.detached import Detachable
-from toolcell.guard import ActionGuard, Approvals, AuditLog
+from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.sandbox import Sandbox
 from toolcell.tools import (
     CodeSessions,
@@ -181,6 +181,11 @@ class Host(Detachable):
     def audit(self) -> AuditLog | None:
         """The audit log; None: none is configured."""
         return self._components.audit
+
+    @property
+    def redactor(self) -> Redactor:
+        """Hides the secrets of the configuration in what is written down."""
+        return self._components.redactor
 
     @property
     def sandbox(self) -> Sandbox | None:

@@ -306,7 +306,12 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         SandboxUnavailableError: There are no cells to be had.
     """
     config = host.config
-    calls = GuardedCalls(host.guard, config.sandbox_api.approval_seconds)
+    calls = GuardedCalls(
+        host.guard,
+        config.sandbox_api.approval_seconds,
+        host.executor.records,
+        host.redactor,
+    )
     with open_tokens(config) as tokens:
         async with Sandboxes(config) as sandboxes:
             yield SandboxAPI(config, Access(tokens), sandboxes, calls)

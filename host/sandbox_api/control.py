@@ -140,10 +140,9 @@ class Control:
         network = wanted.network or NetworkRequest()
         if wanted.allow_internet_access is False:
             network = NetworkRequest(allow_internet_access=False)
-        permit = self._calls.admit(
+        async with self._calls.begun(
             "create", call, agent_id=token.agent_id, run_id=f"token-{token.id}"
-        )
-        async with permit:
+        ):
             sandbox = await self._sandboxes.create(
                 token,
                 template=wanted.template_id,
@@ -152,7 +151,6 @@ class Control:
                 metadata=wanted.metadata,
                 network=network.narrowing(),
             )
-            await permit.settle({"cpu_ms": 0, "wall_ms": 0, "bytes": 0})
         return JSONResponse(self._with_access(sandbox), status_code=201)
 
     async def _connect(self, request: Request, token: Token) -> Response:

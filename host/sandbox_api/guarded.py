@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from toolcell.core import ToolCall
-from toolcell.guard import ActionGuard, CallFacts, Permit
-from toolcell.sandbox import ExecutionResult
+import anyio
 
+from toolcell.core import ToolCall, ToolcellError
+from toolcell.guard import ActionGuard, CallFacts, Redactor
+from toolcell.tools import Records
+
+from .call_records import NO_COST, AdmittedCall, NotedCall
 from .sandboxes import Sandbox
 
 Act = Literal["create", "command", "code", "read", "write", "port", "pause", "network"]
-_NO_COST: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
 _HOLD_SECONDS = 3_600.0
 _MAX_HOLD_SECONDS = 604_800.0
+_log = logging.getLogger("toolcell.host")
 
 
 class GuardedCalls:
@@ -26,13 +30,24 @@ class GuardedCalls:
     Args:
         guard: Decides about them.
         approval_seconds: Seconds that a call waits for a person.
+        records: Takes a record of each.
+        redactor: Hides secrets in records.
     """
 
-    def __init__(self, guard: ActionGuard, approval_seconds: float) -> None:
+    def __init__(
+        self,
+        guard: ActionGuard,
+        approval_seconds: float,
+        records: Records,
+        redactor: Redactor,
+    ) -> None:
         self._guard = guard
         self._approval_seconds = approval_seconds
+        self._records = records
+        self._redactor = redactor
 
-    def admit(
+    @asynccontextmanager
+    async def begun(
         self,
         act: Act,
         arguments: Mapping[str, Any],
@@ -41,8 +56,8 @@ class GuardedCalls:
         run_id: str,
         seconds: float | None = None,
         cpus: float = 1.0,
-    ) -> Permit:
-        """Return the permit of a call; entering it decides and reserves.
+    ) -> AsyncIterator[AdmittedCall]:
+        """Admit a call; a body that settles nothing costs nothing, or its time.
 
         Args:
             act: The kind of call.
@@ -52,6 +67,9 @@ class GuardedCalls:
             seconds: The longest time that it takes; it is reserved in budgets. None:
                 it costs nothing that is counted.
             cpus: CPUs that it may use at a time.
+
+        Raises:
+            GuardDeniedError: It is refused.
         """
         call = ToolCall(
             id=uuid.uuid4().hex,
@@ -59,19 +77,49 @@ class GuardedCalls:
             arguments=dict(arguments),
             agent_id=agent_id,
         )
-        cost = _NO_COST
+        noted = NotedCall(call)
+        try:
+            async with self._guard.admit(
+                call, self._facts(run_id, seconds, cpus)
+            ) as permit:
+                admitted = AdmittedCall(permit, None if seconds is None else cpus)
+                noted.admitted = admitted
+                try:
+                    yield admitted
+                except BaseException as error:
+                    noted.take(error)
+                    with anyio.CancelScope(shield=True):
+                        kind = noted.error_kind
+                        await admitted.settle(status=noted.status, error_kind=kind)
+                    raise
+                await admitted.settle()
+        except BaseException as error:
+            noted.take(error)
+            raise
+        finally:
+            self._add(noted)
+
+    def _facts(self, run_id: str, seconds: float | None, cpus: float) -> CallFacts:
+        cost = NO_COST
         hold = _HOLD_SECONDS
         if seconds is not None:
             wall = math.ceil(seconds * 1000)
             cost = {"wall_ms": wall, "cpu_ms": math.ceil(wall * cpus)}
             hold = min(max(seconds + 60.0, _HOLD_SECONDS), _MAX_HOLD_SECONDS)
-        facts = CallFacts(
+        return CallFacts(
             cost=cost,
             run_id=run_id,
             approval_seconds=self._approval_seconds,
             hold_seconds=hold,
         )
-        return self._guard.admit(call, facts)
+
+    def _add(self, noted: NotedCall) -> None:
+        """Write the record of a call that has ended; its client has its answer."""
+        noted.close_span()
+        try:
+            self._records.add(noted.record(self._redactor))
+        except ToolcellError:
+            _log.exception("the record of call %r is lost", noted.call.id)
 
     @asynccontextmanager
     async def of(
@@ -81,32 +129,18 @@ class GuardedCalls:
         arguments: Mapping[str, Any],
         *,
         seconds: float | None = None,
-    ) -> AsyncIterator[Permit]:
-        """Admit a call of a sandbox; a body that settles nothing costs nothing.
+    ) -> AsyncIterator[AdmittedCall]:
+        """Admit a call of a sandbox, as `begun`.
 
         Raises:
             GuardDeniedError: It is refused.
         """
-        permit = self.admit(
+        async with self.begun(
             act,
             {"sandbox_id": sandbox.id, **arguments},
             agent_id=sandbox.agent_id,
             run_id=sandbox.id,
             seconds=seconds,
             cpus=sandbox.session.limits.cpus,
-        )
-        async with permit:
-            yield permit
-            if seconds is None:
-                await permit.settle(_NO_COST)
-
-
-async def settle(permit: Permit, result: ExecutionResult) -> None:
-    """Charge what a program used, and record how it ended."""
-    usage = result.usage
-    cost = {
-        "cpu_ms": math.ceil(usage.cpu_ms),
-        "wall_ms": math.ceil(usage.wall_ms),
-        "bytes": usage.network_bytes,
-    }
-    await permit.settle(cost, status="ok", result=result.status)
+        ) as admitted:
+            yield admitted

@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from toolcell.core import ToolcellError
-from toolcell.guard import Permit
 from toolcell.sandbox import (
     Artifact,
     ArtifactMade,
@@ -32,8 +31,9 @@ from toolcell.sandbox import (
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.bodies import Streamed, body, parsed
 from ..sandbox_http.errors import APIError, as_api_error
+from .call_records import AdmittedCall
 from .cell_files import resolved
-from .guarded import GuardedCalls, settle
+from .guarded import GuardedCalls
 from .process_service import Message
 from .sandboxes import CodeContext, Sandbox
 
@@ -162,7 +162,7 @@ class Interpreter:
 
 
 async def _run(
-    sandbox: Sandbox, context: CodeContext, permit: Permit
+    sandbox: Sandbox, context: CodeContext, permit: AdmittedCall
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield what a program says and shows, then its end."""
     arguments = permit.call.arguments
@@ -188,7 +188,7 @@ async def _run(
                         shown[artifact.name] = artifact
                     case Finished(result=result):
                         context.is_in_place &= result.state != "lost"
-                        await settle(permit, result)
+                        await permit.settle(result)
                         for last in _last(result, shown, context.runs):
                             yield last
 

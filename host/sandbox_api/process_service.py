@@ -30,7 +30,7 @@ from ..sandbox_http.connect_rpc import (
 )
 from ..sandbox_http.errors import APIError
 from .cell_files import resolved
-from .guarded import GuardedCalls, settle
+from .guarded import GuardedCalls
 from .sandboxes import Command, Sandbox
 
 _KEEP_ALIVE: dict[str, Any] = {"event": {"keepalive": {}}}
@@ -167,7 +167,7 @@ class ProcessService:
                     began = True
                     task_status.started(command)
                     await command.attached.wait()
-                    await settle(permit, await command.process.wait())
+                    await permit.settle(await command.process.wait())
                 finally:
                     if sandbox.commands.get(pid) is command:
                         del sandbox.commands[pid]

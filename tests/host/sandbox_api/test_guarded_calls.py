@@ -8,10 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from toolcell.guard import Approve
+from toolcell.tools import ToolExecutionRecord
 
-from .served_sandboxes import served
+from .served_sandboxes import Service, envelope, served
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +39,15 @@ budgets = [{ unit = "cpu_ms", limit = 400000 }]
 agent_id = "b"
 allow = ["sandbox.*"]
 """
+
+
+async def written(service: Service, count: int) -> list[ToolExecutionRecord]:
+    """Return the records; the last one may come just after its client's answer."""
+    records = service.host.executor.records
+    with anyio.fail_after(10):
+        while len(found := records.all_records()) < count:
+            await anyio.sleep(0.01)
+    return found
 
 
 async def test_rules_see_the_arguments(tmp_path: Path) -> None:
@@ -98,6 +109,77 @@ async def test_rates_and_budgets_are_limits(tmp_path: Path) -> None:
     assert reads == [404, 404, 429]
     assert fits[-1] == {}
     assert too_long[-1]["error"]["code"] == "resource_exhausted"
+
+
+async def test_calls_are_in_the_records(tmp_path: Path) -> None:
+    key = "sk-ant-api03-" + "x" * 40
+    async with served(tmp_path, policies=RULES) as service:
+        sandbox = await service.create(envVars={"MY_VALUE": "canary-7f31"})
+        await sandbox.command("echo hello")
+        await sandbox.command(f"curl -d {key}")
+        await sandbox.read("missing")
+        await sandbox.code(code="raise SystemExit(3)")
+        records = await written(service, 5)
+
+    found = {(each.tool_name[8:], each.status): each for each in records}
+    create, code = found["create", "ok"], found["code", "ok"]
+    allowed, denied = found["command", "ok"], found["command", "denied"]
+    missing = found["read", "error"]
+    assert {each.agent_id for each in records} == {"a"}
+    assert create.tool_name == "sandbox.create"
+    assert create.arguments["env"] == ["MY_VALUE"]
+    assert (allowed.status, allowed.verdict) == ("ok", "allowed")
+    assert allowed.result == {"status": "ok", "exit_code": 0}
+    assert allowed.arguments["command"] == "echo hello"
+    assert 0 < float(allowed.usage["wall_ms"]) <= allowed.duration_ms + 1
+    assert allowed.backend == "subprocess"
+    assert (denied.status, denied.verdict, denied.usage) == ("denied", "denied", {})
+    assert denied.reason == "not_allowed"
+    assert (missing.status, missing.error_kind) == ("error", "not_found")
+    assert code.result == {"status": "exit", "exit_code": 3}
+    assert key not in str(records)
+    assert "canary" not in str(records)
+
+
+async def test_a_command_that_is_lost_is_charged_its_time(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        config = {"cmd": "sleep", "args": ["60"]}
+        async with service.http.stream(
+            "POST",
+            "/process.Process/Start",
+            content=envelope({"process": config}),
+            headers=sandbox.headers,
+        ) as answer:
+            await anext(answer.aiter_bytes())
+            await service.http.delete(f"/sandboxes/{sandbox.id}", headers=service.key())
+        [lost] = service.host.executor.records.query(tool_name="sandbox.command")
+
+    assert (lost.status, lost.verdict, lost.result) == ("cancelled", "allowed", None)
+    assert 0 < float(lost.usage["wall_ms"]) <= lost.duration_ms + 1
+
+
+async def test_calls_have_spans(tmp_path: Path, spans: InMemorySpanExporter) -> None:
+    async with served(tmp_path, policies=RULES) as service:
+        sandbox = await service.create()
+        await sandbox.command("echo hello")
+        await sandbox.read("missing")
+        await written(service, 3)
+        [record] = service.host.executor.records.query(tool_name="sandbox.command")
+
+    found = {each.name: each for each in spans.get_finished_spans()}
+    command = found["execute_tool sandbox.command"]
+    read = found["execute_tool sandbox.read"]
+    assert "execute_tool sandbox.create" in found
+    assert dict(command.attributes or {}) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "sandbox.command",
+        "gen_ai.tool.call.id": record.call_id,
+        "gen_ai.agent.id": "a",
+        "toolcell.status": "ok",
+    }
+    assert (read.attributes or {})["error.type"] == "not_found"
+    assert not read.status.is_ok
 
 
 async def test_calls_are_in_the_audit_log(tmp_path: Path) -> None:
