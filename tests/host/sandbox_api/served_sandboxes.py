@@ -133,18 +133,19 @@ def resident_kb() -> int:
 async def served(
     folder: Path, settings: str = "", policies: str = POLICIES, **sandbox: Any
 ) -> AsyncIterator[Service]:
-    """Serve sandboxes on the subprocess backend.
+    """Serve sandboxes.
 
     Args:
         folder: A place for the configuration and its state.
         settings: Lines of `[sandbox_api]`, and tables after it.
         policies: The policies.
-        sandbox: Keys of `[sandbox]`.
+        sandbox: Keys of `[sandbox]`; `backend` is `subprocess` unless given.
     """
-    lines = "\n".join(f"{name} = {value!r}" for name, value in sandbox.items())
+    keys = {"backend": "subprocess", **sandbox}
+    lines = "\n".join(f"{name} = {value!r}" for name, value in keys.items())
     path = folder / "toolcell.toml"
     path.write_text(
-        f'[sandbox]\nbackend = "subprocess"\n{lines}\n[state]\nfolder = "state"\n'
+        f'[sandbox]\n{lines}\n[state]\nfolder = "state"\n'
         f"{policies}\n[sandbox_api]\n{settings}\n"
     )
     config = HostConfig.from_file(path)

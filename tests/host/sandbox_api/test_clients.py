@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 import pytest
 
-from ...conftest import missing
+from ...conftest import DOCKER, missing, why_no_docker
 from .served_sandboxes import served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -37,9 +38,9 @@ def installed(environment: str) -> Path:
     return folder
 
 
-async def run(folder: Path, *command: str) -> str:
+async def run(folder: Path, *command: str, **sandbox: Any) -> str:
     """Run a client against a server; return what it printed, of a success."""
-    async with served(folder, settings=LIMITS) as service:
+    async with served(folder, settings=LIMITS, **sandbox) as service:
         environ = {
             **os.environ,
             "E2B_API_KEY": service.keys["a"],
@@ -75,6 +76,18 @@ async def test_the_python_sdks_work(
     python = installed(environment) / "bin/python"
 
     assert await run(tmp_path, str(python), str(CLIENTS / program)) == "done\n"
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("program", ["commands_and_files.py", "code.py"])
+async def test_the_python_sdks_work_on_docker(tmp_path: Path, program: str) -> None:
+    if why := why_no_docker(None):
+        missing(why)
+    python = str(installed("newest") / "bin/python")
+
+    printed = await run(tmp_path, python, str(CLIENTS / program), **DOCKER.options)
+
+    assert printed == "done\n"
 
 
 @pytest.mark.parametrize("environment", ["node", "oldest-node"])
