@@ -31,6 +31,7 @@ from rows.host_calls import BRIDGE_ROWS
 from rows.mcp import MCP_ROWS
 from rows.network import NETWORK_ROWS
 from rows.packages import PACKAGE_ROWS
+from rows.sandbox_api import SANDBOX_API_ROWS
 from rows.sessions import SESSION_ROWS
 from rows.tools import TOOL_ROWS
 from toolcell.sandbox import ExecutionResult, SandboxConfig, SandboxManager, Session
@@ -355,5 +356,6 @@ ROWS: dict[str, RowMaker] = {
     **BRIDGE_ROWS,
     **GUARD_ROWS,
     **FLOW_ROWS,
+    **SANDBOX_API_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }

@@ -1,4 +1,4 @@
-"""What is written down of the calls of clients: a record and a span of each."""
+"""Calls of clients, as they are written down: a record and a span of each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AdmittedCall:
         """The amounts that were charged; None: it is not settled."""
 
         self.result: ExecutionResult | None = None
-        """What came of the program, if there was one and it ended."""
+        """The end of the program, if there was one and it ended."""
 
     @property
     def call(self) -> ToolCall:

@@ -106,6 +106,18 @@ def test_the_row_on_packages_prints_its_table(tmp_path: Path) -> None:
     assert works == ["subprocess, cached packages", "what cached packages add"]
 
 
+def test_the_row_on_the_sandbox_api_prints_its_table(tmp_path: Path) -> None:
+    if not Path("/usr/bin/python3").exists():
+        missing("cells run the system's python3")
+    figures = tmp_path / "figures.json"
+    names = ("--only", "sandbox-api-commands", "--runs", "1")
+    done = bench(*names, "--json", str(figures))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    works = [row["work"] for row in json.loads(figures.read_text())["rows"]]
+    assert works == ["a command through the API", "what the API adds to a command"]
+
+
 def test_the_guard_rows_print_their_table(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = bench(
