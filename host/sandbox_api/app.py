@@ -39,6 +39,7 @@ from .ports import Ports
 from .process_service import ProcessService
 from .sandboxes import Sandbox, Sandboxes
 from .sockets import Sockets
+from .watchers import Watchers
 
 DAEMON_PORT = 49_983
 INTERPRETER_PORT = 49_999
@@ -92,9 +93,13 @@ class SandboxAPI:
         self._code = Interpreter(settings, calls)
         self._ports = Ports(settings, calls)
         self._sockets = Sockets(settings, calls)
+        watchers = Watchers(settings, calls)
         services = {
             "process.Process": self._processes.unary,
-            "filesystem.Filesystem": FilesystemService(calls).unary,
+            "filesystem.Filesystem": {
+                **FilesystemService(calls).unary,
+                **watchers.unary,
+            },
         }
         self._unary: dict[str, SandboxMethod] = {
             f"/{service}/{name}": method
@@ -102,6 +107,7 @@ class SandboxAPI:
             for name, method in methods.items()
         }
         self._streams = {
+            "/filesystem.Filesystem/WatchDir": watchers.watch,
             "/process.Process/Start": self._processes.start,
             "/process.Process/Connect": self._processes.connect,
             "/process.Process/StreamInput": self._processes.stream_input,

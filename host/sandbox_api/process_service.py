@@ -23,6 +23,7 @@ from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.bodies import parsed
 from ..sandbox_http.connect_rpc import (
     answer_stream,
+    ping_seconds,
     read_envelopes,
     read_one,
     timeout_of,
@@ -268,12 +269,10 @@ def _stream(
     command: Command,
     release: Callable[[], Awaitable[None]] | None,
 ) -> Response:
-    text = request.headers.get("keepalive-ping-interval", "")
-    seconds = float(text) if text.isdecimal() and 0 < len(text) < 6 else 90.0
     return answer_stream(
         _events(command),
         keep_alive=_KEEP_ALIVE,
-        keep_alive_seconds=max(seconds, 1.0),
+        keep_alive_seconds=ping_seconds(request),
         release=release,
     )
 

@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 
 from toolcell.core import SandboxError, ToolcellError
-from toolcell.sandbox import Network, Process, SandboxManager, Session
+from toolcell.sandbox import FileWatch, Network, Process, SandboxManager, Session
 
 from ..config.host_config import HostConfig
 from ..mcp_http.tokens import Token
@@ -37,6 +37,14 @@ class Command:
     has_terminal: bool
     attached: anyio.Event = field(default_factory=anyio.Event)
     """Set when the client that started it has stopped reading."""
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """A folder whose changes a client asks for again and again."""
+
+    watch: FileWatch
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -69,6 +77,7 @@ class Sandbox:
     started_at: float = field(default_factory=time.time)
     commands: dict[int, Command] = field(default_factory=dict)
     contexts: dict[str, CodeContext] = field(default_factory=dict)
+    watchers: dict[str, Watcher] = field(default_factory=dict)
     state: Literal["running", "paused", "ended"] = "running"
     closed: anyio.Event = field(default_factory=anyio.Event)
     tasks: anyio.abc.TaskGroup | None = None

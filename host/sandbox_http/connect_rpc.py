@@ -53,6 +53,13 @@ def timeout_of(request: Request) -> float | None:
     return max(float(text) / 1000, 0.001)
 
 
+def ping_seconds(request: Request) -> float:
+    """Return the seconds after which a client wants a sign of life."""
+    text = request.headers.get("keepalive-ping-interval", "")
+    seconds = float(text) if text.isdecimal() and 0 < len(text) < 6 else 90.0
+    return max(seconds, 1.0)
+
+
 async def answer_unary(request: Request, method: Unary, max_bytes: int) -> Response:
     """Answer a call with one message on each side."""
     try:

@@ -42,6 +42,7 @@ _FILES = {
     "exists": 409,
     "too_large": 413,
     "no_space": 507,
+    "too_many": 429,
 }
 
 

@@ -107,7 +107,7 @@ async def test_unknown_routes_are_answered_in_words(tmp_path: Path) -> None:
             await service.http.post(
                 f"/sandboxes/{sandbox.id}/snapshots", headers=service.key()
             ),
-            await sandbox.unary("filesystem.Filesystem/CreateWatcher", path="."),
+            await sandbox.unary("filesystem.Filesystem/Chmod", path="."),
         ]
 
     for answer in answers:

@@ -43,6 +43,11 @@ except NotFoundException:
 else:
     raise AssertionError
 
+watch = sandbox.files.watch_dir(".")
+sandbox.files.write("seen", "x")
+assert "seen" in {each.name for each in watch.get_new_events()}
+watch.stop()
+
 assert sandbox.get_info().metadata == {"a": "b"}
 sandbox.set_timeout(60)
 listed = Sandbox.list().next_items()

@@ -13,6 +13,12 @@ await sandbox.files.write('a/b.txt', 'hi')
 assert.equal(await sandbox.files.read('a/b.txt'), 'hi')
 assert.deepEqual((await sandbox.files.list('a')).map((each) => each.name), ['b.txt'])
 assert.equal(await sandbox.files.exists('nope'), false)
+let see
+const seen = new Promise((resolve) => { see = resolve })
+const watch = await sandbox.files.watchDir('a', (event) => see(event.name))
+await sandbox.files.write('a/c.txt', 'hi')
+assert.equal(await seen, 'c.txt')
+await watch.stop()
 let output = ''
 const terminal = await sandbox.pty.create({
   cols: 80, rows: 24, onData: (data) => { output += new TextDecoder().decode(data) },

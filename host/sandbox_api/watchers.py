@@ -1,0 +1,131 @@
+"""The watching part of `filesystem.Filesystem`: folders whose changes are told."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolcell.sandbox import FileChange, FileWatch
+
+from ..config.sandbox_api import SandboxAPIConfig
+from ..sandbox_http.bodies import parsed
+from ..sandbox_http.connect_rpc import answer_stream, ping_seconds, read_one
+from ..sandbox_http.errors import APIError
+from .cell_files import resolved
+from .guarded import GuardedCalls
+from .process_service import Message
+from .sandboxes import Sandbox, Watcher
+
+_TYPES = {
+    "created": "EVENT_TYPE_CREATE",
+    "written": "EVENT_TYPE_WRITE",
+    "removed": "EVENT_TYPE_REMOVE",
+    "renamed": "EVENT_TYPE_RENAME",
+    "chmod": "EVENT_TYPE_CHMOD",
+}
+
+
+class WatchRequest(Message):
+    """A folder to watch."""
+
+    path: str = ""
+    recursive: bool = False
+    include_entry: bool = False
+
+
+class WatcherRequest(Message):
+    """A request about a watcher."""
+
+    watcher_id: str = ""
+
+
+class Watchers:
+    """Tells clients what changes in folders of sandboxes.
+
+    Args:
+        settings: The limits.
+        calls: Admits each watch.
+    """
+
+    def __init__(self, settings: SandboxAPIConfig, calls: GuardedCalls) -> None:
+        self._settings = settings
+        self._calls = calls
+        self.unary = {
+            "CreateWatcher": self._create,
+            "GetWatcherEvents": self._events_of,
+            "RemoveWatcher": self._remove,
+        }
+        """The methods with one message on each side."""
+
+    async def watch(self, request: Request, sandbox: Sandbox) -> Response:
+        """Stream the changes of a folder until the client leaves."""
+        data = await read_one(request, self._settings.max_body_bytes)
+        wanted = parsed(WatchRequest, data)
+        async with AsyncExitStack() as opening:
+            watch = await self._opened(sandbox, wanted, opening)
+            opening.push_async_callback(watch.aclose)
+            release = opening.pop_all().aclose
+        return answer_stream(
+            _stream(watch),
+            keep_alive={"keepalive": {}},
+            keep_alive_seconds=ping_seconds(request),
+            release=release,
+        )
+
+    async def _create(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        wanted = parsed(WatchRequest, data)
+        async with AsyncExitStack() as opening:
+            watch = await self._opened(sandbox, wanted, opening)
+        watcher_id = secrets.token_hex(16)
+        sandbox.watchers[watcher_id] = Watcher(watch)
+        return {"watcherId": watcher_id}
+
+    async def _opened(
+        self, sandbox: Sandbox, wanted: WatchRequest, stack: AsyncExitStack
+    ) -> FileWatch:
+        if wanted.include_entry:
+            raise APIError(501, "entries in events are not supported")
+        call = {"path": resolved(wanted.path, sandbox.home), "operation": "watch"}
+        permit = await stack.enter_async_context(self._calls.of(sandbox, "read", call))
+        path = str(permit.call.arguments["path"])
+        return await sandbox.session.watch(path, recursive=wanted.recursive)
+
+    async def _events_of(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        watcher = _known(sandbox, data)
+        async with watcher.turn:
+            changes = await watcher.watch.changes()
+        return {"events": [event for each in changes for event in _told(each)]}
+
+    async def _remove(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
+        watcher = _known(sandbox, data)
+        del sandbox.watchers[parsed(WatcherRequest, data).watcher_id]
+        async with watcher.turn:
+            await watcher.watch.aclose()
+        return {}
+
+
+async def _stream(watch: FileWatch) -> AsyncGenerator[dict[str, Any], None]:
+    yield {"start": {}}
+    async for change in watch:
+        for event in _told(change):
+            yield {"filesystem": event}
+
+
+def _told(change: FileChange) -> Iterator[dict[str, str]]:
+    """Yield the events of a change; what is renamed appears under its new name."""
+    yield {"name": change.path, "type": _TYPES[change.kind]}
+    if change.kind == "renamed":
+        yield {"name": change.new_path, "type": _TYPES["created"]}
+
+
+def _known(sandbox: Sandbox, data: bytes) -> Watcher:
+    sandbox.session  # noqa: B018 - an ended one has none
+    watcher_id = parsed(WatcherRequest, data).watcher_id
+    if (found := sandbox.watchers.get(watcher_id)) is None:
+        raise APIError(404, f"there is no watcher {watcher_id[:64]}")
+    return found
