@@ -18,6 +18,7 @@ import anyio, anyio._backends._asyncio
 import toolcell.sandbox
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import Network, SandboxConfig, SandboxManager
+from toolcell.sandbox import session_archives
 from toolcell.sandbox.backends import cell_bundle, namespaces
 from toolcell.sandbox.client import cell
 from toolcell.sandbox.client.workdir import WorkDir
