@@ -20,6 +20,7 @@ from ..execution.answers import CANCEL
 from ..execution.parts import FlowParts, RunParts
 from ..execution.result import FlowResult
 from ..execution.thread import ThreadView, view_of
+from ..execution.writer import JournalWriter
 from ..steps.runner import Runner
 from ..steps.subgraph import GraphTask
 from ..stores.base import Lease
@@ -111,6 +112,7 @@ def runner_of(
         run_id=f"{lease.thread_id}:{view.checkpoint.turn}",
         room=anyio.CapacityLimiter(parts.limits.max_concurrency),
         rooms=parts.graph.rooms(),
+        writer=JournalWriter(parts.checkpointer, lease),
         graph_task=GraphTask,
         tell=options.tell,
         wait_until=options.wait_until,

@@ -98,7 +98,7 @@ class Calls:
         arguments: dict[str, JsonValue],
         body: str,
     ) -> None:
-        """Make a call, in the step's own task group: it ends even if its node does.
+        """Make a call, in the run's own task group: it ends even if its node does.
 
         It is recorded once its turn at the executor has come: one that waits when the
         process dies was not made, and is in no doubt.
@@ -111,6 +111,7 @@ class Calls:
         )
         assert self._parts.group is not None
         ended = self._flying[op] = anyio.Event()
+        self._parts.flying.add(ended)
         self._parts.group.start_soon(self._fly, executor, op, call, body, ended)
         await ended.wait()
 
@@ -142,9 +143,10 @@ class Calls:
             if is_parked(result):
                 await self._park(call, op, result)
             else:
-                await self._finish(op, call.name, body, result)
+                await self._finish(op, call.name, body, result, lasting=True)
         finally:
             del self._flying[op]
+            self._parts.flying.discard(ended)
             ended.set()
 
     async def _record(self, op: str, call: ToolCall, body: str) -> None:
@@ -168,7 +170,15 @@ class Calls:
         await self._parts.write(self._journal, record)
         await self._parts.announce(Interrupted(asked))
 
-    async def _finish(self, op: str, name: str, body: str, result: ToolResult) -> None:
+    async def _finish(
+        self,
+        op: str,
+        name: str,
+        body: str,
+        result: ToolResult,
+        *,
+        lasting: bool = False,
+    ) -> None:
         kept = self._cut(result)
         finish = Finish(
             task=self._journal.task_id,
@@ -179,7 +189,7 @@ class Calls:
             value=kept.model_dump(mode="json"),
             ok=kept.ok,
         )
-        await self._parts.write(self._journal, finish)
+        await self._parts.write(self._journal, finish, lasting=lasting)
 
     def _cut(self, result: ToolResult) -> ToolResult:
         """Return a result as it is stored: a large one is cut, but never refused."""

@@ -263,7 +263,12 @@ class TaskOperations:
 
 def check_size(limit: str, most: int, value: Any) -> None:
     """Check the size of a JSON value in bytes. Raises FlowLimitError."""
-    if len(json_bytes(value)) > most:
+    check_bytes(limit, most, len(json_bytes(value)))
+
+
+def check_bytes(limit: str, most: int, size: int) -> None:
+    """Check a size in bytes. Raises FlowLimitError."""
+    if size > most:
         raise FlowLimitError(
             f"a value has more than {most} bytes",
             hint=f"keep it elsewhere and name its place, or raise {limit}",

@@ -9,21 +9,29 @@ from typing import Any
 from toolcell.core import GraphError, InvalidInputError
 
 from ..graph.graph import Graph
-from ..state.patch import Pieces, split, value_of
+from ..state.patch import Pieces, join, split, value_of
 from ..stores.records import Output, TaskSpec
 from ..values.command import END, Command, End, is_command, normalize_node_output
 from ..values.json_values import jsonable
 from ..values.limits import FlowLimits
 from ..values.send import Send, SendBatch, normalize_sends
-from .operations import check_size
+from .operations import check_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
     """An output, and its update as the state takes it."""
 
-    record: Output
+    output: Output
+    """The output without its update."""
+
     update: dict[str, Pieces] = field(default_factory=dict)
+
+    @property
+    def record(self) -> Output:
+        """The output with its update, as it is stored."""
+        update = {name: value_of(each) for name, each in self.update.items()}
+        return self.output.model_copy(update={"update": update})
 
 
 def update_of(output: Output) -> dict[str, Pieces]:
@@ -53,10 +61,12 @@ def read_output(
         FlowLimitError: It is too large.
     """
     if spec.batch is not None:
-        made = Returned(record=Output(result=_result(output, spec)))
+        made = Returned(output=Output(result=_result(output, spec)))
     else:
         made = _steered(output, graph, spec, outer)
-    check_size("record_bytes", limits.record_bytes, made.record.model_dump(mode="json"))
+    fields = [b'"%s":%s' % (k.encode(), join(v)) for k, v in made.update.items()]
+    rest = made.output.model_dump_json().encode()
+    check_bytes("record_bytes", limits.record_bytes, len(b",".join(fields) + rest))
     return made
 
 
@@ -81,13 +91,13 @@ def _steered(
     if isinstance(output, SendBatch):
         check_targets(graph, output.sends)
         if output.aggregator_node is None:
-            return Returned(record=Output(goto=list(output.sends)))
+            return Returned(output=Output(goto=list(output.sends)))
         _check_aggregator(graph, output.aggregator_node)
-        return Returned(record=Output(batch=output))
+        return Returned(output=Output(batch=output))
     sends = normalize_sends(output)
     if sends is not None:
         check_targets(graph, sends)
-        return Returned(record=Output(goto=list(sends) or None))
+        return Returned(output=Output(goto=list(sends) or None))
     update, command = normalize_node_output(output, graph.schema.model)
     meant = graph
     goto = None
@@ -96,13 +106,12 @@ def _steered(
         goto = command.targets if command.has_goto else None
         check_targets(meant, goto or ())
     pieces = meant.schema.encode_update(update, spec.node)
-    record = Output(
-        update={name: value_of(each) for name, each in pieces.items()},
+    steered = Output(
         goto=goto,
         ends=isinstance(command, End),
         graph=None if meant is graph else meant.name,
     )
-    return Returned(record=record, update=pieces)
+    return Returned(output=steered, update=pieces)
 
 
 def _meant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -14,11 +14,12 @@ from toolcell.tools import ToolExecutor
 
 from ..graph.graph import Graph
 from ..stores.base import Checkpointer, Lease
-from ..stores.records import Head, JournalRecord
+from ..stores.records import JournalRecord
 from ..values.events import FlowEvent, Tell
 from ..values.handlers import InterruptHandler
 from ..values.limits import FlowLimits
 from .journal import TaskJournal
+from .writer import JournalWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,12 @@ class RunParts:
     rooms: dict[str, anyio.CapacityLimiter] = field(default_factory=dict)
     """The limiters of nodes with a `max_concurrency`, by the node's name."""
 
+    writer: JournalWriter
     group: TaskGroup | None = None
-    """The task group of the step that runs: calls that it began end in it."""
+    """The task group of the run, in which calls end also if their nodes do not."""
+
+    flying: set[anyio.Event] = field(default_factory=set)
+    """The ends of calls that have begun."""
 
     graph_task: Any
     """The class of the tasks whose nodes are graphs."""
@@ -66,20 +71,21 @@ class RunParts:
     wait_until: float = 0.0
     """The time of the event loop until which answers of others are waited for."""
 
+    async def enter_room(self, borrower: object) -> None:
+        """Wait until one more of the thread's tasks may run."""
+        try:
+            # Without a turn of the event loop, which the store takes anyway.
+            self.room.acquire_on_behalf_of_nowait(borrower)
+        except anyio.WouldBlock:
+            await self.room.acquire_on_behalf_of(borrower)
+
     async def announce(self, event: FlowEvent) -> None:
         """Hand an event to the reader of the stream, if there is one."""
         if self.tell is not None:
             await self.tell(event)
 
-    async def write(self, journal: TaskJournal, *records: JournalRecord) -> None:
-        """Store records of a task, then add them to its journal."""
-        await self.append(records)
-        for record in records:
-            journal.add(record)
-
-    async def append(
-        self, records: Sequence[JournalRecord], head: Head | None = None
+    async def write(
+        self, journal: TaskJournal, *records: JournalRecord, lasting: bool = False
     ) -> None:
-        """Store records, and replace the head of the thread unless `head` is None."""
-        texts = [record.to_bytes() for record in records]
-        await self.flow.checkpointer.append(self.lease, texts, head)
+        """Store records of a task; see `JournalWriter.write`."""
+        await self.writer.write(journal, records, lasting=lasting)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import anyio
@@ -24,6 +23,7 @@ from ..graph.nodes import Node
 from ..graph.signature import Given
 from ..stores.records import Asked, Ended, Output, Redo, TaskSpec
 from ..values.context import NodeContext
+from ..values.contexts import in_own_context
 from ..values.events import Interrupted, TaskEnded, TaskStarted
 from ..values.interrupt import InterruptException, Question, current
 from ..values.json_values import digest
@@ -74,11 +74,11 @@ class TaskRun:
         self._step = view.checkpoint.step + 1
         self._began = view.checkpoint.at
         self._alone = alone
+        self._end: Ended | None = None
         self._calls = Calls(parts, journal, spec.node)
         self._operations: TaskOperations | None = None
         self._failed_before = False
         self._sends = 0
-        self._seed = digest([parts.lease.thread_id, journal.task_id])
 
     @property
     def is_over(self) -> bool:
@@ -91,12 +91,15 @@ class TaskRun:
     async def run(self) -> None:
         """Run it until it returns, asks or fails; errors of the node are recorded."""
         limiter = self._parts.rooms.get(self.spec.node)
-        async with self._parts.room:
+        await self._parts.enter_room(self)
+        try:
             if limiter is None:
                 await self._tries()
             else:
                 async with limiter:
                     await self._tries()
+        finally:
+            self._parts.room.release_on_behalf_of(self)
 
     async def _tries(self) -> None:
         started = time.perf_counter()
@@ -170,40 +173,51 @@ class TaskRun:
             parts, self.journal, questions, self._calls, own
         )
         self._sends = 0
-        context = NodeContext(
+        takes = node.signature
+        given = Given(
+            state=self._state.view() if takes.takes_state else None,
+            context=self._context(attempt) if takes.takes_context else None,
+            send=self.spec.send,
+            results=self.spec.results,
+        )
+        positional, named = takes.bind(given)
+        function = partial(node.function, *positional, **named)
+        if node.timeout is None:
+            return await in_own_context(self._in_node(function))
+        with anyio.fail_after(node.timeout):
+            return await in_own_context(self._in_node(function))
+
+    def _context(self, attempt: int) -> NodeContext:
+        parts = self._parts
+        assert self._operations is not None
+        return NodeContext(
             thread_id=parts.lease.thread_id,
             graph=parts.flow.graph.name,
-            node=node.name,
+            node=self._node.name,
             step=self._step,
             task_id=self.journal.task_id,
             attempt=attempt,
             agent_id=parts.agent,
             started_at=self._began,
-            random=random.Random(self._seed),
+            seed=self._seed,
             operations=self._operations,
         )
-        given = Given(
-            state=self._state.view(),
-            context=context,
-            send=self.spec.send,
-            results=self.spec.results,
-        )
-        positional, named = node.signature.bind(given)
-        function = partial(node.function, *positional, **named)
-        token = current.set(self)
-        try:
-            with anyio.fail_after(node.timeout):
-                if node.is_async:
-                    return await function()
-                return await run_sync(function, abandon_on_cancel=True)
-        finally:
-            current.reset(token)
+
+    async def _in_node(self, function: Callable[[], Any]) -> Any:
+        current.set(self)
+        if self._node.is_async:
+            return await function()
+        return await run_sync(function, abandon_on_cancel=True)
 
     def ask(self, question: Question) -> Any:
         """Return the answer to a question of the node, or raise to pause."""
         assert self._operations is not None
         op = self._operations.place(question.key)
         return self._calls.questions.ask(op, question)
+
+    @cached_property
+    def _seed(self) -> str:
+        return digest([self._parts.lease.thread_id, self.journal.task_id])
 
     def send_id(self) -> str:
         """Return an id for a Send that is the same in every run of the task."""
@@ -243,25 +257,31 @@ class TaskRun:
         if self.error is not None:
             info = ErrorInfo.of(self.error)
             ended = Ended(task=task, status="failed", error=info, ms=took)
-        elif self._alone:
-            return
-        else:
-            assert self.returned is not None
-            output = self.returned.record
-            ended = Ended(task=task, status="done", output=output, ms=took)
-        await self._parts.write(self.journal, ended)
+            self._end = ended
+            return await self._parts.write(self.journal, ended)
+        self._end = Ended(task=task, status="done", output=self.record, ms=took)
+        if not self._alone:
+            # Nobody waits: if it is lost, the node runs again over its journal.
+            self._parts.writer.write_later(self.journal, self._end)
 
-    def record(self) -> Ended | None:
-        """Return the record of its end, if it has none yet."""
-        if self.returned is None or self.journal.ended is not None:
-            return None
-        output = self.returned.record
-        task = self.journal.task_id
-        return Ended(task=task, status="done", output=output, ms=0.0)
+    @property
+    def end(self) -> Ended | None:
+        """The record of its end; None: it has not ended."""
+        return self._end or self.journal.ended
+
+    def keep_end(self) -> None:
+        """Have its end written, if that was left to a commit."""
+        if self._alone and self._end is not None and self.journal.ended is None:
+            self._parts.writer.write_later(self.journal, self._end)
 
     @property
     def output(self) -> Output:
-        """The output of a task that is over."""
+        """The output of a task that is over; its update may be in `returned`."""
+        return self.record if self.returned is None else self.returned.output
+
+    @property
+    def record(self) -> Output:
+        """The output of a task that is over, as it is stored."""
         if self.returned is not None:
             return self.returned.record
         ended = self.journal.ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from toolcell.tools import RetryPolicy
@@ -27,7 +28,7 @@ class Child:
     fields that changed replace those of the outer graph."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """A function of a graph, or a graph in it, with its retries and limits."""
 
@@ -41,7 +42,7 @@ class Node:
     max_concurrency: int | None
     child: Child | None = None
 
-    @property
+    @cached_property
     def is_async(self) -> bool:
         """True if it runs on the event loop; others run in worker threads."""
         target = unwrapped(self.function)

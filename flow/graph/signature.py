@@ -59,6 +59,20 @@ class Signature:
         hints = _hints(function, state)
         parameters = inspect.signature(function).parameters.values()
         self._parameters = [self._read(each, hints, state) for each in parameters]
+        roles = {each.role for each in self._parameters}
+        self.arguments = [
+            p.name for p in self._parameters if p.role == "argument" and p.required
+        ]
+        """The arguments that a Send has to give."""
+
+        self.takes_results = "results" in roles
+        """True if the node can be an aggregator."""
+
+        self.takes_context = "context" in roles
+        """True if it takes the context of its task."""
+
+        self.takes_state = "state" in roles
+        """True if it takes the state."""
 
     def _read(
         self, parameter: inspect.Parameter, hints: Mapping[str, Any], state: type[Any]
@@ -85,21 +99,6 @@ class Signature:
             hint="annotate the state with its model; a Send gives JSON values by name",
             details={"problems": [f"{self._name}: {what}"]},
         )
-
-    @property
-    def arguments(self) -> list[str]:
-        """The arguments that a Send has to give."""
-        return [p.name for p in self._parameters if p.role == "argument" and p.required]
-
-    @property
-    def takes_results(self) -> bool:
-        """True if the node can be an aggregator."""
-        return any(each.role == "results" for each in self._parameters)
-
-    @property
-    def takes_context(self) -> bool:
-        """True if it takes the context of its task."""
-        return any(each.role == "context" for each in self._parameters)
 
     def described(self) -> list[list[str]]:
         """Return the names and roles of the parameters, for the shape of a graph."""

@@ -92,11 +92,13 @@ class State:
             plain = field.merge is None or any(each.replaces for each in written)
             if plain and len(written) > 1:
                 raise _conflict(name, written)
-            value = (
-                field.decode(written[0].fields[name])
-                if written[0].replaces
-                else self._reduced(field, written)
-            )
+            if plain:
+                pieces[name] = written[0].fields[name]
+                value = field.decode(pieces[name])
+                if field.immutable:
+                    values[name] = value
+                continue
+            value = self._reduced(field, written)
             before = None
             if field.immutable:
                 before = self._values.get(name), self.pieces[name]
@@ -105,8 +107,7 @@ class State:
         return State(self.schema, pieces, values)
 
     def _reduced(self, field: Field, written: Sequence[Update]) -> Any:
-        if field.merge is None:
-            return field.decode_update(written[0].fields[field.name])
+        assert field.merge is not None
         value = self._value(field)
         for each in written:
             try:

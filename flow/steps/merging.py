@@ -78,7 +78,7 @@ def given_answers(view: ThreadView) -> list[GivenAnswer]:
 
 
 def _send_result(task: TaskRun) -> SendResult:
-    send, ended = task.spec.send, task.journal.ended
+    send, ended = task.spec.send, task.end
     assert send is not None
     error = None if ended is None or task.is_over else ended.error
     result: Any = output_of(task).result

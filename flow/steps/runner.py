@@ -16,6 +16,7 @@ from toolcell.core import (
     NodeFailedError,
     ToolcellError,
 )
+from toolcell.core.models import put_together
 
 from ..execution.desk import Desk
 from ..execution.parts import RunParts
@@ -23,13 +24,15 @@ from ..execution.task import TaskRun
 from ..execution.thread import ThreadView
 from ..execution.ways import Plan, next_tasks
 from ..state.state import State
-from ..stores.records import Checkpoint, GivenAnswer, JournalRecord, Redo, TaskSpec
+from ..stores.records import Checkpoint, GivenAnswer, Head, Redo, TaskSpec
 from ..values.events import StepCommitted, StepStarted
 from .answering import Answering
 from .merging import collected_of, given_answers, output_of, updates_of
 
 _LEAST_WHOLE_BYTES = 4_096
 _MOST_PATCHES = 256
+
+_HEAD = set(Head.model_fields)
 
 Outcome = Literal["done", "interrupted", "failed", "cancelled"]
 
@@ -79,6 +82,7 @@ class Runner:
 
         try:
             async with anyio.create_task_group() as group:
+                self._parts.group = self._parts.writer.group = group
                 group.start_soon(cancel, group.cancel_scope)
                 outcome = await self.run_steps()
                 self.cancelled_by = None
@@ -108,6 +112,7 @@ class Runner:
         while True:
             waiting = self.view.waiting_tasks()
             await self._run_tasks([t for t in tasks if self._may_run(t, waiting)])
+            await self._land()
             self._tries_failed = False
             if not self.view.open_questions():
                 break
@@ -129,13 +134,12 @@ class Runner:
 
     async def _keep(self, tasks: Sequence[TaskRun], but: Sequence[str] = ()) -> None:
         """Store the outputs of a step that was not committed, except of some tasks."""
-        kept: list[JournalRecord] = [
-            record
-            for each in tasks
-            if each.journal.task_id not in but and (record := each.record()) is not None
-        ]
-        kept += [Redo(task=task_id, ops=[]) for task_id in but]
-        await self._parts.append(kept)
+        for task in tasks:
+            if task.journal.task_id not in but:
+                task.keep_end()
+        for task_id in but:
+            redo = Redo(task=task_id, ops=[])
+            self._parts.writer.write_later(self.view.journal(task_id), redo)
 
     def _tasks(self) -> list[TaskRun]:
         view = self.view
@@ -174,14 +178,31 @@ class Runner:
         return not task.is_over and not self._collects(task.spec)
 
     async def _run_tasks(self, tasks: Sequence[TaskRun]) -> None:
+        """Run tasks, as many at once as may."""
+        if len(tasks) == 1:
+            return await tasks[0].run()
+        graphs = [each for each in tasks if isinstance(each, self._parts.graph_task)]
+        others = iter([each for each in tasks if each not in graphs])
+
+        async def work() -> None:
+            for task in others:
+                await task.run()
+
         try:
             async with anyio.create_task_group() as group:
-                self._parts.group = group
-                for task in tasks:
+                for task in graphs:
                     group.start_soon(task.run)
+                most = self._parts.flow.limits.max_concurrency
+                for _ in range(min(len(tasks) - len(graphs), most)):
+                    group.start_soon(work)
         except BaseExceptionGroup as error:
             # Nodes do not raise here: these are errors of the store or the lease.
             raise_first(error)
+
+    async def _land(self) -> None:
+        """Wait for calls that have outlived their nodes."""
+        while self._parts.flying:
+            await next(iter(self._parts.flying)).wait()
 
     async def _get_answers(self) -> bool:
         return await self._answering.get()
@@ -206,7 +227,8 @@ class Runner:
                 "updated": self._parts.flow.clock(),
             }
         )
-        await self._parts.append([], head)
+        await self._parts.writer.flush()
+        await self._parts.flow.checkpointer.append(self._parts.lease, [], head)
         self.view.head = head
 
     async def _commit(self, tasks: Sequence[TaskRun]) -> None:
@@ -258,16 +280,17 @@ class Runner:
 
     async def _store(self, checkpoint: Checkpoint, text: bytes, *, whole: bool) -> None:
         flow, view = self._parts.flow, self.view
-        head = view.head.model_copy(
-            update={
-                "status": "running" if checkpoint.next else "done",
-                "checkpoint": checkpoint.id,
-                "version": flow.graph.version,
-                "shape": flow.shape,
-                "error": None,
-                "updated": checkpoint.at,
-            }
-        )
+        changes = {
+            "status": "running" if checkpoint.next else "done",
+            "checkpoint": checkpoint.id,
+            "version": flow.graph.version,
+            "shape": flow.shape,
+            "error": None,
+            "updated": checkpoint.at,
+        }
+        head = put_together(Head, {**view.head.__dict__, **changes}, _HEAD)
+        # The checkpoint has what they would say.
+        await self._parts.writer.drop()
         await flow.checkpointer.commit(self._parts.lease, text, head, whole=whole)
         view.head = head
         view.journals, view.answers = {}, {}

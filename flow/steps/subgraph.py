@@ -23,11 +23,10 @@ from ..execution.thread import ThreadView, state_of
 from ..execution.ways import first_tasks
 from ..graph.nodes import Child
 from ..graph.signature import Given
-from ..state.patch import value_of
 from ..state.state import State
 from ..stores.records import Checkpoint, ChildStep, Output, read_checkpoint
 from .merging import output_of
-from .runner import Outcome, Runner, raise_first
+from .runner import Outcome, Runner
 
 
 class ChildRunner(Runner):
@@ -53,14 +52,8 @@ class ChildRunner(Runner):
         self.left: Output | None = None
         """The output of a Command that leads to an enclosing graph."""
 
-    async def _run_tasks(self, tasks: Sequence[TaskRun]) -> None:
-        # Calls end in the group of the outermost step, also if a timeout ends this.
-        try:
-            async with anyio.create_task_group() as group:
-                for task in tasks:
-                    group.start_soon(task.run)
-        except BaseExceptionGroup as error:
-            raise_first(error)
+    async def _land(self) -> None:
+        """Leave it to the outermost step, which outlives a timeout of this one."""
 
     async def _get_answers(self) -> bool:
         return False
@@ -82,7 +75,7 @@ class ChildRunner(Runner):
             )
         if not leaving:
             return await super()._commit(tasks)
-        self.left = output_of(leaving[0])
+        self.left = leaving[0].record
         ended = self.view.checkpoint.model_copy(update={"next": []})
         self.view.checkpoint = ended
 
@@ -194,8 +187,7 @@ class GraphTask(TaskRun):
                 for name, pieces in state.pieces.items()
                 if pieces != self._state.pieces[name]
             }
-            update = {name: value_of(pieces) for name, pieces in changed.items()}
-            return Returned(record=Output(update=update, replaces=True), update=changed)
+            return Returned(output=Output(replaces=True), update=changed)
         flow = self._parts.flow
         return read_output(output, flow.graph, self.spec, flow.limits, flow.outer)
 
@@ -207,6 +199,6 @@ class GraphTask(TaskRun):
                 hint="a worker returns its result; the aggregator says where to go",
             )
         if left.graph != self._parts.flow.graph.name:
-            return Returned(record=left)
+            return Returned(output=left, update=update_of(left))
         own = left.model_copy(update={"graph": None})
-        return Returned(record=own, update=update_of(own))
+        return Returned(output=own, update=update_of(own))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
+from random import Random
 from typing import Any, Protocol
 
 from pydantic import JsonValue
@@ -100,10 +101,13 @@ class NodeContext:
     started_at: datetime
     """The time at which the step began; the same in every run of the task."""
 
-    random: random.Random
-    """A generator that is seeded by the task: the same numbers in every run of it."""
-
+    seed: str
     operations: Operations
+
+    @cached_property
+    def random(self) -> Random:
+        """A generator that is seeded by the task: the same numbers in every run."""
+        return Random(self.seed)
 
     async def call(
         self,
