@@ -22,10 +22,12 @@ POLICY = AgentPolicy(
     allow=["exec", {"tools": ["connect"], "when": {"port": {"equals": PORT}}}],
 )
 ECHO = f"""
-import socketserver
+import socketserver, threading
 class Echo(socketserver.StreamRequestHandler):
     def handle(self):
         self.wfile.write(self.rfile.read().upper())
+other = socketserver.TCPServer(("127.0.0.1", {PORT + 1}), Echo)
+threading.Thread(target=other.serve_forever).start()
 server = socketserver.TCPServer(("127.0.0.1", {PORT}), Echo)
 print("ready", flush=True)
 server.serve_forever()
