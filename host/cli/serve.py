@@ -1,4 +1,4 @@
-"""`toolcell serve`: the tools of a host for MCP clients, or its sandboxes."""
+"""`toolcell serve`: the tools of a host for MCP or REST clients, or its sandboxes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "mcp": ("mcp",),
     "sandbox-api": ("starlette", "uvicorn", "python_multipart"),
+    "rest": ("starlette", "uvicorn"),
 }
 
 
@@ -38,27 +39,38 @@ def serve(
             help="Serve sandboxes to the SDKs of E2B there, in place of MCP.",
         ),
     ] = None,
+    rest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve plain HTTP and JSON there, in place of MCP.",
+        ),
+    ] = None,
     agent: Annotated[
         str | None,
         typer.Option(help="The agent on standard input; default server.agent_id."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve MCP on standard input and output, or over HTTP; or serve sandboxes."""
-    _require("mcp" if sandbox_api is None else "sandbox-api")
+    """Serve MCP on standard input and output, or over HTTP; or REST, or sandboxes."""
+    others = {"rest": rest, "sandbox-api": sandbox_api}
+    served = [name for name, address in others.items() if address is not None]
+    _require(served[0] if served else "mcp")
     import anyio
 
     from ..config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
     resume_collection()
+    if served and (len(served) > 1 or http is not None or agent is not None):
+        raise ConfigError(
+            f"--{served[0]} excludes the other servers, and --agent",
+            hint="start one server for each; tokens say which agent calls",
+        )
     if sandbox_api is not None:
-        if http is not None or agent is not None:
-            raise ConfigError(
-                "--sandbox-api excludes --http and --agent",
-                hint="start one server for each; tokens say which agent calls",
-            )
         anyio.run(_serve_sandboxes, settings, config, sandbox_api, as_json)
+    elif rest is not None:
+        anyio.run(_serve_rest, settings, config, rest, as_json)
     elif http is None:
         anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
     elif agent is not None:
@@ -109,6 +121,17 @@ async def _serve_sandboxes(
 
     async with open_watched(settings, path) as host, serve_metrics(settings):
         await serve_sandboxes(host, address, partial(_print_url, as_json))
+
+
+async def _serve_rest(
+    settings: HostConfig, path: Path, address: str, as_json: bool
+) -> None:
+    from ..mcp_http.metrics import serve_metrics
+    from ..rest.server import serve_rest
+    from ..runtime.policy_reload import open_watched
+
+    async with open_watched(settings, path) as host, serve_metrics(settings):
+        await serve_rest(host, address, partial(_print_url, as_json))
 
 
 def _print_url(as_json: bool, url: str) -> None:

@@ -43,7 +43,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "flow": ("control", "steps", "execution", "graph stores", "state", "values"),
     "host": (
         "cli",
-        "sandbox_api",
+        "rest sandbox_api",
         "sandbox_http",
         "mcp_http",
         "mcp_server",

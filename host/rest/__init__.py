@@ -1,0 +1,1 @@
+"""Serves the tools of a host as plain HTTP and JSON, with an OpenAPI document."""

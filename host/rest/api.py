@@ -1,0 +1,314 @@
+"""Answers the operations of the REST API, each for the agent of its token."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import compile_path
+from starlette.types import Receive, Scope, Send
+
+from toolcell.guard import Approve, Reject
+from toolcell.tools import ToolExecutionRecord
+
+from ..mcp_http.agent_shares import AgentShares, TooManyError
+from ..mcp_http.tokens import Token, TokenStore
+from ..runtime.host import Host
+from ..runtime.readiness import Readiness
+from ..runtime.remaining_limits import limits_left
+from . import approvals, bodies
+from .bodies import Body
+from .calls import ClientCall, ClientCalls, run_of
+from .errors import RETRY_SECONDS, RefusedError, answer_of
+from .events import Events
+from .openapi import openapi_document
+from .operations import OPERATIONS, Name, Operation
+from .requests import read_body, read_query, read_token
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that was read."""
+
+    token: Token
+    id: str
+    """The id in the path; empty where it has none."""
+
+    query: Any
+    body: Any
+    request: Request
+
+    @property
+    def agent_id(self) -> str:
+        """The agent whose request it is."""
+        return self.token.agent_id
+
+
+_Answer = tuple[int, Body] | Response
+
+
+class RestAPI:
+    """The application behind the server.
+
+    Args:
+        host: The host; open.
+        tokens: The tokens of agents.
+        calls: The calls of clients.
+        events: The events of agents.
+        version: The version of toolcell.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        tokens: TokenStore,
+        calls: ClientCalls,
+        events: Events,
+        version: str,
+    ) -> None:
+        self._host = host
+        self._settings = host.config.server
+        self._tokens = tokens
+        self.calls = calls
+        """The calls of clients."""
+
+        self._events = events
+        self._document = openapi_document(version)
+        self._readiness = Readiness(host)
+        self._shares = AgentShares(
+            self._settings.max_requests,
+            self._settings.max_bytes_per_second,
+            anyio.current_time,
+        )
+        self._paths = [(compile_path(each.path)[0], each) for each in OPERATIONS]
+        self._handlers: dict[Name, Callable[[Asked], Awaitable[_Answer]]] = {
+            "listTools": self._list_tools,
+            "makeCall": self._make_call,
+            "getCall": self._get_call,
+            "cancelCall": self._cancel_call,
+            "listApprovals": self._list_approvals,
+            "getApproval": self._get_approval,
+            "approve": self._approve,
+            "deny": self._deny,
+            "getBudgets": self._get_budgets,
+            "listRecords": self._list_records,
+            "readEvents": self._read_events,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        with ExitStack() as place:
+            try:
+                response = await self._answer(request, place)
+            except Exception as error:  # noqa: BLE001 - each error is an answer
+                response = answer_of(error)
+            response.headers["Cache-Control"] = "no-store"
+            response.headers["X-Content-Type-Options"] = "nosniff"
+            await response(scope, receive, send)
+
+    async def _answer(self, request: Request, place: ExitStack) -> Response:
+        match request.method, request.url.path:
+            case "GET", "/v1/openapi.json":
+                return JSONResponse(self._document)
+            case "GET", "/healthz":
+                return JSONResponse({"status": "ok"})
+            case "GET", "/readyz":
+                return await self._ready()
+        operation, name = self._operation(request)
+        token = read_token(request, self._tokens)
+        self._check_rate(token.agent_id)
+        try:
+            place.enter_context(self._shares.request(token.agent_id))
+        except TooManyError as error:
+            raise RefusedError(
+                503, "busy", str(error), retry_after=RETRY_SECONDS
+            ) from None
+        answer = await self._handle(operation, name, token, request)
+        if isinstance(answer, Response):
+            return answer
+        status, body = answer
+        return Response(body.model_dump_json(), status, media_type="application/json")
+
+    def _operation(self, request: Request) -> tuple[Operation, str]:
+        """Return the operation of a request, and the id in its path.
+
+        Raises:
+            RefusedError: 404 or 405: there is no such path, or method of it.
+        """
+        allowed = set()
+        for path, operation in self._paths:
+            found = path.match(request.url.path)
+            if found is None:
+                continue
+            if request.method == operation.method:
+                return operation, found.groupdict().get("id", "")
+            allowed.add(operation.method)
+        if allowed:
+            raise RefusedError(
+                405,
+                "method",
+                f"the path takes {' and '.join(sorted(allowed))}",
+                headers={"Allow": ", ".join(sorted(allowed))},
+            )
+        raise RefusedError(
+            404, "no_such_path", "there is no such path", hint="see /v1/openapi.json"
+        )
+
+    def _check_rate(self, agent_id: str) -> None:
+        """Refuse an agent that has sent too much; count the head of its request."""
+        seconds = self._shares.seconds_to_wait(agent_id)
+        if seconds:
+            raise RefusedError(
+                429,
+                "too_many_bytes",
+                "the agent sent more than server.max_bytes_per_second",
+                hint="send less, or later",
+                retry_after=seconds,
+                headers={"Connection": "close"},
+            )
+        self._shares.charge(agent_id, 0)
+
+    async def _handle(
+        self, operation: Operation, name: str, token: Token, request: Request
+    ) -> _Answer:
+        query = read_query(request, operation.query)
+        body = None
+        if operation.body is not None:
+            body, size = await read_body(request, operation.body, self._settings)
+            self._shares.charge(token.agent_id, size)
+        asked = Asked(token, name, query, body, request)
+        return await self._handlers[operation.name](asked)
+
+    async def _ready(self) -> Response:
+        if not self.calls.active.ready:
+            busy = "stopping" if self.calls.active.draining else "busy"
+            return JSONResponse({"status": busy}, status_code=503)
+        if missing := await self._readiness.missing():
+            told = {"status": "unavailable", "missing": missing}
+            return JSONResponse(told, status_code=503)
+        return JSONResponse({"status": "ready"})
+
+    async def _list_tools(self, asked: Asked) -> _Answer:
+        tools = [
+            bodies.Tool(
+                name=each.name,
+                description=each.description,
+                version=each.version,
+                tags=sorted(each.tags),
+                parameters=each.parameters,
+                returns=each.returns,
+                idempotent=each.idempotent,
+            )
+            for each in self._host.tools(asked.agent_id)
+        ]
+        return 200, bodies.ToolList(tools=tools)
+
+    async def _make_call(self, asked: Asked) -> _Answer:
+        call = await self.calls.start(asked.token, asked.body)
+        return await self._after_wait(call, asked.query.wait)
+
+    async def _get_call(self, asked: Asked) -> _Answer:
+        call = self.calls.find(asked.agent_id, asked.id)
+        return await self._after_wait(call, asked.query.wait)
+
+    async def _after_wait(self, call: ClientCall, seconds: float) -> _Answer:
+        with anyio.move_on_after(seconds):
+            await call.ended.wait()
+        state = call.state()
+        return 200 if state.state == "ended" else 202, state
+
+    async def _cancel_call(self, asked: Asked) -> _Answer:
+        call = self.calls.find(asked.agent_id, asked.id)
+        await self.calls.cancel(call)
+        return 200, call.state()
+
+    async def _list_approvals(self, asked: Asked) -> _Answer:
+        redactor = self._host.approvals.redactor
+        found = await approvals.waiting(self._host.approvals, asked.agent_id)
+        shown = [approvals.shown(each, redactor) for each in found]
+        return 200, bodies.ApprovalList(approvals=shown)
+
+    async def _get_approval(self, asked: Asked) -> _Answer:
+        found = await approvals.find(self._host.approvals, asked.agent_id, asked.id)
+        return 200, approvals.shown(found, self._host.approvals.redactor)
+
+    async def _approve(self, asked: Asked) -> _Answer:
+        name = approvals.approver(asked.token)
+        desk = self._host.approvals
+        found = await approvals.find(desk, asked.agent_id, asked.id)
+        approvals.check_seen(found, desk.redactor, asked.body)
+        reply = Approve(approver=name, arguments=asked.body.arguments)
+        await desk.answer(found.id, reply)
+        return 200, bodies.Answered(id=found.id, answer="approved", approver=name)
+
+    async def _deny(self, asked: Asked) -> _Answer:
+        name = approvals.approver(asked.token)
+        desk = self._host.approvals
+        found = await approvals.find(desk, asked.agent_id, asked.id)
+        await desk.answer(found.id, Reject(approver=name, reason=asked.body.reason))
+        return 200, bodies.Answered(id=found.id, answer="rejected", approver=name)
+
+    async def _get_budgets(self, asked: Asked) -> _Answer:
+        agent_id = asked.agent_id
+        left = await limits_left(
+            self._host.guard, self._host.registry, [agent_id], run_of(asked.token)
+        )
+        return 200, bodies.Budgets(agent_id=agent_id, left=left[agent_id])
+
+    async def _list_records(self, asked: Asked) -> _Answer:
+        query: bodies.RecordQuery = asked.query
+        since = query.since
+        search = partial(
+            self._host.executor.records.query,
+            call_id=query.call_id,
+            parent_id=query.parent_id,
+            agent_id=asked.agent_id,
+            tool_name=query.tool,
+            status=query.status,
+            since=None if since is None else datetime.fromtimestamp(since, UTC),
+            limit=query.limit,
+        )
+        found = await anyio.to_thread.run_sync(search)
+        return 200, bodies.RecordList(records=[_record(each) for each in found])
+
+    async def _read_events(self, asked: Asked) -> _Answer:
+        stream = self._events.read(
+            asked.agent_id,
+            asked.request.headers.get("last-event-id"),
+            seconds=asked.query.seconds,
+            may_read=partial(self._tokens.is_valid, asked.token.id),
+        )
+        return StreamingResponse(
+            stream,
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no"},
+        )
+
+
+def _record(record: ToolExecutionRecord) -> bodies.Record:
+    return bodies.Record(
+        call_id=record.call_id,
+        parent_id=record.parent_id,
+        tool=record.tool_name,
+        version=record.tool_version,
+        arguments=dict(record.arguments),
+        verdict=record.verdict,
+        status=record.status,
+        reason=record.reason,
+        error_kind=record.error_kind,
+        result=record.result,
+        usage=dict(record.usage),
+        started_at=record.started_at.timestamp(),
+        duration_ms=record.duration_ms,
+        attempt=record.attempt,
+        final=record.final,
+        replayed=record.replayed,
+    )

@@ -1,0 +1,149 @@
+"""Requests for approval as clients see them, and the events of their ends."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+
+from toolcell.core import InvalidInputError, StoreUnavailableError
+from toolcell.core.text.canonical_json import canonical_digest
+from toolcell.guard import ApprovalRequest, Approvals, Redactor
+
+from ..mcp_http.tokens import Token
+from . import bodies
+from .errors import RefusedError
+from .events import Events
+
+LOOK_SECONDS = 1.0
+"""Seconds between two looks at the requests that wait: they are answered anywhere."""
+
+_log = logging.getLogger("toolcell.host")
+
+
+def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
+    """Return a request as it is shown; likely secrets are hidden."""
+    view = request.view(redactor)
+    facts: dict[str, Any] = {
+        "id": request.id,
+        "tool": request.call.name,
+        "version": request.version,
+        "run_id": request.run_id,
+        "arguments": view.shown,
+        "hidden": [
+            {"path": each.path, "characters": each.characters} for each in view.hidden
+        ],
+        "shell_like": request.shell_like,
+        "rule": request.rule,
+        "asked_at": request.asked_at,
+        "expires_at": request.expires_at,
+    }
+    return bodies.Approval.model_validate({**facts, "digest": canonical_digest(facts)})
+
+
+async def waiting(approvals: Approvals, agent_id: str) -> list[ApprovalRequest]:
+    """Return the requests of an agent that wait, the oldest first."""
+    found = await approvals.pending()
+    return [each for each in found if each.call.agent_id == agent_id]
+
+
+async def find(approvals: Approvals, agent_id: str, request_id: str) -> ApprovalRequest:
+    """Return a request of an agent that waits.
+
+    Raises:
+        RefusedError: 404: it has none with this id.
+    """
+    for each in await waiting(approvals, agent_id):
+        if each.id == request_id:
+            return each
+    raise RefusedError(
+        404,
+        "not_found",
+        "no request with this id waits",
+        hint="it was answered, or has expired",
+    )
+
+
+def approver(token: Token) -> str:
+    """Return the name under which the person at a client answers.
+
+    Raises:
+        RefusedError: 403: the token is of an agent without a person.
+    """
+    if not token.asks_person:
+        raise RefusedError(
+            403,
+            "no_person",
+            "this token does not let a person answer",
+            hint="`toolcell tokens create --asks-person` makes one that does",
+        )
+    return f"token {token.id}"
+
+
+def check_seen(
+    request: ApprovalRequest, redactor: Redactor, given: bodies.Approve
+) -> None:
+    """Check that the request is approved as it was shown.
+
+    Raises:
+        RefusedError: 409: it was shown otherwise, or not whole.
+    """
+    seen = shown(request, redactor)
+    if given.digest != seen.digest:
+        raise RefusedError(
+            409,
+            "not_as_shown",
+            "the digest is not that of the request",
+            hint="read the request again, and approve what it shows",
+        )
+    if seen.hidden and given.arguments is None:
+        raise RefusedError(
+            409,
+            "hidden_parts",
+            f"{len(seen.hidden)} parts of the request are hidden",
+            hint=f"`toolcell approvals show {request.id} --reveal` shows them",
+        )
+
+
+async def watch(
+    approvals: Approvals, events: Events, *, look_seconds: float = LOOK_SECONDS
+) -> None:
+    """Tell of requests that come and go, until cancelled.
+
+    Args:
+        approvals: The approvals.
+        events: Is told of them.
+        look_seconds: Seconds between two looks.
+    """
+    known: dict[str, ApprovalRequest] = {}
+    while True:
+        try:
+            now = {each.id: each for each in await approvals.pending()}
+            for each in known.keys() - now.keys():
+                await _tell_end(approvals, events, known[each])
+            for each in now.keys() - known.keys():
+                _tell(events, now[each], "approval.asked")
+            known = now
+        except StoreUnavailableError as error:
+            _log.warning("requests for approval cannot be read: %s", error)
+        await anyio.sleep(look_seconds)
+
+
+async def _tell_end(
+    approvals: Approvals, events: Events, request: ApprovalRequest
+) -> None:
+    try:
+        outcome = await approvals.answered(request.id)
+    except InvalidInputError:
+        outcome = None
+    status = "expired"
+    if outcome is not None and outcome.status != "unanswered":
+        status = outcome.status
+    _tell(events, request, "approval.ended", status=status)
+
+
+def _tell(events: Events, request: ApprovalRequest, kind: str, **facts: str) -> None:
+    agent_id = request.call.agent_id
+    if agent_id is not None:
+        events.add(agent_id, kind, id=request.id, tool=request.call.name, **facts)

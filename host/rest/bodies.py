@@ -1,0 +1,247 @@
+"""Models of the requests and answers of the REST API; the OpenAPI document is theirs.
+
+Times are seconds since 1970 (UTC), and amounts of money decimal text.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from toolcell.core import ErrorInfo, ToolResult
+from toolcell.core.models import FrozenModel
+
+MAX_WAIT_SECONDS = 60.0
+"""Longest time in seconds that an answer may be waited for. A longer one is refused."""
+
+DIGEST = r"^[0-9a-f]{64}$"
+CALL_ID = r"^[A-Za-z0-9_-]{1,64}$"
+"""The ids that clients may give to their calls."""
+
+_Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False)]
+_Name = Annotated[str, Field(min_length=1, max_length=256)]
+_Time = Annotated[float, Field(ge=0, le=253_402_300_799, allow_inf_nan=False)]
+
+
+class Body(FrozenModel):
+    """A body, an answer, or the query of a request."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class NoQuery(Body):
+    """The query of a request that takes none."""
+
+
+class WaitQuery(Body):
+    """The query of a request that waits for the end of a call."""
+
+    wait: _Wait = 30.0
+    """Seconds to wait for the end of the call. When it is reached the answer is the
+    call as it is then, and the call goes on."""
+
+
+class RecordQuery(Body):
+    """The query for records; all that is named has to fit."""
+
+    call_id: _Name | None = None
+    """Only attempts at this call."""
+
+    parent_id: _Name | None = None
+    """Only calls made inside this one."""
+
+    tool: _Name | None = None
+    """Only calls of this tool."""
+
+    status: Literal["ok", "error", "denied", "timeout", "cancelled"] | None = None
+    """Only calls that ended like this."""
+
+    since: _Time | None = None
+    """Only calls that started then or later."""
+
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 100
+    """The most records; the newest are returned."""
+
+
+class EventQuery(Body):
+    """The query for events."""
+
+    seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 3_600.0
+    """Seconds that the stream lasts. When it is reached the stream ends, and a client
+    goes on with a new one and `Last-Event-ID`. 0: what there is now."""
+
+
+class NewCall(Body):
+    """A call to make."""
+
+    tool: _Name
+    """The name of the tool."""
+
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """Its arguments, as the tool's `parameters` describe them."""
+
+    id: Annotated[str, Field(pattern=CALL_ID)] | None = None
+    """An id of your own. The same call sent again under it is not made twice. Default:
+    the server chooses one."""
+
+
+class Approve(Body):
+    """An approval of a call that waits."""
+
+    digest: Annotated[str, Field(pattern=DIGEST)]
+    """`digest` of the request as it was read: what was seen is what is approved."""
+
+    arguments: dict[str, JsonValue] | None = None
+    """Arguments to run it with instead; they go through the policy again."""
+
+
+class Deny(Body):
+    """A refusal of a call that waits."""
+
+    reason: Annotated[str, Field(max_length=2_000)] = ""
+    """The model reads it."""
+
+
+class Tool(Body):
+    """A tool that the agent may see."""
+
+    name: str
+    description: str
+    version: str
+    tags: list[str]
+    parameters: dict[str, Any]
+    """The JSON Schema of its arguments."""
+
+    returns: dict[str, Any] | None
+    """The JSON Schema of its result; null: unknown."""
+
+    idempotent: bool
+    """True if a second call with the same arguments changes nothing more."""
+
+
+class ToolList(Body):
+    """The tools that the agent may see."""
+
+    tools: list[Tool]
+
+
+class CallState(Body):
+    """A call, running or ended."""
+
+    id: str
+    tool: str
+    arguments: dict[str, JsonValue]
+    state: Literal["running", "ended"]
+    started_at: float
+    ended_at: float | None
+    result: ToolResult | None
+    """The result; a failed or refused call has one, too. Null while it runs."""
+
+
+class HiddenPart(Body):
+    """A part of arguments that looks like a secret."""
+
+    path: str
+    characters: int
+
+
+class Approval(Body):
+    """A call that waits for a person."""
+
+    id: str
+    tool: str
+    version: str
+    run_id: str | None
+    arguments: dict[str, JsonValue]
+    """The arguments whole; hidden parts are replaced by their lengths."""
+
+    hidden: list[HiddenPart]
+    """The parts that are not shown. A request that has some is answered elsewhere:
+    nobody approves what was not seen."""
+
+    shell_like: bool
+    """True if the tool may run its arguments as code."""
+
+    rule: str
+    """The rule of the policy that says to ask."""
+
+    asked_at: float
+    expires_at: float
+    digest: str
+    """The digest of all of the above, for the approval."""
+
+
+class ApprovalList(Body):
+    """The calls of the agent that wait for a person, the oldest first."""
+
+    approvals: list[Approval]
+
+
+class Answered(Body):
+    """An answer that was recorded."""
+
+    id: str
+    answer: Literal["approved", "rejected"]
+    approver: str
+
+
+class Budgets(Body):
+    """What limits leave the agent now."""
+
+    agent_id: str
+    left: dict[str, int | str]
+    """Amounts by limit."""
+
+
+class Record(Body):
+    """One attempt at one call. Secrets in it are redacted."""
+
+    call_id: str
+    parent_id: str | None
+    tool: str
+    version: str | None
+    arguments: dict[str, JsonValue]
+    verdict: Literal["allowed", "denied", "unguarded", "not_asked"]
+    status: Literal["ok", "error", "denied", "timeout", "cancelled"]
+    reason: str | None
+    """The reason of a refusal by the guard."""
+
+    error_kind: str | None
+    result: JsonValue
+    usage: dict[str, int | str]
+    started_at: float
+    duration_ms: float
+    attempt: int
+    final: bool
+    replayed: bool
+
+
+class RecordList(Body):
+    """Records, the oldest first."""
+
+    records: list[Record]
+
+
+class StreamedEvent(Body):
+    """One server-sent event."""
+
+    id: str
+    """The value for `Last-Event-ID`."""
+
+    event: Literal[
+        "stream.opened",
+        "call.started",
+        "call.ended",
+        "approval.asked",
+        "approval.ended",
+    ]
+    data: str
+    """A JSON object: the `id` and `tool` of the call or request, and the `status` of
+    its end; of `stream.opened` `complete`, false if events are missing."""
+
+
+class Problem(Body):
+    """Why a request was refused, and what to do."""
+
+    error: ErrorInfo

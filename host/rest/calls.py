@@ -1,0 +1,204 @@
+"""The calls of clients: they run whether their client waits or not."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import time
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from toolcell.core import ToolcellError, ToolExecutionError, ToolResult
+from toolcell.tools import RunContext
+
+from ..mcp_http.agent_shares import AgentShares, TooManyError
+from ..mcp_http.tokens import Token
+from ..mcp_server.active_calls import ActiveCalls, BusyError
+from ..runtime.host import Host
+from .bodies import CallState, NewCall
+from .errors import RETRY_SECONDS, RefusedError
+from .events import Events
+
+_log = logging.getLogger("toolcell.host")
+
+MAX_ENDED = 100
+"""Ended calls of one agent whose results are kept. When it is reached the oldest one
+is dropped; its record stays."""
+
+
+def run_of(token: Token) -> str:
+    """Return the run, and session, of all calls with one token."""
+    return f"token-{token.id}"
+
+
+@dataclass(slots=True, eq=False)
+class ClientCall:
+    """One call of a client."""
+
+    id: str
+    tool: str
+    arguments: dict[str, Any]
+    started_at: float
+    ended_at: float | None = None
+    result: ToolResult | None = None
+    scope: anyio.CancelScope | None = None
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    def state(self) -> CallState:
+        """Return the call as it is now."""
+        return CallState(
+            id=self.id,
+            tool=self.tool,
+            arguments=self.arguments,
+            state="running" if self.result is None else "ended",
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            result=self.result,
+        )
+
+
+class ClientCalls:
+    """The calls that run, and the latest that ended.
+
+    Args:
+        host: The host; open.
+        tasks: Runs the calls.
+        events: Is told of them.
+        clock: Returns seconds since 1970 (UTC).
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        tasks: TaskGroup,
+        events: Events,
+        *,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        settings = host.config.server
+        self._host = host
+        self._tasks = tasks
+        self._events = events
+        self._clock = clock
+        self._shares = AgentShares(
+            settings.max_requests, settings.max_bytes_per_second, anyio.current_time
+        )
+        self._by_agent: dict[str, dict[str, ClientCall]] = {}
+        self.active = ActiveCalls(settings.max_requests)
+        """The places of calls."""
+
+    async def start(self, token: Token, asked: NewCall) -> ClientCall:
+        """Start a call; return it, or the one that was started like this before.
+
+        Raises:
+            RefusedError: Another call has this id, or the agent has too many.
+            BusyError: The server runs as many calls as it may, or stops.
+        """
+        calls = self._by_agent.setdefault(token.agent_id, {})
+        known = calls.get(asked.id or "")
+        if known is not None:
+            if (known.tool, known.arguments) != (asked.tool, asked.arguments):
+                raise RefusedError(
+                    409,
+                    "id_is_used",
+                    "another call has this id",
+                    hint="leave the id out, or choose a new one",
+                )
+            return known
+        call = ClientCall(
+            asked.id or uuid.uuid4().hex, asked.tool, asked.arguments, self._clock()
+        )
+        calls[call.id] = call
+        try:
+            await self._tasks.start(self._run, token, call)
+        except (RefusedError, BusyError):
+            del calls[call.id]
+            raise
+        return call
+
+    def find(self, agent_id: str, call_id: str) -> ClientCall:
+        """Return a call of an agent.
+
+        Raises:
+            RefusedError: 404: it has none with this id, or not any more.
+        """
+        call = self._by_agent.get(agent_id, {}).get(call_id)
+        if call is None:
+            raise RefusedError(
+                404,
+                "not_found",
+                "the agent has no call with this id",
+                hint="results are kept for a while; records have older calls",
+            )
+        return call
+
+    async def cancel(self, call: ClientCall) -> None:
+        """Cancel a call and wait for its end; an ended one stays as it is."""
+        if call.scope is not None:
+            call.scope.cancel()
+        await call.ended.wait()
+
+    async def _run(
+        self, token: Token, call: ClientCall, *, task_status: TaskStatus[None]
+    ) -> None:
+        try:
+            with self._shares.request(token.agent_id), self.active.enter() as scope:
+                call.scope = scope
+                task_status.started()
+                try:
+                    await self._make(token, call)
+                finally:
+                    call.scope = None
+                    self._end(token.agent_id, call)
+        except TooManyError as error:
+            raise RefusedError(
+                503,
+                "too_many_calls",
+                str(error),
+                hint="wait for the end of other calls",
+                retry_after=RETRY_SECONDS,
+            ) from None
+
+    async def _make(self, token: Token, call: ClientCall) -> None:
+        self._events.add(token.agent_id, "call.started", id=call.id, tool=call.tool)
+        run_id = run_of(token)
+        try:
+            call.result = await self._host.call(
+                call.tool,
+                call.arguments,
+                agent_id=token.agent_id,
+                call_id=call.id,
+                run=RunContext(run_id=run_id, session=run_id),
+            )
+        except ToolcellError as error:
+            call.result = ToolResult.failed(call.id, call.tool, error)
+        except Exception as error:  # noqa: BLE001 - one call must not end the others
+            _log.error("a call failed", exc_info=error)
+            told = ToolExecutionError("the server failed; its log says why")
+            call.result = ToolResult.failed(call.id, call.tool, told)
+
+    def _end(self, agent_id: str, call: ClientCall) -> None:
+        if call.result is None:
+            call.result = ToolResult.failed(
+                call.id,
+                call.tool,
+                ToolExecutionError("the call was cancelled"),
+                status="cancelled",
+            )
+        call.ended_at = self._clock()
+        call.ended.set()
+        self._events.add(
+            agent_id,
+            "call.ended",
+            id=call.id,
+            tool=call.tool,
+            status=call.result.status,
+        )
+        calls = self._by_agent[agent_id]
+        ended = [each.id for each in calls.values() if each.result is not None]
+        for each in ended[:-MAX_ENDED]:
+            del calls[each]

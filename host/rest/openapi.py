@@ -1,0 +1,119 @@
+"""Makes the OpenAPI document out of the operations and their models."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from .bodies import Body, Problem
+from .operations import OPERATIONS, Operation
+
+_REF = "#/components/schemas/{model}"
+_ID: dict[str, Any] = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 256},
+}
+_LAST_EVENT_ID: dict[str, Any] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "The id of the last event that the client has.",
+    "schema": {"type": "string"},
+}
+_Kinds = dict[tuple[type[Body], JsonSchemaMode], dict[str, Any]]
+
+
+def openapi_document(version: str) -> dict[str, Any]:
+    """Return the document of the REST API.
+
+    Args:
+        version: The version of toolcell.
+    """
+    kinds, definitions = models_json_schema(
+        sorted(_models(), key=str), ref_template=_REF
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for each in OPERATIONS:
+        item = paths.setdefault(each.path, {})
+        if "{id}" in each.path:
+            item["parameters"] = [_ID]
+        item[each.method.lower()] = _operation(each, kinds)  # type: ignore[arg-type]
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "toolcell",
+            "version": version,
+            "summary": "Guarded tools, their approvals, limits and records.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": definitions["$defs"],
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _models() -> set[tuple[type[Body], JsonSchemaMode]]:
+    """Return each model, and the side of the exchange that it is on."""
+    found: set[tuple[type[Body], JsonSchemaMode]] = {(Problem, "serialization")}
+    for each in OPERATIONS:
+        if each.body is not None:
+            found.add((each.body, "validation"))
+        found.update((kind, "serialization") for kind in each.answers.values())
+    return found
+
+
+def _operation(each: Operation, kinds: _Kinds) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "operationId": each.name,
+        "summary": each.summary,
+        "parameters": _parameters(each),
+        "responses": _answers(each, kinds),
+    }
+    if each.body is not None:
+        content = {"application/json": {"schema": kinds[each.body, "validation"]}}
+        made["requestBody"] = {"required": True, "content": content}
+    return made
+
+
+def _answers(each: Operation, kinds: _Kinds) -> dict[str, Any]:
+    good = "text/event-stream" if each.streams else "application/json"
+    rows = [(code, good, kind) for code, kind in each.answers.items()]
+    rows += [(code, "application/json", Problem) for code in each.refusals]
+    return {
+        str(code): {
+            "description": HTTPStatus(code).phrase,
+            "content": {media_type: {"schema": kinds[kind, "serialization"]}},
+        }
+        for code, media_type, kind in rows
+    }
+
+
+def _parameters(each: Operation) -> list[dict[str, Any]]:
+    fields = each.query.model_json_schema().get("properties", {})
+    named = [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": field["description"],
+            "schema": _given(field),
+        }
+        for name, field in fields.items()
+    ]
+    return [*named, _LAST_EVENT_ID] if each.streams else named
+
+
+def _given(field: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a value that is given: a query has no null."""
+    left_out = {"anyOf", "title", "description"}
+    if field.get("default") is None:
+        left_out.add("default")
+    kept = {key: value for key, value in field.items() if key not in left_out}
+    kinds = [each for each in field.get("anyOf", ()) if each != {"type": "null"}]
+    return kept | (kinds[0] if kinds else {})

@@ -1,0 +1,153 @@
+"""The operations of the REST API, as the OpenAPI document lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from . import bodies
+from .bodies import Body, NoQuery, WaitQuery
+
+Name = Literal[
+    "listTools",
+    "makeCall",
+    "getCall",
+    "cancelCall",
+    "listApprovals",
+    "getApproval",
+    "approve",
+    "deny",
+    "getBudgets",
+    "listRecords",
+    "readEvents",
+]
+
+_ALWAYS = (401, 422, 429, 500, 503)
+_WITH_BODY = (400, 408, 413, 415)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation: a method of a path."""
+
+    name: Name
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    answers: Mapping[int, type[Body]]
+    """The body of each status of success."""
+
+    streams: bool = False
+    """True if the answer is a stream of such bodies, as server-sent events."""
+
+    query: type[Body] = NoQuery
+    body: type[Body] | None = None
+    refused: tuple[int, ...] = ()
+    """Statuses of refusals beside those that every operation has."""
+
+    @property
+    def refusals(self) -> tuple[int, ...]:
+        """All statuses of refusals."""
+        with_body = () if self.body is None else _WITH_BODY
+        return tuple(sorted({*self.refused, *with_body, *_ALWAYS}))
+
+
+OPERATIONS = (
+    Operation(
+        name="listTools",
+        method="GET",
+        path="/v1/tools",
+        summary="The tools that the agent may see.",
+        answers={200: bodies.ToolList},
+    ),
+    Operation(
+        name="makeCall",
+        method="POST",
+        path="/v1/calls",
+        summary="Make a call. 200: it ended; 202: it runs, or waits for a person. "
+        "A failed or refused call is a result, not an error.",
+        query=WaitQuery,
+        body=bodies.NewCall,
+        answers={200: bodies.CallState, 202: bodies.CallState},
+        refused=(409,),
+    ),
+    Operation(
+        name="getCall",
+        method="GET",
+        path="/v1/calls/{id}",
+        summary="A call of this agent, after its end or the wait.",
+        query=WaitQuery,
+        answers={200: bodies.CallState, 202: bodies.CallState},
+        refused=(404,),
+    ),
+    Operation(
+        name="cancelCall",
+        method="POST",
+        path="/v1/calls/{id}/cancel",
+        summary="End a call now; one that has ended stays as it is.",
+        answers={200: bodies.CallState},
+        refused=(404,),
+    ),
+    Operation(
+        name="listApprovals",
+        method="GET",
+        path="/v1/approvals",
+        summary="The calls of this agent that wait for a person.",
+        answers={200: bodies.ApprovalList},
+    ),
+    Operation(
+        name="getApproval",
+        method="GET",
+        path="/v1/approvals/{id}",
+        summary="A call of this agent that waits for a person.",
+        answers={200: bodies.Approval},
+        refused=(404,),
+    ),
+    Operation(
+        name="approve",
+        method="POST",
+        path="/v1/approvals/{id}/approve",
+        summary="Let a call run, once, as it was shown. For tokens with a person.",
+        body=bodies.Approve,
+        answers={200: bodies.Answered},
+        refused=(403, 404, 409),
+    ),
+    Operation(
+        name="deny",
+        method="POST",
+        path="/v1/approvals/{id}/deny",
+        summary="Refuse a call. For tokens with a person.",
+        body=bodies.Deny,
+        answers={200: bodies.Answered},
+        refused=(403, 404, 409),
+    ),
+    Operation(
+        name="getBudgets",
+        method="GET",
+        path="/v1/budgets",
+        summary="What rates and budgets leave this agent now.",
+        answers={200: bodies.Budgets},
+    ),
+    Operation(
+        name="listRecords",
+        method="GET",
+        path="/v1/records",
+        summary="Records of this agent's calls, of every process that shares them.",
+        query=bodies.RecordQuery,
+        answers={200: bodies.RecordList},
+    ),
+    Operation(
+        name="readEvents",
+        method="GET",
+        path="/v1/events",
+        summary="Server-sent events of this agent: `call.started` and `call.ended` of "
+        "calls made here, `approval.asked` and `approval.ended` of all. The header "
+        "`Last-Event-ID` goes on where a stream ended; the first event, "
+        "`stream.opened`, says if anything is missing.",
+        query=bodies.EventQuery,
+        answers={200: bodies.StreamedEvent},
+        streams=True,
+    ),
+)
+"""All operations; the document is served beside them, without a token."""

@@ -1,0 +1,130 @@
+"""Reads requests: whose they are, their queries, and their bodies as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import anyio
+from starlette.requests import Request
+
+from toolcell.core import InvalidInputError
+from toolcell.core.text.json_size import count_values
+from toolcell.core.text.strict_json import read_json
+
+from ..config.server import ServerConfig
+from ..mcp_http.tokens import Token, TokenStore
+from .bodies import Body
+from .errors import InvalidRequestError, RefusedError
+
+BODY_SECONDS = 30.0
+"""Seconds for a body to arrive. When it is reached the request is answered 408."""
+
+_B = TypeVar("_B", bound=Body)
+
+
+def read_token(request: Request, tokens: TokenStore) -> Token:
+    """Return the token of a request.
+
+    Raises:
+        RefusedError: 401: there is none, or it is not valid.
+    """
+    given = request.headers.getlist("authorization")
+    scheme, _, text = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+    token = tokens.find(text.strip()) if scheme.lower() == "bearer" else None
+    if token is None:
+        raise RefusedError(
+            401,
+            "no_token",
+            "the request has no valid token",
+            hint="send `Authorization: Bearer` and a token of `toolcell tokens create`",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    return token
+
+
+def read_query(request: Request, kind: type[_B]) -> _B:
+    """Return the query of a request.
+
+    Raises:
+        InvalidRequestError: It has other names or values, or names one twice.
+    """
+    pairs = request.query_params.multi_items()
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise InvalidRequestError(
+            "the query names a value twice", hint="name each value once"
+        )
+    return _checked(kind, values)
+
+
+async def read_body(
+    request: Request, kind: type[_B], settings: ServerConfig
+) -> tuple[_B, int]:
+    """Return the body of a request, and its size in bytes.
+
+    Raises:
+        RefusedError: 400, 408, 413 or 415: it is no JSON, late, too large, or says
+            that it is something else.
+        InvalidRequestError: It does not have the form of `kind`.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip()
+    if media_type.lower() != "application/json":
+        raise RefusedError(
+            415,
+            "not_json",
+            "the body is not said to be JSON",
+            hint="send `Content-Type: application/json`",
+        )
+    with anyio.move_on_after(BODY_SECONDS):
+        data = await _read(request, settings.max_body_bytes)
+        return _checked(kind, _parsed(data, settings.max_body_values)), len(data)
+    raise RefusedError(408, "late", "the body did not arrive in time")
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    body = bytearray()
+    if declared.isdecimal() and int(declared) <= max_bytes:
+        async for part in request.stream():
+            body += part
+            if len(body) > max_bytes:
+                break
+        else:
+            return bytes(body)
+    raise RefusedError(
+        413,
+        "too_large",
+        f"the body has more than {max_bytes} bytes",
+        hint="send less, or set server.max_body_bytes",
+        headers={"Connection": "close"},
+    )
+
+
+def _parsed(data: bytes, max_values: int) -> Any:
+    if count_values(data, max_values) > max_values:
+        raise RefusedError(
+            413,
+            "too_many_values",
+            f"the body has more than {max_values} values",
+            hint="send less, or set server.max_body_values",
+        )
+    try:
+        return read_json(data)
+    except ValueError as error:
+        raise RefusedError(
+            400,
+            "not_json",
+            f"the body cannot be read as JSON: {error}",
+            hint="send one JSON object in UTF-8, and each key once",
+        ) from None
+
+
+def _checked(kind: type[_B], values: Any) -> _B:
+    try:
+        return kind.model_validate(values)
+    except InvalidInputError as error:
+        raise InvalidRequestError(
+            error.message,
+            hint="see /v1/openapi.json",
+            details=error.details,
+        ) from None

@@ -1,0 +1,111 @@
+"""Events over REST: in order, resumed by their ids, and each agent's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.host.rest import events as module
+from toolcell.host.rest.events import Events
+
+from .served_rest import SUM, served
+
+pytestmark = pytest.mark.anyio
+
+
+async def take(stream: AsyncIterator[dict[str, Any]], count: int) -> list[Any]:
+    with anyio.fail_after(20):
+        return [await anext(stream) for _ in range(count)]
+
+
+async def test_calls_are_told_and_a_stream_is_resumed(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        async with service.events() as stream:
+            [opened] = await take(stream, 1)
+            call = (await service.post("/v1/calls", SUM)).json()["id"]
+            started, ended = await take(stream, 2)
+        await service.post("/v1/calls", SUM, "b")
+        await service.post("/v1/calls", SUM)
+        async with service.events(last_id=started["event_id"]) as stream:
+            resumed = await take(stream, 4)
+        async with service.events(last_id=started["event_id"], seconds=0) as stream:
+            whole = [each async for each in stream]
+
+    assert (opened["event_event"], opened["complete"]) == ("stream.opened", True)
+    kinds = [each["event_event"] for each in (started, ended)]
+    assert kinds == ["call.started", "call.ended"]
+    assert (started["id"], ended["id"], ended["status"]) == (call, call, "ok")
+    assert resumed[0]["complete"] is True
+    assert resumed[1] == ended
+    assert [each["event_event"] for each in resumed[2:]] == kinds
+    assert whole == resumed
+
+
+async def test_requests_for_approval_and_their_ends_are_told(tmp_path: Path) -> None:
+    async with served(tmp_path) as service, service.events() as stream:
+        await take(stream, 1)
+        asked = await service.asked()
+        told = await take(stream, 2)
+        await service.post(f"/v1/approvals/{asked['id']}/deny", {}, "person")
+        told += await take(stream, 2)
+
+    facts = {each["event_event"]: each for each in told}
+    assert facts["approval.asked"]["id"] == asked["id"]
+    assert facts["approval.ended"]["status"] == "rejected"
+    assert facts["call.ended"]["status"] == "denied"
+
+
+async def test_another_servers_id_is_told_as_a_gap(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        await service.post("/v1/calls", SUM)
+        async with service.events(last_id="0" * 16 + "-1") as stream:
+            told = await take(stream, 3)
+
+    assert told[0]["complete"] is False
+    assert [each["event_event"] for each in told[1:]] == ["call.started", "call.ended"]
+
+
+async def test_a_stream_ends_with_its_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEEP_ALIVE_SECONDS", 0.02)
+    async with served(tmp_path) as service, service.events() as stream:
+        await take(stream, 1)
+        service.tokens.revoke(service.keys["a"].split("_")[1])
+        with anyio.fail_after(20):
+            rest = [each async for each in stream]
+
+    assert rest == []
+
+
+async def collected(events: Events, last_id: str | None) -> list[bytes]:
+    stream = events.read("a", last_id, seconds=0, may_read=lambda: True)
+    return [each async for each in stream]
+
+
+async def test_a_reader_that_lags_is_told_and_costs_no_queue() -> None:
+    events = Events()
+    stream = events.read("a", None, seconds=60, may_read=lambda: True)
+    opened = await anext(stream)
+    for number in range(module.MAX_EVENTS + 1):
+        events.add("a", "call.ended", id=str(number))
+    lagging = [each async for each in stream]
+    last_id = opened.decode().split("\n")[0].removeprefix("id: ")
+    [first, *kept] = await collected(events, last_id)
+
+    assert lagging == []
+    assert b'"complete": false' in first
+    assert len(kept) == module.MAX_EVENTS
+
+
+async def test_readers_end_when_the_server_stops() -> None:
+    events = Events()
+    stream = events.read("a", None, seconds=60, may_read=lambda: True)
+    await anext(stream)
+    events.close()
+
+    assert [each async for each in stream] == []
