@@ -187,7 +187,7 @@ class Answered(Body):
 
 
 class Budgets(Body):
-    """What limits leave the agent now."""
+    """The amounts that limits leave the agent now."""
 
     agent_id: str
     left: dict[str, int | str]
@@ -242,6 +242,6 @@ class StreamedEvent(Body):
 
 
 class Problem(Body):
-    """Why a request was refused, and what to do."""
+    """The reason of a refusal, and advice."""
 
     error: ErrorInfo
