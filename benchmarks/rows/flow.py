@@ -183,7 +183,7 @@ async def step_sqlite(power_safe: bool, options: Options) -> list[Row]:
     with _file() as file:
         async with SQLiteCheckpointer(file, power_safe=power_safe) as store:
             ours = _ours(_loop(), store, done)
-            gate = 0.7 if power_safe else 0.3
+            gate = 0.7 if power_safe else 0.4
             return await _compare(work, "step-sqlite", ours, gate, options)
 
 
