@@ -178,7 +178,9 @@ class ClientCalls:
             call.result = ToolResult.failed(call.id, call.tool, error)
         except Exception as error:  # noqa: BLE001 - one call must not end the others
             _log.error("a call failed", exc_info=error)
-            told = ToolExecutionError("the server failed; its log says why")
+            told = ToolExecutionError(
+                "the server failed", hint="its log says why; tell its operator"
+            )
             call.result = ToolResult.failed(call.id, call.tool, told)
 
     def _end(self, agent_id: str, call: ClientCall) -> None:
@@ -186,7 +188,9 @@ class ClientCalls:
             call.result = ToolResult.failed(
                 call.id,
                 call.tool,
-                ToolExecutionError("the call was cancelled"),
+                ToolExecutionError(
+                    "the call was cancelled", hint="make it again if it is still needed"
+                ),
                 status="cancelled",
             )
         call.ended_at = self._clock()

@@ -77,7 +77,10 @@ def answer_of(error: Exception) -> Response:
         case BusyError() | StoreUnavailableError():
             return _answer(503, error, {"Retry-After": str(math.ceil(RETRY_SECONDS))})
     _log.error("a request failed", exc_info=error)
-    return _answer(500, ToolcellError("the server failed; its log says why"))
+    told = ToolcellError(
+        "the server failed", hint="its log says why; tell its operator"
+    )
+    return _answer(500, told)
 
 
 def _answer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -108,6 +109,7 @@ async def test_nothing_of_another_agent_is_seen(tmp_path: Path) -> None:
         ]
         unknown = await service.get("/v1/calls/none", "b")
         await service.post("/v1/calls", SUM)
+        await service.post(f"{theirs}/deny", {}, "person")
         empty = [
             (await service.get("/v1/records", "b")).json(),
             (await service.get("/v1/approvals", "b")).json(),
@@ -176,6 +178,18 @@ async def test_bodies_have_limits_and_one_meaning(tmp_path: Path) -> None:
     assert form.status_code == 415
     assert query.status_code == twice.status_code == 422
     assert (method.status_code, method.headers["allow"]) == (405, "POST")
+
+
+async def test_a_body_of_unknown_length_has_the_same_limit(tmp_path: Path) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(21):
+            yield b" " * 1_000
+
+    async with served(tmp_path) as service:
+        headers = service.key() | {"content-type": "application/json"}
+        told = await service.http.post("/v1/calls", content=parts(), headers=headers)
+
+    assert told.status_code == 413
 
 
 async def test_one_agent_leaves_places_to_others(tmp_path: Path) -> None:
