@@ -413,7 +413,8 @@ while time.process_time() < until:
         end = await session.run(busy + "import os\nos._exit(0)")
 
     assert work.usage.cpu_ms >= 380
-    assert [rest.usage.cpu_ms < 200 for rest in rests] == [True] * 3
+    # gVisor's clock counts what other machines take of the processor as well.
+    assert [rest.usage.cpu_ms < 350 for rest in rests] == [True] * 3
     assert end.state == "lost"
     assert 380 <= end.usage.cpu_ms < 700
 
