@@ -4,7 +4,7 @@ from .admission.guard import ActionGuard
 from .admission.permit import Permit
 from .admission.reload import watch_policies
 from .approvals.approvals import Approvals
-from .approvals.store import ApprovalStore
+from .approvals.store import ApprovalRecord, ApprovalState, ApprovalStore
 from .approvals.types import (
     ApprovalHandler,
     ApprovalOutcome,
@@ -20,6 +20,7 @@ from .approvals.types import (
 from .audit.chain import AuditHead, AuditProblem, AuditReport, verify_audit
 from .audit.log import AuditLog
 from .audit.parts import AuditPart, audit_parts
+from .audit.reader import AuditEntry, audit_of_call, audit_page
 from .audit.redaction import Redactor
 from .policy.conditions import Condition
 from .policy.files import load_policies, policy_schema
@@ -33,17 +34,21 @@ from .values.amounts import Unit
 from .values.call_facts import CallFacts
 from .values.clock import Clock
 from .values.decision import Decision, Reason, Tried
+from .values.limit_state import LimitState
 
 __all__ = [
     "ActionGuard",
     "AgentPolicy",
     "ApprovalHandler",
     "ApprovalOutcome",
+    "ApprovalRecord",
     "ApprovalReply",
     "ApprovalRequest",
+    "ApprovalState",
     "ApprovalStore",
     "Approvals",
     "Approve",
+    "AuditEntry",
     "AuditHead",
     "AuditLog",
     "AuditPart",
@@ -56,6 +61,7 @@ __all__ = [
     "Condition",
     "Decision",
     "Grant",
+    "LimitState",
     "MemoryStore",
     "Permit",
     "RateLimit",
@@ -69,6 +75,8 @@ __all__ = [
     "Store",
     "Tried",
     "Unit",
+    "audit_of_call",
+    "audit_page",
     "audit_parts",
     "is_same_name",
     "load_policies",

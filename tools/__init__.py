@@ -21,7 +21,7 @@ from .execution.failure_policies import CircuitBreaker, RetryPolicy
 from .execution.result_stream import ResultStream
 from .export.providers import to_anthropic, to_mcp, to_openai
 from .hooks.cache import CacheHook
-from .hooks.hook import Hook, Invocation, Proceed
+from .hooks.hook import CallCancelledError, Hook, Invocation, Proceed
 from .hooks.logging import LoggingHook
 from .hooks.redaction import RedactionHook
 from .hooks.result_size import FolderResultStore, ResultSizeHook
@@ -34,7 +34,13 @@ from .registry.registry import Reload, ToolRegistry
 from .registry.snapshot import Snapshot, Visible
 from .stores.idempotency import Idempotency, MemoryIdempotency
 from .stores.observed_records import ObservedRecords
-from .stores.records import MemoryRecords, Records, ToolExecutionRecord
+from .stores.records import (
+    MemoryRecords,
+    NumberedRecord,
+    Records,
+    ToolExecutionRecord,
+    UsageHour,
+)
 from .stores.sqlite_idempotency import SQLiteIdempotency
 from .stores.sqlite_records import SQLiteRecords
 
@@ -43,6 +49,7 @@ __all__ = [
     "ArtifactSink",
     "CacheHook",
     "Call",
+    "CallCancelledError",
     "CircuitBreaker",
     "CodeExecutor",
     "CodeResult",
@@ -64,6 +71,7 @@ __all__ = [
     "MCPToolset",
     "MemoryIdempotency",
     "MemoryRecords",
+    "NumberedRecord",
     "ObservedRecords",
     "Proceed",
     "ProgramCall",
@@ -85,6 +93,7 @@ __all__ = [
     "ToolExecutor",
     "ToolOptions",
     "ToolRegistry",
+    "UsageHour",
     "Visible",
     "check_checkpointer",
     "check_model",

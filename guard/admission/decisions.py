@@ -12,6 +12,7 @@ from ..stores.base import ReservationOutcome
 from ..values.amounts import show_amount
 from ..values.clock import MICROSECONDS
 from ..values.decision import Decision, Degraded, Reason, Ruling
+from ..values.limit_state import LimitState
 from .quotas import Limit, Lines, MissingFacts
 
 _log = logging.getLogger("toolcell.guard")
@@ -175,6 +176,52 @@ def _reached(
             wait_for_end = None if end is None else end - now
             reached.append((limit, charge.enforced, wait_for_end))
     return reached
+
+
+def limit_states(
+    lines: Lines, outcome: ReservationOutcome, now: int
+) -> list[LimitState]:
+    """Return the state of each limit of a call that nothing was reserved for.
+
+    Args:
+        lines: The limits, as the store was asked.
+        outcome: The answer of the store.
+        now: The time of the answer, in microseconds.
+    """
+    demand, limits = lines.demand, iter(lines.limits)
+    states = []
+    for hit, wait, room in zip(demand.hits, outcome.waits, outcome.room, strict=True):
+        limit, left = next(limits), max(room, 0)
+        states.append(
+            LimitState(
+                label=limit.label,
+                unit="calls",
+                window="rate",
+                maximum=limit.amount,
+                used=max(limit.amount - left, 0),
+                held=0,
+                left=left,
+                resets_at=(now + wait) / MICROSECONDS if wait else None,
+                enforced=hit.enforced,
+            )
+        )
+    for charge, level in zip(demand.charges, outcome.levels, strict=True):
+        limit, (used, held, _) = next(limits), level
+        end = limit.ends(now)
+        states.append(
+            LimitState(
+                label=limit.label,
+                unit=limit.unit,
+                window=limit.window,
+                maximum=show_amount(limit.unit, limit.amount),
+                used=show_amount(limit.unit, used),
+                held=show_amount(limit.unit, held),
+                left=show_amount(limit.unit, max(limit.amount - used - held, 0)),
+                resets_at=None if end is None else end / MICROSECONDS,
+                enforced=charge.enforced,
+            )
+        )
+    return states
 
 
 def remaining_by_limit(

@@ -16,6 +16,7 @@ from ..stores.memory import MemoryStore
 from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
 from ..values.decision import NO_CAPS, Decision, Reason, Ruling
+from ..values.limit_state import LimitState
 from .call_records import CallRecords
 from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import (
@@ -23,6 +24,7 @@ from .decisions import (
     deny,
     from_limits,
     from_rules,
+    limit_states,
     loop_detected,
     not_approved,
     refusal_for,
@@ -148,6 +150,25 @@ class ActionGuard:
             hold.while_waiting = while_waiting
         return Permit(self, hold)
 
+    async def limits(
+        self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
+    ) -> list[LimitState]:
+        """Return the limits of an agent for calls of a tool, as they are now.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        call = ToolCall(id="limits", name=tool, agent_id=agent_id)
+        now = microseconds(self._clock())
+        try:
+            lines = self._policies.tool_policy(call).plan.lines(facts, now)
+        except MissingFacts:
+            return []
+        if not lines.limits:
+            return []
+        outcome = await self._ledger.peek(lines.request(""))
+        return limit_states(lines, outcome, now)
+
     async def remaining(
         self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
     ) -> Mapping[str, int | str]:
@@ -156,14 +177,8 @@ class ActionGuard:
         Raises:
             StoreUnavailableError: The store did not answer.
         """
-        call = ToolCall(id="remaining", name=tool, agent_id=agent_id)
-        allowed = Ruling("allow", "allowed")
-        try:
-            return (
-                await self._peek_limits(self._policies, allowed, call, facts)
-            ).remaining
-        except MissingFacts:
-            return {}
+        states = await self.limits(agent_id, tool, facts)
+        return {each.label: each.left for each in states}
 
     async def check(self) -> None:
         """Check that the store answers, if the failure mode is `closed`.

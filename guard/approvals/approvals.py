@@ -16,6 +16,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import anyio
@@ -37,7 +38,7 @@ from ..values.clock import Clock, steady_time
 from ..values.decision import Decision
 from .look_limit import LAST_PAUSE_SECONDS, ApprovalLookups, until_next_look
 from .shared_question import SharedQuestion
-from .store import ApprovalStore
+from .store import ApprovalRecord, ApprovalState, ApprovalStore
 from .types import (
     ApprovalHandler,
     ApprovalOutcome,
@@ -283,6 +284,33 @@ class Approvals:
         return await self._lookups.in_thread(
             self._workflow.store.pending, self._workflow.clock()
         )
+
+    async def recent(
+        self,
+        *,
+        state: ApprovalState | None = None,
+        agent_id: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[ApprovalRecord]:
+        """Return the newest requests with their answers, the newest first.
+
+        They are remembered for 30 days after they have expired.
+
+        Args:
+            state: Only those in this state; None: all.
+            agent_id: Only those of this agent.
+            before: Only those with a lower `number`: the last one of the page before.
+            limit: Most requests; default 100.
+        """
+        look = partial(
+            self._workflow.store.recent,
+            state=state,
+            agent_id=agent_id,
+            before=before,
+            limit=limit,
+        )
+        return await self._lookups.in_thread(look, self._workflow.clock())
 
     async def check(self) -> None:
         """Check that requests and answers can be written.

@@ -27,6 +27,11 @@ KEEP_SECONDS = 30 * 86_400
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
 
+ApprovalState = Literal["waiting", "approved", "rejected", "used", "expired"]
+"""The state of a request at a moment: it waits for an answer, it was approved and may
+be used, it was rejected, its approval was used, or nobody answered or used it in
+time."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS approvals (
     id TEXT PRIMARY KEY,
@@ -50,10 +55,19 @@ CREATE TABLE IF NOT EXISTS approval_grants (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id);
 """
-_RECORD = "SELECT request, status, approver, reason, arguments FROM approvals"
+_RECORD = "SELECT request, status, approver, reason, arguments, rowid FROM approvals"
 _REQUEST = TypeAdapter(ApprovalRequest)
 _GRANT = TypeAdapter(StandingGrant)
 # A request that nobody answered in time, and an approval that nobody used, expire.
+_IN_STATE: dict[ApprovalState, str] = {
+    "waiting": "status = 'pending' AND expires_at > ?",
+    "approved": "status = 'approved' AND expires_at > ?",
+    "rejected": "status = 'rejected' AND ? IS NOT NULL",
+    "used": "status = 'used' AND ? IS NOT NULL",
+    "expired": "status IN ('pending', 'approved') AND expires_at <= ?",
+}
+"""The condition of each state, at a time."""
+
 _STANDS = (
     "(status = 'rejected' OR status IN ('pending', 'approved') AND expires_at > ?)"
 )
@@ -68,6 +82,17 @@ class ApprovalRecord(NamedTuple):
     reason: str | None
     arguments: dict[str, JsonValue] | None
     """The arguments that the approver put in the place of the call's."""
+
+    number: int = 0
+    """Grows from request to request of one store."""
+
+    def state(self, now: float) -> ApprovalState:
+        """Return its state at a time, in seconds since 1970 (UTC)."""
+        if self.status in ("rejected", "used"):
+            return self.status
+        if self.request.expires_at <= now:
+            return "expired"
+        return "waiting" if self.status == "pending" else "approved"
 
 
 class ApprovalStore(ForkAware):
@@ -243,6 +268,25 @@ class ApprovalStore(ForkAware):
             ).fetchall()
             return [_read(row).request for row in rows]
 
+    def recent(
+        self,
+        now: float,
+        *,
+        state: ApprovalState | None = None,
+        agent_id: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[ApprovalRecord]:
+        """Return the newest requests, with their answers, the newest first."""
+        with self._reading() as db:
+            rows = db.execute(
+                f"{_RECORD} WHERE {'? > 0' if state is None else _IN_STATE[state]}"
+                " AND (agent_id = ? OR ? IS NULL) AND (rowid < ? OR ? IS NULL)"
+                " ORDER BY rowid DESC LIMIT ?",
+                (now, agent_id, agent_id, before, before, limit),
+            ).fetchall()
+            return [_read(row) for row in rows]
+
     def answer(
         self,
         request_id: str,
@@ -321,13 +365,14 @@ def _forget(db: sqlite3.Connection, before: float) -> None:
 
 
 def _read(
-    row: tuple[str, ApprovalStatus, str | None, str | None, str | None],
+    row: tuple[str, ApprovalStatus, str | None, str | None, str | None, int],
 ) -> ApprovalRecord:
-    request, status, approver, reason, arguments = row
+    request, status, approver, reason, arguments, number = row
     return ApprovalRecord(
         request=_REQUEST.validate_json(request),
         status=status,
         approver=approver,
         reason=reason,
         arguments=None if arguments is None else json.loads(arguments),
+        number=number,
     )

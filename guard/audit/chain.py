@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +28,9 @@ line is not a record."""
 LINE_BYTES = 65_536
 """Largest line in bytes. When it is reached, sizes and hashes take the place of large
 fields."""
+
+PROGRESS_BYTES = 1_048_576
+"""Bytes between two reports of how far a check has come."""
 
 _KEY_BYTES = 16
 _LINE = re.compile(
@@ -182,6 +185,7 @@ def verify_audit(
     *,
     anchors: Iterable[AuditHead] = (),
     key: bytes | SecretStr | None = None,
+    on_progress: Callable[[int, int], object] | None = None,
 ) -> AuditReport:
     """Check an audit log: edits, gaps, order, and its end against given heads.
 
@@ -195,6 +199,8 @@ def verify_audit(
         path: The file that is written. It may be in use.
         anchors: Heads of the log that were stored elsewhere, in any order.
         key: The key that the log was written with; default none.
+        on_progress: Called after each MiB with the bytes that were checked, and with
+            those of the whole log. An error that it raises ends the check.
 
     Raises:
         AuditError: The file cannot be read.
@@ -202,11 +208,16 @@ def verify_audit(
     """
     check = _ChainCheck(Sealer(key_bytes(key)), anchors)
     with audit_parts(path) as parts:
+        total, checked, told = sum(each.size for each in parts), 0, 0
         try:
             for part in parts:
                 name = None if part is parts[-1] else part.path.name
                 for number, line in _lines(part):
                     check.line(name, number, line)
+                    checked += len(line)
+                    if on_progress is not None and checked - told >= PROGRESS_BYTES:
+                        told = checked
+                        on_progress(checked, total)
         except OSError as error:
             raise AuditError(
                 f"the audit log cannot be read: {error.strerror}",

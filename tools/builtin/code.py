@@ -211,11 +211,12 @@ class _ProgramRunner:
 
 
 def _progress(context: ToolContext) -> Callable[[str, bytes], None]:
-    """Return a function that reports output as progress, in bytes, now and then."""
+    """Return a function that hands output on, and now and then tells its size."""
     seen, reported = 0, time.monotonic()
 
     def report(stream: str, data: bytes) -> None:
         nonlocal seen, reported
+        context.report_output(stream, data)
         seen += len(data)
         now = time.monotonic()
         if data and now - reported >= _PROGRESS_SECONDS:

@@ -23,6 +23,9 @@ class CodeSession:
     session: SandboxSession | None = None
     error: ToolcellError | None = None
     users: int = 0
+    opened: float = field(default_factory=anyio.current_time)
+    """The time at which it was first asked for, by the clock of the event loop."""
+
     used: float = field(default_factory=anyio.current_time)
     closing: bool = False
     """True if the session ends as soon as it has no users."""
@@ -114,12 +117,33 @@ class CodeSessions:
             if found.closing and not found.users:
                 found.over.set()
 
-    async def aclose(self, agent_id: str | None, key: str) -> None:
-        """Close a session, if it is open; its variables and files are lost."""
+    async def aclose(self, agent_id: str | None, key: str) -> bool:
+        """Close a session; its variables and files are lost.
+
+        Returns:
+            True if it was open.
+        """
         found = self._open.get((agent_id, key))
-        if found is not None:
-            self._forget(found)
-            await found.closed.wait()
+        if found is None:
+            return False
+        self._forget(found)
+        await found.closed.wait()
+        return True
+
+    async def interrupt(self, agent_id: str | None, key: str) -> bool:
+        """Interrupt the run of a session, as Ctrl-C does; return True if it is open.
+
+        The run ends as `cancelled`; a session without a run stays as it is.
+        """
+        found = self._open.get((agent_id, key))
+        if found is None or found.session is None:
+            return False
+        await found.session.interrupt()
+        return True
+
+    def all(self) -> list[CodeSession]:
+        """Return the open sessions, the oldest first."""
+        return sorted(self._open.values(), key=lambda each: each.opened)
 
     def __len__(self) -> int:
         return len(self._open)

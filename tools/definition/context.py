@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -107,6 +107,9 @@ class ToolContext:
     on_progress: Callable[[Progress], None] | None = None
     on_cost: Callable[[Mapping[str, int | str]], None] | None = None
     artifacts: ArtifactSink | None = None
+    on_output: Sequence[Callable[[str, bytes], None]] = ()
+    """Called with output of a program that the tool runs."""
+
     _cancelled: bool = field(default=False, init=False)
     _progress: float = field(default=float("-inf"), init=False)
 
@@ -189,6 +192,16 @@ class ToolContext:
                 call_id=self.call_id, progress=progress, total=total, message=message
             )
             self.on_progress(report)
+
+    def report_output(self, stream: str, data: bytes) -> None:
+        """Hand on output of a program that the tool runs, as it arrives.
+
+        Args:
+            stream: `stdout` or `stderr`.
+            data: The bytes, untrusted and as they are.
+        """
+        for each in self.on_output:
+            each(stream, data)
 
     def report_cost(
         self, *, usd: str | Decimal | None = None, tokens: int | None = None

@@ -68,12 +68,19 @@ class Attempt:
             not self.retry,
             self.replayed,
             self.state.still_running,
+            self._rule(error),
         )
 
     def _reason(self, error: ToolcellError | None) -> str | None:
         if error is None or self.verdict != "denied":
             return None
         return str(error.details.get("reason") or error.kind)
+
+    def _rule(self, error: ToolcellError | None) -> str | None:
+        if error is None or self.verdict != "denied":
+            return None
+        rule = error.details.get("rule")
+        return None if rule is None else str(rule)
 
 
 # Most calls of a tool use the same, and each object that stays is one more that the

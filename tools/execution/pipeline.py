@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from toolcell.guard import ActionGuard
 
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
-from ..hooks.hook import Invocation, Proceed
+from ..hooks.hook import CallCancelledError, Invocation, Proceed
 from ..registry.snapshot import Snapshot
 from ..stores.call_keys import CallKey, call_keys
 from .attempt import Attempt
@@ -74,6 +74,7 @@ class Pipeline:
 
     _tool: Tool
     _arguments: Arguments
+    _on_output: Sequence[Callable[[str, bytes], None]] = ()
 
     def __init__(
         self,
@@ -317,6 +318,8 @@ class Pipeline:
             return ToolResult.returned(self._call, content, usage), None
         except ToolTimeoutError as error:
             return self._failed_result(error, "timeout"), error
+        except CallCancelledError as error:
+            return self._failed_result(error, "cancelled"), error
         except ToolcellError as error:
             return self._failed_result(error, "error"), error
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its own
@@ -336,7 +339,11 @@ class Pipeline:
             tool=self._tool,
             arguments=self._arguments,
             attempt=self._attempt.number,
+            seconds=self._components.seconds_of(self._tool),
+            run_id=self._run.run_id,
+            session=self._run.session,
         )
+        self._on_output = invocation.on_output
         for hook in reversed(self._components.hooks):
             proceed = partial(hook.around, invocation, proceed)
         return proceed
@@ -349,6 +356,7 @@ class Pipeline:
             context = components.tool_context(
                 self._call, tool, self._run, config, attempt
             )
+            context.on_output = self._on_output
         self._in_doubt = True
         try:
             value = await components.runner.run(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from toolcell.core import ToolCall
+from toolcell.core import ToolCall, ToolError
 
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
@@ -22,6 +22,25 @@ class Invocation:
     tool: Tool
     arguments: Arguments
     attempt: int = 1
+    seconds: float = 0.0
+    """Seconds after which the run is stopped; waiting for a person is not counted."""
+
+    run_id: str | None = None
+    session: str | None = None
+    """The client's session, as `RunContext` says."""
+
+    on_output: list[Callable[[str, bytes], None]] = field(default_factory=list)
+    """Called with stream and bytes as output of the call's program arrives. A hook adds
+    a function before it proceeds; tools that run no program report nothing."""
+
+
+class CallCancelledError(ToolError):
+    """Somebody beside the caller ended the call; a hook raises it.
+
+    The status of the call is `cancelled`, and it is not tried again.
+    """
+
+    kind = "tool.cancelled"
 
 
 Proceed = Callable[[], Awaitable[JsonValue]]

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from opentelemetry import metrics
 
-from .records import Records, ToolExecutionRecord
+from .records import NumberedRecord, Records, ToolExecutionRecord, UsageHour
 
 _meter = metrics.get_meter("toolcell.tools")
 _calls = _meter.create_counter(
@@ -48,9 +48,18 @@ class ObservedRecords(Records):
             _log.log(level, *line, extra={"toolcell": _fields(record)})
 
     def _newest(
-        self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
-    ) -> list[ToolExecutionRecord]:
-        return self._records._newest(wanted, since, limit)
+        self,
+        wanted: Mapping[str, str],
+        before: int | None,
+        since: datetime | None,
+        limit: int | None,
+    ) -> list[NumberedRecord]:
+        return self._records._newest(wanted, before, since, limit)
+
+    def usage_hours(
+        self, *, since: datetime, agent_id: str | None = None
+    ) -> list[UsageHour]:
+        return self._records.usage_hours(since=since, agent_id=agent_id)
 
 
 def _count(record: ToolExecutionRecord) -> None:

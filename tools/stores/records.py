@@ -7,12 +7,18 @@ from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
+from operator import add
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolStatus
+
+_MOST = 10**12
+
+HOUR = 3_600
+"""Seconds of the spans for which usage is summed."""
 
 RecordedVerdict = Literal["allowed", "denied", "unguarded", "not_asked"]
 """The guard's verdict: it admitted the call, it refused it, there is no guard, or the
@@ -70,11 +76,68 @@ class ToolExecutionRecord(NamedTuple):
     still_running: bool = False
     """True if the function could not be stopped and ran on after the call."""
 
+    rule: str | None = None
+    """The rule or limit that refused, as `Decision.rule`; None if it was admitted."""
+
     @property
     def cost_usd(self) -> str | None:
         """The cost of the attempt in US dollars, as decimal text, if it is known."""
         cost = self.usage.get("usd")
         return None if cost is None else str(cost)
+
+
+class NumberedRecord(NamedTuple):
+    """A record and its place in its store."""
+
+    number: int
+    """Grows from record to record, from 1; there may be gaps."""
+
+    record: ToolExecutionRecord
+
+
+class UsageHour(NamedTuple):
+    """The sums of one agent's attempts that ended in one hour."""
+
+    hour: int
+    """The begin of the hour, in seconds since 1970 (UTC)."""
+
+    agent_id: str
+    """The agent; empty for calls that named none."""
+
+    calls: int = 0
+    denied: int = 0
+    failed: int = 0
+    """Attempts that ended with an error, at a deadline, or were cancelled."""
+
+    wall_ms: int = 0
+    cpu_ms: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+    """US dollars, rounded: for plots, never for accounts."""
+
+
+def usage_of(record: ToolExecutionRecord) -> UsageHour:
+    """Return the share of a record in the sums of its hour."""
+    ended = record.started_at.timestamp() + record.duration_ms / 1000
+    used = record.usage
+    return UsageHour(
+        hour=int(ended // HOUR * HOUR),
+        agent_id=record.agent_id or "",
+        calls=1,
+        denied=int(record.status == "denied"),
+        failed=int(record.status in ("error", "timeout", "cancelled")),
+        wall_ms=_whole(used, "wall_ms"),
+        cpu_ms=_whole(used, "cpu_ms"),
+        bytes=_whole(used, "bytes"),
+        tokens=_whole(used, "tokens"),
+        usd=min(float(used.get("usd", 0)), _MOST),
+    )
+
+
+def _whole(used: Mapping[str, int | str], unit: str) -> int:
+    # Tools report amounts of their own, of any size.
+    return min(int(used.get(unit, 0)), _MOST)
 
 
 class Records(ABC):
@@ -101,7 +164,36 @@ class Records(ABC):
     ) -> list[ToolExecutionRecord]:
         """Return the newest records that fit, oldest first.
 
+        Arguments and errors are those of `page`.
+        """
+        found = self.page(
+            call_id=call_id,
+            parent_id=parent_id,
+            agent_id=agent_id,
+            tool_name=tool_name,
+            status=status,
+            since=since,
+            limit=limit,
+        )
+        return [each.record for each in reversed(found)]
+
+    def page(
+        self,
+        *,
+        before: int | None = None,
+        call_id: str | None = None,
+        parent_id: str | None = None,
+        agent_id: str | None = None,
+        tool_name: str | None = None,
+        status: ToolStatus | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[NumberedRecord]:
+        """Return the newest records that fit, newest first.
+
         Args:
+            before: Only records with a lower number: that of the last one of the page
+                before. None: the newest.
             call_id: Only attempts at this call.
             parent_id: Only calls made inside this one.
             agent_id: Only this agent's.
@@ -130,17 +222,35 @@ class Records(ABC):
             "status": status,
         }
         given = {name: value for name, value in wanted.items() if value is not None}
-        return self._newest(given, since, limit)[::-1]
+        return self._newest(given, before, since, limit)
 
     @abstractmethod
     def _newest(
-        self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
-    ) -> list[ToolExecutionRecord]:
+        self,
+        wanted: Mapping[str, str],
+        before: int | None,
+        since: datetime | None,
+        limit: int | None,
+    ) -> list[NumberedRecord]:
         """Return records whose fields have these values, newest first."""
+
+    @abstractmethod
+    def usage_hours(
+        self, *, since: datetime, agent_id: str | None = None
+    ) -> list[UsageHour]:
+        """Return the sums of each hour and agent, by hour and then by agent.
+
+        Args:
+            since: Only hours that ended later; an aware datetime.
+            agent_id: Only this agent's.
+
+        Raises:
+            StoreUnavailableError: The records cannot be read.
+        """
 
     def all_records(self) -> list[ToolExecutionRecord]:
         """Return every record in the order in which they were added."""
-        return self._newest({}, None, None)[::-1]
+        return [each.record for each in reversed(self._newest({}, None, None, None))]
 
     def get_record(
         self, call_id: str, *, agent_id: str | None = None
@@ -164,7 +274,7 @@ class MemoryRecords(Records):
     """
 
     def __init__(self, *, max_records: int = 10_000) -> None:
-        self._records: deque[ToolExecutionRecord] = deque(maxlen=max_records)
+        self._records: deque[NumberedRecord] = deque(maxlen=max_records)
         self._added = 0
 
     @property
@@ -173,16 +283,36 @@ class MemoryRecords(Records):
         return self._added - len(self._records)
 
     def add(self, record: ToolExecutionRecord) -> None:
-        self._records.append(record)
         self._added += 1
+        self._records.append(NumberedRecord(self._added, record))
 
     def _newest(
-        self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
-    ) -> list[ToolExecutionRecord]:
+        self,
+        wanted: Mapping[str, str],
+        before: int | None,
+        since: datetime | None,
+        limit: int | None,
+    ) -> list[NumberedRecord]:
         fitting = (
-            record
-            for record in reversed(self._records)
-            if all(getattr(record, name) == value for name, value in wanted.items())
-            and (since is None or record.started_at >= since)
+            each
+            for each in reversed(self._records)
+            if (before is None or each.number < before)
+            and all(getattr(each.record, name) == wanted[name] for name in wanted)
+            and (since is None or each.record.started_at >= since)
         )
         return list(islice(fitting, limit))
+
+    def usage_hours(
+        self, *, since: datetime, agent_id: str | None = None
+    ) -> list[UsageHour]:
+        sums: dict[tuple[int, str], UsageHour] = {}
+        for _, record in self._records:
+            share = usage_of(record)
+            place = share.hour, share.agent_id
+            if share.hour + HOUR <= since.timestamp():
+                continue
+            if agent_id is None or share.agent_id == agent_id:
+                before = sums.get(place, UsageHour(*place))
+                added = map(add, before[2:], share[2:])
+                sums[place] = UsageHour(*place, *added)
+        return [sums[place] for place in sorted(sums)]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from toolcell.core import StoreUnavailableError
 from toolcell.core.storage.sqlite import open_sqlite
@@ -38,15 +39,20 @@ class SQLiteFile:
             raise self._unavailable(error) from error
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(
+        self, kind: Literal["DEFERRED", "IMMEDIATE"] = "IMMEDIATE"
+    ) -> Iterator[sqlite3.Connection]:
         """Hold the write lock; commit at the end, roll back on an error.
+
+        Args:
+            kind: `DEFERRED` to read only: other processes may write meanwhile.
 
         Raises:
             StoreUnavailableError: SQLite failed, or another process held the lock.
         """
         with self._turn:
             try:
-                self._connection.begin()
+                self._connection.begin(kind)
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException as error:

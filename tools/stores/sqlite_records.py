@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .records import Records, ToolExecutionRecord
+from .records import (
+    HOUR,
+    NumberedRecord,
+    Records,
+    ToolExecutionRecord,
+    UsageHour,
+    usage_of,
+)
 from .sqlite_file import SQLiteFile
 
 _SCHEMA = """
@@ -24,8 +31,33 @@ CREATE TABLE IF NOT EXISTS tool_records (
     body TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS tool_records_call ON tool_records (call_id);
-CREATE INDEX IF NOT EXISTS tool_records_agent ON tool_records (agent_id, tool_name);
+CREATE INDEX IF NOT EXISTS tool_records_parent ON tool_records (parent_id)
+    WHERE parent_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS tool_records_of_agent ON tool_records (agent_id);
+CREATE INDEX IF NOT EXISTS tool_records_tool ON tool_records (tool_name);
+CREATE INDEX IF NOT EXISTS tool_records_status ON tool_records (status);
+DROP INDEX IF EXISTS tool_records_agent;
+CREATE TABLE IF NOT EXISTS tool_usage (
+    hour INTEGER NOT NULL,
+    agent_id TEXT NOT NULL,
+    calls INTEGER NOT NULL,
+    denied INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    wall_ms INTEGER NOT NULL,
+    cpu_ms INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    usd REAL NOT NULL,
+    PRIMARY KEY (hour, agent_id)
+) WITHOUT ROWID;
 """
+_COUNT = """
+INSERT INTO tool_usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+ON CONFLICT DO UPDATE SET calls = calls + ?3, denied = denied + ?4,
+    failed = failed + ?5, wall_ms = wall_ms + ?6, cpu_ms = cpu_ms + ?7,
+    bytes = bytes + ?8, tokens = tokens + ?9, usd = usd + ?10
+"""
+
 _LOOK_EVERY = 100
 _LOOK_ROWS = 1_000
 _COLUMNS = ("call_id", "parent_id", "agent_id", "tool_name", "status")
@@ -39,7 +71,8 @@ class SQLiteRecords(Records):
     Args:
         path: The file; it is made if it is missing.
         keep_days: Days for which a record is stored; default 30. When it is reached the
-            record is deleted as further ones are added, at most a thousand at once.
+            record is deleted as further ones are added, at most a thousand at once,
+            and so are the sums of its hour.
         busy_seconds: Seconds to wait while another process writes; default 1. When it
             is reached StoreUnavailableError is raised.
         clock: Returns Unix time in seconds.
@@ -68,30 +101,56 @@ class SQLiteRecords(Records):
                 " status, started_at, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [*values, record.started_at.timestamp(), _written(record)],
             )
+            database.execute(_COUNT, usage_of(record))
             if (added.lastrowid or 0) % _LOOK_EVERY == 0:
-                # The oldest have the smallest numbers.
-                database.execute(
-                    "DELETE FROM tool_records WHERE number IN (SELECT number FROM"
-                    " tool_records ORDER BY number LIMIT ?) AND started_at < ?",
-                    [_LOOK_ROWS, self._clock() - self._keep_seconds],
-                )
+                self._forget(database, self._clock() - self._keep_seconds)
+
+    def _forget(self, database: sqlite3.Connection, before: float) -> None:
+        # The oldest have the smallest numbers.
+        database.execute(
+            "DELETE FROM tool_records WHERE number IN (SELECT number FROM"
+            " tool_records ORDER BY number LIMIT ?) AND started_at < ?",
+            [_LOOK_ROWS, before],
+        )
+        database.execute("DELETE FROM tool_usage WHERE hour < ?", [before - HOUR])
 
     def _newest(
-        self, wanted: Mapping[str, str], since: datetime | None, limit: int | None
-    ) -> list[ToolExecutionRecord]:
+        self,
+        wanted: Mapping[str, str],
+        before: int | None,
+        since: datetime | None,
+        limit: int | None,
+    ) -> list[NumberedRecord]:
         tests = [f"{name} = ?" for name in wanted]
         values: list[str | float] = list(wanted.values())
+        if before is not None:
+            tests.append("number < ?")
+            values.append(before)
         if since is not None:
             tests.append("started_at >= ?")
             values.append(since.timestamp())
         # Only names of columns stand in the text; the values are bound.
         where = f"WHERE {' AND '.join(tests)}" if tests else ""
-        query = f"SELECT body FROM tool_records {where} ORDER BY number DESC LIMIT ?"  # noqa: S608
-        with self._file.transaction() as database:
-            rows: list[sqlite3.Row] = database.execute(
+        query = (
+            f"SELECT number, body FROM tool_records {where}"  # noqa: S608
+            " ORDER BY number DESC LIMIT ?"
+        )
+        with self._file.transaction("DEFERRED") as database:
+            rows: list[tuple[int, str]] = database.execute(
                 query, [*values, -1 if limit is None else limit]
             ).fetchall()
-        return [_read(body) for (body,) in rows]
+        return [NumberedRecord(number, _read(body)) for number, body in rows]
+
+    def usage_hours(
+        self, *, since: datetime, agent_id: str | None = None
+    ) -> list[UsageHour]:
+        with self._file.transaction("DEFERRED") as database:
+            rows = database.execute(
+                "SELECT * FROM tool_usage WHERE hour > ?"
+                " AND (agent_id = ? OR ? IS NULL) ORDER BY hour, agent_id",
+                [since.timestamp() - HOUR, agent_id, agent_id],
+            ).fetchall()
+        return list(map(UsageHour._make, rows))
 
     def close(self) -> None:
         """Close the file; the records stay in it."""

@@ -33,7 +33,8 @@ FACES = {
         RedisDirectory new_token
     """,
     "guard": """
-        ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalReply
+        ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalRecord
+        ApprovalReply ApprovalState AuditEntry LimitState audit_of_call audit_page
         ApprovalRequest ApprovalStore Approvals Approve AuditHead AuditLog AuditProblem
         AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
         MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
@@ -41,15 +42,16 @@ FACES = {
         AuditPart audit_parts policy_schema verify_audit watch_policies
     """,
     "tools": """
-        Arguments ArtifactSink CacheHook Call CircuitBreaker CodeExecutor
+        Arguments ArtifactSink CacheHook Call CallCancelledError CircuitBreaker
+        CodeExecutor
         CodeResult CodeSession CodeSessions ConcurrentExecutor FolderResultStore
         FunctionTool Hook Idempotency Invocation JSONSchemaTool LoggingHook
         MCPChange MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
-        MemoryIdempotency MemoryRecords ObservedRecords Proceed ProgramCall
-        Progress Records RedactionHook Reload ResultSizeHook ResultStream
+        MemoryIdempotency MemoryRecords NumberedRecord ObservedRecords Proceed
+        ProgramCall Progress Records RedactionHook Reload ResultSizeHook ResultStream
         RetryPolicy RunContext SQLiteIdempotency SQLiteRecords
         SequentialExecutor Snapshot Tool ToolContext ToolExecutionRecord
-        ToolExecutor ToolOptions ToolRegistry Visible check_checkpointer
+        ToolExecutor ToolOptions ToolRegistry UsageHour Visible check_checkpointer
         check_model check_tool is_nested_call to_anthropic to_mcp to_openai tool
     """,
     "flow": """

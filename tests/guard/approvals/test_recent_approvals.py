@@ -1,0 +1,72 @@
+"""Requests of before with their answers, by state, page by page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolcell.core import ToolCall
+from toolcell.guard import (
+    Approvals,
+    ApprovalStore,
+    Approve,
+    CallFacts,
+    Decision,
+    Reject,
+)
+
+pytestmark = pytest.mark.anyio
+ASK = Decision("ask", "approval_required")
+FACTS = CallFacts(version="1", park=True)
+
+
+async def asked(approvals: Approvals, number: int, agent: str = "a") -> str:
+    call = ToolCall(id=f"{number}", name="pay", arguments={"n": number}, agent_id=agent)
+    outcome = await approvals.ask(call, FACTS, ASK, wait_seconds=0)
+    assert outcome.approval_id is not None
+    return outcome.approval_id
+
+
+@pytest.mark.parametrize("place", ["memory", "file"])
+async def test_requests_are_listed_by_state_and_page(
+    tmp_path: Path, place: str
+) -> None:
+    now = [1_000_000.0]
+    path = tmp_path / "approvals.db" if place == "file" else None
+    with ApprovalStore(path) as store:
+        approvals = Approvals(
+            store, answered_elsewhere=True, expiry_seconds=60, clock=lambda: now[0]
+        )
+        expired = await asked(approvals, 0)
+        now[0] += 61
+        names = [await asked(approvals, each, "ab"[each % 2]) for each in range(1, 6)]
+        rejected, approved, used, *waiting = names
+        await approvals.answer(rejected, Reject(approver="p", reason="no"))
+        for each in (approved, used):
+            await approvals.answer(each, Approve(approver="p", arguments={"n": 9}))
+        outcome = await approvals.answered(used)
+        assert outcome is not None
+        assert await approvals.use(outcome)
+
+        states = {
+            "waiting": waiting[::-1],
+            "approved": [approved],
+            "rejected": [rejected],
+            "used": [used],
+            "expired": [expired],
+            None: [*names[::-1], expired],
+        }
+        for state, wanted in states.items():
+            found = await approvals.recent(state=state)  # type: ignore[arg-type]
+            assert [each.request.id for each in found] == wanted
+            assert state is None or {each.state(now[0]) for each in found} == {state}
+        [refused] = await approvals.recent(state="rejected")
+        assert (refused.approver, refused.reason) == ("p", "no")
+        [edited] = await approvals.recent(state="used")
+        assert edited.arguments == {"n": 9}
+
+        first = await approvals.recent(agent_id="b", limit=2)
+        rest = await approvals.recent(agent_id="b", before=first[-1].number)
+        assert [each.request.id for each in first] == [names[4], names[2]]
+        assert [each.request.id for each in rest] == [names[0]]
