@@ -61,6 +61,16 @@ class SandboxAPIConfig(Model):
     """Bytes of the files of one upload, unpacked, and of one download. When it is
     reached an upload is answered 413, and a download is cut off."""
 
+    max_snapshots: Annotated[int, Field(ge=0, le=10_000)] = 16
+    """Snapshots of one token. When it is reached further ones are answered 429."""
+
+    max_snapshot_bytes: _Bytes = 1_073_741_824
+    """Bytes of all files of one snapshot. When it is reached it is answered 413, and
+    nothing of it is kept."""
+
+    snapshot_days: Annotated[int, Field(ge=1, le=3_650)] = 30
+    """Days that a snapshot is kept. When it is reached the snapshot is deleted."""
+
     max_processes: Count = 32
     """Commands of one sandbox at once. When it is reached further ones are answered
     429."""

@@ -29,7 +29,10 @@ from ..mcp_http.tokens import open_tokens
 from ..runtime.host import Host
 from ..sandbox_http.access import Access, Operation, is_for_control, named_sandbox
 from ..sandbox_http.connect_rpc import answer_streaming, answer_unary, connect_error
-from ..sandbox_http.errors import APIError, as_api_error
+from ..sandbox_http.errors import APIError, as_api_error, gone
+from ..sandbox_state.sandbox import Sandbox
+from ..sandbox_state.sandboxes import Sandboxes
+from ..sandbox_state.snapshots import Snapshots, open_snapshots
 from .control import Control
 from .files import Files
 from .filesystem_service import FilesystemService
@@ -37,7 +40,7 @@ from .guarded import GuardedCalls
 from .interpreter import Interpreter
 from .ports import Ports
 from .process_service import ProcessService
-from .sandboxes import Sandbox, Sandboxes
+from .snapshots import SnapshotControl
 from .sockets import Sockets
 from .watchers import Watchers
 
@@ -69,6 +72,7 @@ class SandboxAPI:
         config: The configuration of the host.
         access: Knows tokens.
         sandboxes: The open sandboxes.
+        snapshots: What sandboxes can be made from.
         calls: Admits what clients do.
     """
 
@@ -77,16 +81,18 @@ class SandboxAPI:
         config: HostConfig,
         access: Access,
         sandboxes: Sandboxes,
+        snapshots: Snapshots,
         calls: GuardedCalls,
     ) -> None:
         settings = config.sandbox_api
         self._settings = settings
         self._access = access
         self._sandboxes = sandboxes
-        control = Control(settings, access, sandboxes, calls)
-        self._control = [
+        self._control = Control(settings, access, sandboxes, snapshots, calls)
+        kept = SnapshotControl(settings, sandboxes, snapshots, calls, self._control)
+        self._routes = [
             (Route(path, handler, methods=[method]), handler)
-            for method, path, handler in control.routes
+            for method, path, handler in (*self._control.routes, *kept.routes)
         ]
         self._processes = ProcessService(settings, calls)
         self._files = Files(settings, calls)
@@ -131,7 +137,7 @@ class SandboxAPI:
             if target is None or target.port in (DAEMON_PORT, INTERPRETER_PORT):
                 raise APIError(501, "WebSockets lead to ports of sandboxes alone")
             self._access.check(socket.headers, target.sandbox_id)
-            sandbox = self._owned(target)
+            sandbox = await self._owned(target)
             await self._sockets.forward(socket, sandbox, target.port, target.path)
         except Exception as error:  # noqa: BLE001 - each error is an answer
             told = as_api_error(error)
@@ -152,7 +158,7 @@ class SandboxAPI:
         if target.port == DAEMON_PORT:
             return await self._answer_daemon(request, target)
         self._access.check(request.headers, target.sandbox_id)
-        sandbox = self._owned(target)
+        sandbox = await self._owned(target)
         if target.port == INTERPRETER_PORT:
             return await self._answer_code(request, sandbox, target.path)
         return await self._ports.forward(request, sandbox, target.port, target.path)
@@ -201,7 +207,7 @@ class SandboxAPI:
 
     async def _answer_control(self, request: Request) -> Response:
         token = self._access.token(request.headers)
-        for route, handler in self._control:
+        for route, handler in self._routes:
             match, child = route.matches(request.scope)
             if match is Match.FULL:
                 request.scope.update(child)
@@ -211,12 +217,12 @@ class SandboxAPI:
     async def _answer_daemon(self, request: Request, target: Target) -> Response:
         try:
             self._authorize(request, target)
-            sandbox = self._owned(target)
+            if target.path == "/health":
+                return self._answer_health(target)
+            sandbox = await self._owned(target)
         except APIError as error:
             return connect_error(error)
         path, method = target.path, request.method
-        if path == "/health":
-            return Response(status_code=204)
         if path == "/files" and method == "GET":
             return await self._files.download(request, sandbox)
         if path == "/files" and method == "POST":
@@ -260,8 +266,20 @@ class SandboxAPI:
                 return await self._code.restart(sandbox, context_id)
         raise _not_supported(request)
 
-    def _owned(self, target: Target) -> Sandbox:
-        """Return the sandbox, if its token is still valid. Raises APIError."""
+    def _answer_health(self, target: Target) -> Response:
+        """Answer whether a sandbox runs, which wakes none up. Raises APIError."""
+        if self._found(target).state != "running":
+            raise gone()
+        return Response(status_code=204)
+
+    async def _owned(self, target: Target) -> Sandbox:
+        """Return the sandbox, awake, if its token is still valid. Raises APIError."""
+        sandbox = self._found(target)
+        if sandbox.is_asleep:
+            await self._control.wake(sandbox)
+        return sandbox
+
+    def _found(self, target: Target) -> Sandbox:
         sandbox = self._sandboxes.find(target.sandbox_id)
         if not self._access.is_valid(sandbox.token):
             raise APIError(401, "the token of the sandbox is not valid any more")
@@ -319,8 +337,9 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         host.redactor,
     )
     with open_tokens(config) as tokens:
+        snapshots = open_snapshots(config)
         async with Sandboxes(config) as sandboxes:
-            yield SandboxAPI(config, Access(tokens), sandboxes, calls)
+            yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, calls)
 
 
 async def serve_sandboxes(

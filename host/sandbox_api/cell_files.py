@@ -6,8 +6,9 @@ are those of the program, and nothing leads out of the cell.
 
 from __future__ import annotations
 
+import json
 import posixpath
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +32,28 @@ _EXISTS = 17
 _MAKE = 'if [ -d "$1" ]; then exit 17; fi; exec mkdir -p -- "$1"'
 _WRITE = 'mkdir -p -- "${1%/*}/" && exec cat > "$1"'
 _MOVE = 'mkdir -p -- "${2%/*}/" && exec mv -T -- "$1" "$2"'
+_PYTHON = ("python3", "-I", "-S", "-c")
+_SET_METADATA = """
+import json, os, sys
+path, wanted = sys.argv[1], json.loads(sys.argv[2])
+for name in os.listxattr(path):
+    if name.startswith("user.e2b."):
+        os.removexattr(path, name)
+for key, value in wanted.items():
+    os.setxattr(path, "user.e2b." + key, value.encode())
+"""
+_GET_METADATA = """
+import json, os, sys
+def metadata(path):
+    try:
+        names = [name for name in os.listxattr(path) if name.startswith("user.e2b.")]
+        values = [os.getxattr(path, name).decode(errors="replace") for name in names]
+    except OSError:
+        return {}
+    return dict(zip([name[9:] for name in names], values))
+paths = os.fsdecode(sys.stdin.buffer.read()).split("\\0")
+print(json.dumps([metadata(path) for path in paths]))
+"""
 _REASONS = {
     "No such file or directory": 404,
     "Permission denied": 403,
@@ -142,11 +165,43 @@ class CellFiles:
                 with anyio.CancelScope(shield=True):
                     await process.kill()
 
+    async def set_metadata(self, path: str, metadata: Mapping[str, str]) -> None:
+        """Replace the metadata of a file: extended attributes of `user.e2b.`.
+
+        Raises:
+            APIError: 501: the file system of the sandbox has no such attributes.
+        """
+        argv = [*_PYTHON, _SET_METADATA, path, json.dumps(metadata)]
+        if (await self._run(*argv)).status != "ok":
+            raise APIError(501, f"{path} cannot have metadata (tmpfs: Linux >= 6.6)")
+
+    async def with_metadata(
+        self, entries: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return entries with the metadata that their files have."""
+        paths = "\0".join(str(entry["path"]) for entry in entries)
+        argv = [*_PYTHON, _GET_METADATA]
+        found, result = await self._output(argv, stdin=paths.encode())
+        _check(result, "metadata")
+        return [
+            {**entry, "metadata": metadata} if metadata else entry
+            for entry, metadata in zip(entries, json.loads(found), strict=True)
+        ]
+
     async def _find(self, path: str, *options: str) -> list[dict[str, Any]]:
+        argv = ["find", path, *options, "-printf", _PRINT]
+        found, result = await self._output(argv)
+        entries = list(_entries(found))
+        if not entries or result.status != "exit":
+            _check(result, path)
+        return entries
+
+    async def _output(
+        self, argv: Sequence[str], *, stdin: bytes | None = None
+    ) -> tuple[bytes, ExecutionResult]:
+        """Return all that a command wrote to standard output, and its end."""
         process = await self._session.exec(
-            ["find", path, *options, "-printf", _PRINT],
-            env=_ENV,
-            timeout_seconds=_SECONDS,
+            argv, stdin=stdin, env=_ENV, timeout_seconds=_SECONDS
         )
         found = bytearray()
         async with aclosing(process.output()) as output:
@@ -154,12 +209,8 @@ class CellFiles:
                 found += data if stream == "stdout" else b""
                 if len(found) > MAX_ENTRIES_BYTES:
                     await process.kill()
-                    raise APIError(413, f"{path} has too many entries")
-        result = await process.wait()
-        entries = list(_entries(bytes(found)))
-        if not entries or result.status != "exit":
-            _check(result, path)
-        return entries
+                    raise APIError(413, "there are too many entries")
+        return bytes(found), await process.wait()
 
     async def _run(self, *argv: str) -> ExecutionResult:
         process = await self._session.exec(argv, env=_ENV, timeout_seconds=_SECONDS)

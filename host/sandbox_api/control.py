@@ -17,13 +17,14 @@ from toolcell.sandbox import Network
 from ..config.sandbox_api import SandboxAPIConfig
 from ..mcp_http.tokens import Token
 from ..sandbox_http.access import Access
-from ..sandbox_http.bodies import body, parsed
+from ..sandbox_http.bodies import body, page, parsed
 from ..sandbox_http.errors import APIError
+from ..sandbox_state.sandbox import Lifecycle, Sandbox
+from ..sandbox_state.sandboxes import Sandboxes
+from ..sandbox_state.snapshots import Snapshot, Snapshots
 from .guarded import GuardedCalls
 from .process_service import Message
-from .sandboxes import Sandbox, Sandboxes
 
-_MAX_PAGE = 100
 _ALL_HOSTS = {"0.0.0.0/0", "*"}
 
 
@@ -59,6 +60,12 @@ class NetworkRequest(Message):
         return wanted
 
 
+class AutoResume(Message):
+    """Lets requests wake a paused sandbox up."""
+
+    enabled: bool = False
+
+
 class CreateRequest(Message):
     """A sandbox to make."""
 
@@ -74,6 +81,14 @@ class CreateRequest(Message):
     volume_mounts: list[Any] | None = None
     iam: dict[str, Any] | None = None
     auto_pause: bool = False
+    auto_pause_memory: bool = True
+    auto_resume: AutoResume = AutoResume()
+
+
+class PauseRequest(Message):
+    """A pause; without `memory` only the files would be kept."""
+
+    memory: bool = True
 
 
 class TimeoutRequest(Message):
@@ -92,6 +107,7 @@ class Control:
         settings: The limits.
         access: Knows tokens.
         sandboxes: The open sandboxes.
+        snapshots: What sandboxes can be made from, besides templates.
         calls: Admits what clients do.
     """
 
@@ -100,11 +116,13 @@ class Control:
         settings: SandboxAPIConfig,
         access: Access,
         sandboxes: Sandboxes,
+        snapshots: Snapshots,
         calls: GuardedCalls,
     ) -> None:
         self._settings = settings
         self._access = access
         self._sandboxes = sandboxes
+        self._snapshots = snapshots
         self._calls = calls
         one = "/sandboxes/{sandbox_id}"
         self.routes: list[tuple[str, str, Handler]] = [
@@ -126,47 +144,96 @@ class Control:
 
     async def _create(self, request: Request, token: Token) -> Response:
         wanted = await self._read(CreateRequest, request)
-        for name in ("mcp", "volume_mounts", "iam", "auto_pause"):
+        for name in ("mcp", "volume_mounts", "iam"):
             if getattr(wanted, name):
                 raise APIError(501, f"sandboxes with {name!r} are not supported")
+        if wanted.auto_pause and not wanted.auto_pause_memory:
+            raise _keeps_memory()
+        network = wanted.network or NetworkRequest()
+        if wanted.allow_internet_access is False:
+            network = NetworkRequest(allow_internet_access=False)
+        snapshot = self._snapshots.find(token, wanted.template_id)
+        if snapshot is None:
+            self._check_template(wanted.template_id)
+        sandbox = await self.create(token, wanted, network.narrowing(), snapshot)
+        return JSONResponse(self.with_access(sandbox), status_code=201)
+
+    def _check_template(self, name: str) -> None:
+        templates = self._settings.templates
+        if name not in templates:
+            known = ", ".join(templates)
+            raise APIError(404, f"there is no template {name!r}; there are {known}")
+
+    async def create(
+        self,
+        token: Token,
+        wanted: CreateRequest,
+        network: Network | None,
+        snapshot: Snapshot | None,
+    ) -> Sandbox:
+        """Make a sandbox, as a call of its token's agent.
+
+        Args:
+            token: Its owner.
+            wanted: What the client asks for.
+            network: Its network, within that of the configuration; None: that one.
+            snapshot: The files that it begins with.
+
+        Raises:
+            APIError: It would live too long, or there are too many.
+            GuardDeniedError: The guard refuses it.
+            ToolcellError: It cannot be opened, or would reach further than it may.
+        """
         call = {
             "template": wanted.template_id,
             "timeout": wanted.timeout,
+            "auto_pause": wanted.auto_pause,
             "env": wanted.env_vars,
             "metadata": wanted.metadata,
             "allow_internet_access": wanted.allow_internet_access,
             "allow_out": None if wanted.network is None else wanted.network.allow_out,
         }
-        network = wanted.network or NetworkRequest()
-        if wanted.allow_internet_access is False:
-            network = NetworkRequest(allow_internet_access=False)
+        seconds = wanted.timeout
         async with self._calls.begun(
             "create", call, agent_id=token.agent_id, run_id=f"token-{token.id}"
         ):
-            sandbox = await self._sandboxes.create(
+            return await self._sandboxes.create(
                 token,
                 template=wanted.template_id,
-                seconds=wanted.timeout,
-                env=wanted.env_vars,
+                lifecycle=Lifecycle(
+                    self._settings.timeout_seconds if seconds is None else seconds,
+                    pauses=wanted.auto_pause,
+                    wakes_up=wanted.auto_resume.enabled,
+                ),
+                env={**({} if snapshot is None else snapshot.env), **wanted.env_vars},
                 metadata=wanted.metadata,
-                network=network.narrowing(),
+                network=network,
+                archive=None if snapshot is None else self._snapshots.archive(snapshot),
             )
-        return JSONResponse(self._with_access(sandbox), status_code=201)
 
     async def _connect(self, request: Request, token: Token) -> Response:
         sandbox = self._of(request, token)
         wanted = await self._read(TimeoutRequest, request)
-        end_at = self._sandboxes.end_at(wanted.timeout)
         if sandbox.state == "paused":
             async with self._calls.of(sandbox, "pause", {"operation": "resume"}):
-                await self._sandboxes.resume(sandbox, end_at)
+                await self._sandboxes.resume(sandbox, wanted.timeout)
         else:
             # Connecting never shortens a life.
+            end_at = self._sandboxes.end_at(wanted.timeout)
             sandbox.set_end(max(end_at, sandbox.end_at))
-        return JSONResponse(self._with_access(sandbox))
+        return JSONResponse(self.with_access(sandbox))
+
+    async def wake(self, sandbox: Sandbox) -> None:
+        """Let a sandbox that sleeps go on, since a request came for it.
+
+        Raises:
+            GuardDeniedError: The guard refuses it.
+        """
+        async with self._calls.of(sandbox, "pause", {"operation": "resume"}):
+            await self._sandboxes.resume(sandbox, sandbox.lifecycle.seconds)
 
     async def _show(self, request: Request, token: Token) -> Response:
-        return JSONResponse(self._with_access(self._of(request, token)))
+        return JSONResponse(self.with_access(self._of(request, token)))
 
     async def _kill(self, request: Request, token: Token) -> Response:
         await self._sandboxes.kill(self._of(request, token))
@@ -174,6 +241,9 @@ class Control:
 
     async def _pause(self, request: Request, token: Token) -> Response:
         sandbox = self._of(request, token)
+        wanted = await self._read(PauseRequest, request)
+        if not wanted.memory:
+            raise _keeps_memory()
         async with self._calls.of(sandbox, "pause", {"operation": "pause"}):
             await self._sandboxes.pause(sandbox)
         return Response(status_code=204)
@@ -213,12 +283,7 @@ class Control:
         ]
         if query.get("order") == "asc":
             found.reverse()
-        start, limit = _page(query.get("nextToken"), query.get("limit"))
-        page = found[start : start + limit]
-        headers = {}
-        if start + limit < len(found):
-            headers["x-next-token"] = str(start + limit)
-        return JSONResponse([each.to_json() for each in page], headers=headers)
+        return page([each.to_json() for each in found], query)
 
     async def _read(self, model: type[Any], request: Request) -> Any:
         return parsed(model, await body(request, self._settings.max_body_bytes))
@@ -226,7 +291,8 @@ class Control:
     def _of(self, request: Request, token: Token) -> Sandbox:
         return self._sandboxes.of(token, request.path_params["sandbox_id"])
 
-    def _with_access(self, sandbox: Sandbox) -> dict[str, Any]:
+    def with_access(self, sandbox: Sandbox) -> dict[str, Any]:
+        """Return what the owner of a sandbox sees of it, with its access token."""
         secret = self._access.access_token(sandbox.id)
         return {
             **sandbox.to_json(),
@@ -243,10 +309,5 @@ def _seconds(text: str) -> float:
         raise APIError(400, "startedAfter is no time") from None
 
 
-def _page(token: str | None, limit: str | None) -> tuple[int, int]:
-    """Return the first entry of a page, and its length."""
-    texts = (token or "0", limit or str(_MAX_PAGE))
-    if not all(each.isascii() and each.isdecimal() for each in texts):
-        raise APIError(400, "nextToken and limit are numbers")
-    start, length = (int(each[:9]) for each in texts)
-    return start, min(max(length, 1), _MAX_PAGE)
+def _keeps_memory() -> APIError:
+    return APIError(501, "a pause keeps memory and files; for files take a snapshot")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import posixpath
+import re
 import zlib
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +20,13 @@ from toolcell.sandbox import Process
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.bodies import Streamed, pieces
 from ..sandbox_http.errors import APIError
+from ..sandbox_state.sandbox import Sandbox
 from .cell_files import CellFiles, resolved
 from .guarded import GuardedCalls
-from .sandboxes import Sandbox
 
 _MAX_PARTS = 1_000
+_METADATA_PREFIX = "x-metadata-"
+_METADATA_VALUE = re.compile(r"[\x20-\x7e]*")
 
 
 class Files:
@@ -133,19 +136,48 @@ class Files:
     ) -> tuple[Process, dict[str, Any]]:
         """Return a process whose input becomes the file, and the file's description."""
         path = self._path(request, sandbox, path)
-        call = {"path": path, "operation": "write"}
+        metadata = _metadata(request)
+        call: dict[str, Any] = {"path": path, "operation": "write"}
+        info: dict[str, Any] = {"type": "file"}
+        if metadata:
+            call["metadata"] = info["metadata"] = metadata
         permit = await stack.enter_async_context(self._calls.of(sandbox, "write", call))
         path = str(permit.call.arguments["path"])
-        files = CellFiles(sandbox.session)
-        process = await stack.enter_async_context(files.writing(path))
-        info = {"name": posixpath.basename(path), "type": "file", "path": path}
-        return process, info
+        process = await stack.enter_async_context(_writing(sandbox, path, metadata))
+        return process, {"name": posixpath.basename(path), "path": path, **info}
 
     def _path(self, request: Request, sandbox: Sandbox, path: str) -> str:
         check_user(request.query_params.get("username"), self._settings.user)
         if not path:
             raise APIError(400, "path is missing")
         return resolved(path, sandbox.home)
+
+
+@asynccontextmanager
+async def _writing(
+    sandbox: Sandbox, path: str, metadata: dict[str, str]
+) -> AsyncIterator[Process]:
+    """Write a file, then its metadata in place of what it had."""
+    files = CellFiles(sandbox.session)
+    async with files.writing(path) as process:
+        yield process
+    if metadata or sandbox.has_metadata:
+        await files.set_metadata(path, metadata)
+        sandbox.has_metadata = True
+
+
+def _metadata(request: Request) -> dict[str, str]:
+    """Return the metadata in the headers of an upload. Raises APIError."""
+    found = {
+        name.removeprefix(_METADATA_PREFIX): value
+        for name, value in request.headers.items()
+        if name.startswith(_METADATA_PREFIX)
+    }
+    if "" in found or not all(
+        _METADATA_VALUE.fullmatch(each) for each in found.values()
+    ):
+        raise APIError(400, "metadata has names, and values in printable ASCII")
+    return found
 
 
 def check_user(name: str | None, known: str) -> None:

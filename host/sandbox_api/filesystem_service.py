@@ -6,10 +6,10 @@ from typing import Any
 
 from ..sandbox_http.bodies import parsed
 from ..sandbox_http.errors import APIError
+from ..sandbox_state.sandbox import Sandbox
 from .cell_files import CellFiles, resolved
 from .guarded import GuardedCalls
 from .process_service import Message
-from .sandboxes import Sandbox
 
 _MAX_DEPTH = 64
 
@@ -51,7 +51,7 @@ class FilesystemService:
         call = {"path": path, "operation": "stat"}
         async with self._calls.of(sandbox, "read", call) as permit:
             path = str(permit.call.arguments["path"])
-            return {"entry": await CellFiles(sandbox.session).stat(path)}
+            return {"entry": await _described(sandbox, path)}
 
     async def _list(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         wanted = parsed(PathRequest, data)
@@ -60,7 +60,10 @@ class FilesystemService:
         call = {"path": path, "operation": "list"}
         async with self._calls.of(sandbox, "read", call) as permit:
             path = str(permit.call.arguments["path"])
-            entries = await CellFiles(sandbox.session).below(path, depth)
+            files = CellFiles(sandbox.session)
+            entries = await files.below(path, depth)
+            if sandbox.has_metadata and entries:
+                entries = await files.with_metadata(entries)
             return {"entries": entries}
 
     async def _make(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
@@ -82,9 +85,8 @@ class FilesystemService:
         async with self._calls.of(sandbox, "write", call) as permit:
             admitted = permit.call.arguments
             source, target = str(admitted["source"]), str(admitted["path"])
-            files = CellFiles(sandbox.session)
-            await files.move(source, target)
-            return {"entry": await files.stat(target)}
+            await CellFiles(sandbox.session).move(source, target)
+            return {"entry": await _described(sandbox, target)}
 
     async def _remove(self, sandbox: Sandbox, data: bytes) -> dict[str, Any]:
         path = resolved(parsed(PathRequest, data).path, sandbox.home)
@@ -95,3 +97,11 @@ class FilesystemService:
             path = str(permit.call.arguments["path"])
             await CellFiles(sandbox.session).remove(path)
             return {}
+
+
+async def _described(sandbox: Sandbox, path: str) -> dict[str, Any]:
+    files = CellFiles(sandbox.session)
+    entry = await files.stat(path)
+    if sandbox.has_metadata:
+        [entry] = await files.with_metadata([entry])
+    return entry

@@ -15,10 +15,20 @@ from toolcell.core import ToolCall, ToolcellError
 from toolcell.guard import ActionGuard, CallFacts, Redactor
 from toolcell.tools import Records
 
+from ..sandbox_state.sandbox import Sandbox
 from .call_records import NO_COST, AdmittedCall, NotedCall
-from .sandboxes import Sandbox
 
-Act = Literal["create", "command", "code", "read", "write", "port", "pause", "network"]
+Act = Literal[
+    "create",
+    "command",
+    "code",
+    "read",
+    "write",
+    "port",
+    "pause",
+    "network",
+    "snapshot",
+]
 _HOLD_SECONDS = 3_600.0
 _MAX_HOLD_SECONDS = 604_800.0
 _log = logging.getLogger("toolcell.host")

@@ -31,11 +31,11 @@ from toolcell.sandbox import (
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.bodies import Streamed, body, parsed
 from ..sandbox_http.errors import APIError, as_api_error
+from ..sandbox_state.sandbox import CodeContext, Sandbox
 from .call_records import AdmittedCall
 from .cell_files import resolved
 from .guarded import GuardedCalls
 from .process_service import Message
-from .sandboxes import CodeContext, Sandbox
 
 _LANGUAGES: Mapping[str, Language] = {
     "python": "python",

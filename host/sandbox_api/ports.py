@@ -17,8 +17,8 @@ from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.access import ACCESS_HEADERS, KEY_HEADER
 from ..sandbox_http.bodies import Streamed, pieces
 from ..sandbox_http.errors import APIError
+from ..sandbox_state.sandbox import Sandbox
 from .guarded import GuardedCalls
-from .sandboxes import Sandbox
 
 _OF_ONE_CONNECTION = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),

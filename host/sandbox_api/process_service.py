@@ -30,9 +30,9 @@ from ..sandbox_http.connect_rpc import (
     whole_stream,
 )
 from ..sandbox_http.errors import APIError
+from ..sandbox_state.sandbox import Command, Sandbox
 from .cell_files import resolved
 from .guarded import GuardedCalls
-from .sandboxes import Command, Sandbox
 
 _KEEP_ALIVE: dict[str, Any] = {"event": {"keepalive": {}}}
 _SIGNALS = {

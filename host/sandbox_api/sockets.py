@@ -27,9 +27,9 @@ from toolcell.sandbox import PortStream
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.errors import APIError, gone
+from ..sandbox_state.sandbox import Sandbox
 from .guarded import GuardedCalls
 from .ports import connected, headers_for
-from .sandboxes import Sandbox
 
 _HANDSHAKE_SECONDS = 10.0
 _TOO_LARGE, _SERVER_FAILED = 1009, 1011

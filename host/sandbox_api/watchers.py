@@ -16,10 +16,10 @@ from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.bodies import parsed
 from ..sandbox_http.connect_rpc import answer_stream, ping_seconds, read_one
 from ..sandbox_http.errors import APIError
+from ..sandbox_state.sandbox import Sandbox, Watcher
 from .cell_files import resolved
 from .guarded import GuardedCalls
 from .process_service import Message
-from .sandboxes import Sandbox, Watcher
 
 _TYPES = {
     "created": "EVENT_TYPE_CREATE",

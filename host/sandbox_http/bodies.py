@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from .errors import APIError
@@ -17,6 +17,7 @@ from .errors import APIError
 IDLE_SECONDS = 30.0
 """Seconds without a byte of a body. When it is reached the request is answered 408."""
 
+_MAX_PAGE = 100
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -62,6 +63,17 @@ def parsed(model: type[M], data: bytes) -> M:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the body"
         raise APIError(400, f"{where}: {first['msg']}") from None
+
+
+def page(found: list[dict[str, Any]], query: Mapping[str, str]) -> Response:
+    """Answer with the page of a list that a query asks for. Raises APIError."""
+    texts = (query.get("nextToken", "0"), query.get("limit", str(_MAX_PAGE)))
+    if not all(each.isascii() and each.isdecimal() for each in texts):
+        raise APIError(400, "nextToken and limit are numbers")
+    start, length = (int(each[:9]) for each in texts)
+    end = start + min(max(length, 1), _MAX_PAGE)
+    headers = {"x-next-token": str(end)} if end < len(found) else None
+    return JSONResponse(found[start:end], headers=headers)
 
 
 def _too_large(max_bytes: int) -> APIError:

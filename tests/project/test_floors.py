@@ -44,6 +44,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "host": (
         "cli",
         "rest sandbox_api",
+        "sandbox_state",
         "sandbox_http",
         "mcp_http",
         "mcp_server",

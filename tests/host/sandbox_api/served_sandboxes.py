@@ -28,6 +28,14 @@ allow = ["sandbox.*"]
 """
 
 
+def policies_without(tool: str, operation: str) -> str:
+    """Return policies that deny agent `a` one operation of a tool."""
+    when = f'{{ operation = {{ equals = "{operation}" }} }}'
+    deny = f'deny = [{{ tools = ["{tool}"], when = {when} }}]'
+    allow = 'allow = ["sandbox.*"]'
+    return POLICIES.replace(allow, f"{allow}\n{deny}", 1)
+
+
 @dataclass(frozen=True)
 class Sandbox:
     """One sandbox, as a client knows it."""

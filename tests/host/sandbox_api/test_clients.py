@@ -67,6 +67,7 @@ async def run(folder: Path, *command: str, **sandbox: Any) -> str:
         ("oldest", "commands_and_files.py"),
         ("newest", "commands_and_files.py"),
         ("newest", "code.py"),
+        ("newest", "lifecycles.py"),
         ("oldest-code", "code.py"),
     ],
 )

@@ -105,7 +105,7 @@ async def test_unknown_routes_are_answered_in_words(tmp_path: Path) -> None:
         answers = [
             await service.http.get("/templates", headers=service.key()),
             await service.http.post(
-                f"/sandboxes/{sandbox.id}/snapshots", headers=service.key()
+                f"/sandboxes/{sandbox.id}/logs", headers=service.key()
             ),
             await sandbox.unary("filesystem.Filesystem/Chmod", path="."),
         ]

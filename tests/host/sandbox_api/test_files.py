@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,49 @@ async def test_signed_urls_are_for_one_file_act_and_time(tmp_path: Path) -> None
         )
         assert upload.status_code == 200
         assert (await sandbox.read("a")).content == b"3"
+
+
+async def test_files_have_metadata(tmp_path: Path) -> None:
+    async def write(sandbox: Sandbox, path: str, **metadata: str) -> Any:
+        headers = {f"x-metadata-{name}": value for name, value in metadata.items()}
+        answer = await sandbox.http.post(
+            "/files",
+            params={"path": path},
+            content=b"x",
+            headers={
+                **sandbox.headers,
+                **headers,
+                "content-type": "application/octet-stream",
+            },
+        )
+        return answer.json()
+
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        [written] = await write(sandbox, "d/a.txt", author="mish", kind="x y")
+        await write(sandbox, "d/b.txt")
+        service_name = "filesystem.Filesystem"
+        stat = await sandbox.unary(f"{service_name}/Stat", path="d/a.txt")
+        found = await sandbox.unary(f"{service_name}/ListDir", path="d", depth=1)
+        moved = await sandbox.unary(
+            f"{service_name}/Move", source="d/a.txt", destination="c.txt"
+        )
+        await sandbox.command(
+            'python3 -c \'import os; os.setxattr("d/b.txt", "user.e2b.own", b"1")\''
+        )
+        own = await sandbox.unary(f"{service_name}/Stat", path="d/b.txt")
+        await write(sandbox, "c.txt", kind="z")
+        again = await sandbox.unary(f"{service_name}/Stat", path="c.txt")
+        refused = await write(sandbox, "e.txt", bad="\x01")
+        missing = await sandbox.unary(f"{service_name}/Stat", path="e.txt")
+
+    known = {"author": "mish", "kind": "x y"}
+    assert written["metadata"] == stat.json()["entry"]["metadata"] == known
+    listed = [each.get("metadata") for each in found.json()["entries"]]
+    assert listed == [known, None]
+    assert moved.json()["entry"]["metadata"] == known
+    assert own.json()["entry"]["metadata"] == {"own": "1"}
+    # Written over, a file has its new metadata alone.
+    assert again.json()["entry"]["metadata"] == {"kind": "z"}
+    assert refused["code"] == 400
+    assert missing.status_code == 404

@@ -1,154 +1,30 @@
-"""The sandboxes that are open: a session each, with an owner and an end."""
+"""The sandboxes that are open, each with the task that owns its session."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Literal
+from pathlib import Path
 
 import anyio
 import anyio.abc
 
-from toolcell.core import SandboxError, ToolcellError
-from toolcell.sandbox import FileWatch, Network, Process, SandboxManager, Session
+from toolcell.core import InvalidInputError, SandboxError, ToolcellError
+from toolcell.sandbox import Network, SandboxManager
 
 from ..config.host_config import HostConfig
 from ..mcp_http.tokens import Token
 from ..sandbox_http.errors import APIError, gone
-
-ENVD_VERSION = "0.5.8"
-"""The version of E2B's daemon whose calls are served; clients choose theirs by it."""
+from .sandbox import Lifecycle, Sandbox
 
 _ID_CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _log = logging.getLogger("toolcell.host")
 
 
-@dataclass(slots=True, eq=False)
-class Command:
-    """A command that a client started."""
-
-    process: Process
-    config: Mapping[str, Any]
-    tag: str | None
-    has_terminal: bool
-    attached: anyio.Event = field(default_factory=anyio.Event)
-    """Set when the client that started it has stopped reading."""
-
-
-@dataclass(slots=True, eq=False)
-class Watcher:
-    """A folder whose changes a client asks for again and again."""
-
-    watch: FileWatch
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class CodeContext:
-    """A place to run code in; of Python it has an interpreter of its own."""
-
-    id: str
-    language: str
-    cwd: str
-    session: Session
-    is_default: bool = False
-    runs: int = 0
-    is_in_place: bool = False
-    """True once its interpreter is in its folder."""
-
-    turn: anyio.Lock = field(default_factory=anyio.Lock)
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Sandbox:
-    """One sandbox. Times are seconds since 1970 (UTC)."""
-
-    id: str
-    token: Token
-    template: str
-    end_at: float
-    env: dict[str, str]
-    metadata: dict[str, str]
-    home: str
-    started_at: float = field(default_factory=time.time)
-    commands: dict[int, Command] = field(default_factory=dict)
-    contexts: dict[str, CodeContext] = field(default_factory=dict)
-    watchers: dict[str, Watcher] = field(default_factory=dict)
-    state: Literal["running", "paused", "ended"] = "running"
-    closed: anyio.Event = field(default_factory=anyio.Event)
-    tasks: anyio.abc.TaskGroup | None = None
-    """The tasks that end with it: its commands."""
-
-    opened: Session | None = None
-    changed: anyio.Event = field(default_factory=anyio.Event)
-
-    @property
-    def agent_id(self) -> str:
-        """The agent that its calls are made as."""
-        return self.token.agent_id
-
-    @property
-    def base_env(self) -> dict[str, str]:
-        """The environment variables of all that runs in it."""
-        own = {"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": self.id, "HOME": self.home}
-        return {**own, **self.env}
-
-    @property
-    def session(self) -> Session:
-        """Its session. Raises APIError if it has ended."""
-        if self.opened is None or self.state == "ended":
-            raise gone()
-        return self.opened
-
-    @property
-    def work(self) -> anyio.abc.TaskGroup:
-        """The tasks that end with it. Raises APIError if it has ended."""
-        if self.tasks is None or self.state == "ended":
-            raise gone()
-        return self.tasks
-
-    def end(self) -> None:
-        """Let it end."""
-        self.state = "ended"
-        self._wake()
-
-    def set_end(self, end_at: float) -> None:
-        """Let it end at another time."""
-        self.end_at = end_at
-        self._wake()
-
-    def _wake(self) -> None:
-        self.changed.set()
-        self.changed = anyio.Event()
-
-    async def wait_for_end(self) -> None:
-        """Wait until its time is over, or `end` is called."""
-        while self.state != "ended" and (left := self.end_at - time.time()) > 0:
-            with anyio.move_on_after(left):
-                await self.changed.wait()
-        self.state = "ended"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what its owner sees of it, without its access token."""
-        limits = self.session.limits
-        return {
-            "sandboxID": self.id,
-            "templateID": self.template,
-            "alias": self.template,
-            "clientID": "toolcell",
-            "startedAt": _date(self.started_at),
-            "endAt": _date(self.end_at),
-            "envdVersion": ENVD_VERSION,
-            "cpuCount": max(1, round(limits.cpus)),
-            "memoryMB": limits.memory_mb,
-            "diskSizeMB": limits.disk_mb,
-            "metadata": self.metadata,
-            "state": self.state,
-        }
+def new_id(prefix: str) -> str:
+    """Return an id of 19 random characters behind a prefix."""
+    return prefix + "".join(secrets.choice(_ID_CHARACTERS) for _ in range(19))
 
 
 class Sandboxes:
@@ -211,39 +87,47 @@ class Sandboxes:
         token: Token,
         *,
         template: str,
-        seconds: int | None,
+        lifecycle: Lifecycle,
         env: dict[str, str],
         metadata: dict[str, str],
         network: Network | None,
+        archive: Path | None = None,
     ) -> Sandbox:
         """Open a sandbox.
 
+        Args:
+            token: Its owner.
+            template: What it is made from.
+            lifecycle: How long it lives.
+            env: Environment variables of all that runs in it.
+            metadata: Words of its owner.
+            network: A network within that of the configuration; None: that one.
+            archive: The files that it begins with.
+
         Raises:
-            APIError: Its template is unknown, it would live too long, or there are
-                too many.
+            APIError: It would live too long, or there are too many.
             ToolcellError: It cannot be opened.
         """
-        self._check(token, template)
+        self._check(token)
         sandbox = Sandbox(
-            id="i" + "".join(secrets.choice(_ID_CHARACTERS) for _ in range(19)),
+            id=new_id("i"),
             token=token,
             template=template,
-            end_at=self.end_at(seconds),
+            lifecycle=lifecycle,
+            end_at=self.end_at(lifecycle.seconds),
             env=env,
             metadata=metadata,
             home=self._manager.config.work_dir,
         )
         self._starting.append(token.id)
         try:
-            await self._group.start(self._hold, sandbox, self.narrowed(network))
+            own_network = self.narrowed(network)
+            await self._group.start(self._hold, sandbox, own_network, archive)
         finally:
             self._starting.remove(token.id)
         return sandbox
 
-    def _check(self, token: Token, template: str) -> None:
-        if template not in self._settings.templates:
-            known = ", ".join(self._settings.templates)
-            raise APIError(404, f"there is no template {template!r}; there are {known}")
+    def _check(self, token: Token) -> None:
         owners = [*self._starting, *(each.token.id for each in self._open.values())]
         left = self._settings.max_sandboxes - len(owners)
         if owners.count(token.id) >= left:
@@ -255,6 +139,7 @@ class Sandboxes:
         self,
         sandbox: Sandbox,
         network: Network,
+        archive: Path | None,
         *,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
@@ -267,11 +152,15 @@ class Sandboxes:
                 ) as session,
                 anyio.create_task_group() as tasks,
             ):
+                if archive is not None:
+                    await session.load(archive)
                 sandbox.opened, sandbox.tasks = session, tasks
                 self._open[sandbox.id] = sandbox
                 began = True
                 task_status.started()
-                await sandbox.wait_for_end()
+                while sandbox.state != "ended":
+                    await sandbox.wait_for_end()
+                    await self._end_or_pause(sandbox)
                 tasks.cancel_scope.cancel()
         except (ToolcellError, ExceptionGroup) as error:
             if not began:
@@ -282,6 +171,20 @@ class Sandboxes:
             sandbox.state = "ended"
             self._open.pop(sandbox.id, None)
             sandbox.closed.set()
+
+    async def _end_or_pause(self, sandbox: Sandbox) -> None:
+        """Do what a sandbox wants at the end of its time, which may have been moved."""
+        async with sandbox.turn:
+            if sandbox.end_at > time.time():
+                return
+            if sandbox.state == "running" and sandbox.lifecycle.pauses:
+                try:
+                    await self._pause(sandbox)
+                except InvalidInputError as error:
+                    _log.warning("sandbox %s ends: %s", sandbox.id, error.message)
+                else:
+                    return
+            sandbox.end()
 
     def of(self, token: Token, sandbox_id: str) -> Sandbox:
         """Return a sandbox of a token.
@@ -295,13 +198,13 @@ class Sandboxes:
         return found
 
     def find(self, sandbox_id: str) -> Sandbox:
-        """Return a running sandbox whose access token was checked.
+        """Return a sandbox that runs, or wakes up, whose access token was checked.
 
         Raises:
             APIError: 502: it has ended, or is paused.
         """
         found = self._open.get(sandbox_id)
-        if found is None or found.state != "running":
+        if found is None or not (found.state == "running" or found.is_asleep):
             raise gone()
         return found
 
@@ -325,23 +228,27 @@ class Sandboxes:
             APIError: It is paused already.
             InvalidInputError: Its processes cannot be stopped.
         """
-        if sandbox.state == "paused":
-            raise APIError(409, "the sandbox is paused already")
-        await sandbox.session.pause()
-        sandbox.state = "paused"
-        sandbox.set_end(self.end_at(self._settings.max_timeout_seconds))
+        async with sandbox.turn:
+            if sandbox.state == "paused":
+                raise APIError(409, "the sandbox is paused already")
+            await self._pause(sandbox)
 
-    async def resume(self, sandbox: Sandbox, end_at: float) -> None:
-        """Let a paused sandbox go on until `end_at`."""
-        await sandbox.session.resume()
-        sandbox.state = "running"
-        sandbox.set_end(end_at)
+    async def _pause(self, sandbox: Sandbox) -> None:
+        await sandbox.session.pause()
+        if sandbox.state == "running":
+            sandbox.state = "paused"
+            sandbox.set_end(self.end_at(self._settings.max_timeout_seconds))
+
+    async def resume(self, sandbox: Sandbox, seconds: int | None) -> None:
+        """Let a paused sandbox go on for so many seconds. Raises APIError."""
+        end_at = self.end_at(seconds)
+        async with sandbox.turn:
+            if sandbox.state == "paused":
+                await sandbox.session.resume()
+                sandbox.state = "running"
+                sandbox.set_end(end_at)
 
     async def kill(self, sandbox: Sandbox) -> None:
         """End a sandbox, and wait until nothing is left of it."""
         sandbox.end()
         await sandbox.closed.wait()
-
-
-def _date(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S.%fZ}"

@@ -1,0 +1,75 @@
+"""Pauses, snapshots, forks and metadata of files by the SDK `e2b`, unmodified."""
+
+import time
+
+from e2b import Sandbox, SandboxException, SandboxNotFoundException, SandboxState
+
+
+def until_paused(sandbox: Sandbox) -> None:
+    for _ in range(200):
+        if sandbox.get_info().state == SandboxState.PAUSED:
+            return
+        time.sleep(0.05)
+    raise AssertionError(sandbox.get_info())
+
+
+sandbox = Sandbox.create(timeout=120)
+assert sandbox.pause()
+assert not sandbox.is_running()
+assert not sandbox.pause()
+assert sandbox.connect(timeout=60).sandbox_id == sandbox.sandbox_id
+assert sandbox.is_running()
+sandbox.commands.run("sleep 60", background=True)
+sandbox.files.write("a.txt", "before", metadata={"author": "mish"})
+assert sandbox.files.get_info("a.txt").metadata == {"author": "mish"}
+
+snapshot = sandbox.create_snapshot(name="first")
+assert snapshot.names == ["first"]
+sandbox.files.write("a.txt", "after")
+assert sandbox.files.get_info("a.txt").metadata is None
+restored = Sandbox.create(snapshot.snapshot_id, timeout=60)
+assert restored.files.read("a.txt") == "before"
+assert restored.commands.list() == []
+[found] = Sandbox.list_snapshots(sandbox_id=sandbox.sandbox_id).next_items()
+assert found.snapshot_id == snapshot.snapshot_id
+try:
+    sandbox.create_snapshot(mode="full")
+except SandboxException as error:
+    assert "not memory" in str(error)
+else:
+    raise AssertionError
+assert Sandbox.delete_snapshot(snapshot.snapshot_id)
+assert not Sandbox.delete_snapshot(snapshot.snapshot_id)
+assert restored.kill()
+
+one, two = sandbox.fork(count=2, timeout=60)
+one.files.write("a.txt", "in a fork")
+assert [each.files.read("a.txt") for each in (sandbox, one, two)] == [
+    *("after", "in a fork", "after")
+]
+for each in (one, two, sandbox):
+    assert each.kill()
+try:
+    sandbox.fork()
+except SandboxNotFoundException:
+    pass
+else:
+    raise AssertionError
+
+pausing = Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause"})
+pausing.set_timeout(0)
+until_paused(pausing)
+assert not pausing.is_running()
+pausing.connect(timeout=60)
+assert pausing.is_running()
+assert pausing.kill()
+
+waking = Sandbox.create(
+    timeout=60, lifecycle={"on_timeout": "pause", "auto_resume": True}
+)
+waking.set_timeout(0)
+until_paused(waking)
+assert waking.commands.run("echo hi").stdout == "hi\n"
+assert waking.get_info().state == SandboxState.RUNNING
+assert waking.kill()
+print("done")
