@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -25,8 +24,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from toolcell.core import ToolCall
-    from toolcell.guard import ActionGuard, AgentPolicy, CallFacts, Decision
-    from toolcell.tools import Tool
+    from toolcell.guard import ActionGuard, AgentPolicy, Decision
 
     from ..config.host_config import HostConfig
 
@@ -108,9 +106,8 @@ def explain(
 
 
 async def _explain(path: Path, tool_call: ToolCall, run_id: str | None) -> Decision:
-    from toolcell.guard import CallFacts
-
     from ..config.host_config import HostConfig
+    from ..desk.explanations import explain
     from ..runtime.assembly import list_registry, open_guard
     from ..runtime.policy_names import check_agent
 
@@ -118,31 +115,10 @@ async def _explain(path: Path, tool_call: ToolCall, run_id: str | None) -> Decis
     check_agent(config.all_policies(), tool_call.agent_id or "")
     async with AsyncExitStack() as stack:
         guard = open_guard(config, os.environ, stack).guard
-        registry = list_registry(config, guard)
-        tool = registry.snapshot().get(tool_call.name)
-        if tool is None:
-            return await guard.decide(tool_call, CallFacts(run_id=run_id))
-        exact = {
-            "name": tool.name,
-            "arguments": tool.validate(tool_call.arguments).json,
-        }
-        facts = _facts(tool, run_id, config.tools.timeout_seconds)
-        return await guard.decide(tool_call.model_copy(update=exact), facts)
-
-
-def _facts(tool: Tool, run_id: str | None, seconds: float) -> CallFacts:
-    from toolcell.guard import CallFacts
-
-    wall_ms = math.ceil((tool.timeout or seconds) * 1000)
-    # Only the executor knows how much CPU a cell may use; unnamed, it is the maximum.
-    measured = (
-        {"wall_ms": wall_ms} if tool.sandboxed else {"wall_ms": wall_ms, "cpu_ms": 0}
-    )
-    return CallFacts(
-        version=tool.version,
-        tags=frozenset(tool.tags),
-        definition_hash=tool.definition_hash,
-        cost={**measured, **tool.cost},
-        requires_approval=tool.requires_approval,
-        run_id=run_id,
-    )
+        return await explain(
+            guard,
+            list_registry(config, guard),
+            tool_call,
+            run_id=run_id,
+            seconds=config.tools.timeout_seconds,
+        )

@@ -55,6 +55,7 @@ from toolcell.tools.builtin import (
 
 from ..config.host_config import Group, HostConfig
 from ..config.secrets import read_secret
+from ..desk.live_calls import LiveCalls
 from .caller_approval import ask_caller
 from .cluster import open_sandbox
 from .flows import open_flows
@@ -92,6 +93,7 @@ class HostComponents:
     sandbox: Sandbox | None
     sessions: CodeSessions | None
     flows: Mapping[str, Flow[Any]]
+    live_calls: LiveCalls
 
 
 async def open_components(
@@ -115,7 +117,8 @@ async def open_components(
     sandbox = sessions = None
     if needs_sandbox(config, registry):
         sandbox = await open_sandbox(config, environ, stack)
-    executor = make_executor(config, registry, guarding, sandbox, stack)
+    live_calls = LiveCalls()
+    executor = make_executor(config, registry, guarding, sandbox, live_calls, stack)
     if sandbox is not None and needs_sessions(config):
         sessions = make_sessions(config, sandbox)
         await stack.enter_async_context(sessions)
@@ -131,6 +134,7 @@ async def open_components(
         sandbox=sandbox,
         sessions=sessions,
         flows=flows,
+        live_calls=live_calls,
     )
 
 
@@ -366,6 +370,7 @@ def make_executor(
     registry: ToolRegistry,
     guarding: GuardComponents,
     sandbox: Sandbox | None,
+    live_calls: LiveCalls,
     stack: AsyncExitStack,
 ) -> ConcurrentExecutor:
     """Return the executor, through which every call goes."""
@@ -384,6 +389,7 @@ def make_executor(
         sandbox=sandbox,
         records=ObservedRecords(records),
         idempotency=keys,
+        hooks=[live_calls],
         redactor=guarding.redactor,
         timeout_seconds=config.tools.timeout_seconds,
         tell_remaining=config.tools.tell_remaining,

@@ -22,6 +22,7 @@ from toolcell.tools import (
 )
 
 from ..config.host_config import HostConfig
+from ..desk.live_calls import LiveCalls
 from .assembly import HostComponents, open_components
 from .telemetry import open_telemetry
 
@@ -201,3 +202,8 @@ class Host(Detachable):
     def sessions(self) -> CodeSessions | None:
         """The sessions of code; None: no tool has them."""
         return self._components.sessions
+
+    @property
+    def live_calls(self) -> LiveCalls:
+        """The calls that run now."""
+        return self._components.live_calls

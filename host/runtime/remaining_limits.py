@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from toolcell.guard import ActionGuard, CallFacts
+from toolcell.guard import ActionGuard
 from toolcell.tools import ToolRegistry
+
+from ..desk.limits import agent_limits
 
 RemainingLimits = dict[str, dict[str, int | str]]
 """Amounts by agent and limit; amounts of money are decimal text."""
@@ -28,14 +30,8 @@ async def limits_left(
     Raises:
         StoreUnavailableError: The guard's store did not respond.
     """
-    left: RemainingLimits = {agent: {} for agent in agents}
-    for agent, limits in left.items():
-        for tool in registry.snapshot().for_agent(agent):
-            facts = CallFacts(
-                version=tool.version,
-                tags=frozenset(tool.tags),
-                run_id=run_id or "a new run",
-                turn="a new turn",
-            )
-            limits.update(await guard.remaining(agent, tool.name, facts))
+    left: RemainingLimits = {}
+    for agent in agents:
+        states = await agent_limits(guard, registry, agent, run_id)
+        left[agent] = {each.label: each.left for each in states}
     return left

@@ -49,6 +49,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "mcp_http",
         "mcp_server",
         "runtime terminal",
+        "desk",
         "config",
     ),
 }

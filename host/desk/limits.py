@@ -1,0 +1,36 @@
+"""The limits of an agent over all tools that it sees."""
+
+from __future__ import annotations
+
+from toolcell.guard import ActionGuard, CallFacts, LimitState
+from toolcell.tools import ToolRegistry
+
+
+async def agent_limits(
+    guard: ActionGuard,
+    registry: ToolRegistry,
+    agent_id: str,
+    run_id: str | None = None,
+) -> list[LimitState]:
+    """Return the limits of an agent as they are now, each once.
+
+    Args:
+        guard: The guard.
+        registry: The tools.
+        agent_id: The agent.
+        run_id: A run, for limits by run; None: a new run.
+
+    Raises:
+        StoreUnavailableError: The guard's store did not respond.
+    """
+    found: dict[str, LimitState] = {}
+    for tool in registry.snapshot().for_agent(agent_id):
+        facts = CallFacts(
+            version=tool.version,
+            tags=frozenset(tool.tags),
+            run_id=run_id or "a new run",
+            turn="a new turn",
+        )
+        states = await guard.limits(agent_id, tool.name, facts)
+        found |= {each.label: each for each in states}
+    return list(found.values())

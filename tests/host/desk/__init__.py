@@ -1,0 +1,1 @@
+"""Tests of the views and acts of people who run a host."""
