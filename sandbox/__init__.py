@@ -15,7 +15,7 @@ if typing.TYPE_CHECKING:
         prune_images,
         pull_image,
     )
-    from .backends.launcher_start import early_launcher
+    from .backends.launcher_start import EarlyLauncher, early_launcher
     from .batch import Batch, BatchResults, Job, JobResult, OnProgress, Programs
     from .client.host_calls import HostCalls, answer_for, pause_deadline
     from .client.types import Freshness, Language, OnOutput
@@ -69,6 +69,7 @@ __all__ = [
     "Connection",
     "DoctorCheck",
     "DoctorReport",
+    "EarlyLauncher",
     "Enforcer",
     "Event",
     "ExceptionInfo",
@@ -141,7 +142,7 @@ __getattr__ = _lazy_face(
             ImageInfo build_image image_names list_images prune_images
             pull_image
         """,
-        ".backends.launcher_start": "early_launcher",
+        ".backends.launcher_start": "EarlyLauncher early_launcher",
         ".batch": "Batch BatchResults Job JobResult OnProgress Programs",
         ".client.host_calls": "HostCalls answer_for pause_deadline",
         ".client.types": "Freshness Language OnOutput",

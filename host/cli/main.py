@@ -8,6 +8,7 @@ import sys
 from ..terminal.garbage import put_off_collection
 from ..terminal.signals import SignalExit, end_on_signals
 from ..terminal.streams import OutputError, ensure_standard_streams
+from .head_start import head_start
 
 
 def main() -> None:
@@ -16,9 +17,10 @@ def main() -> None:
     ensure_standard_streams()
     put_off_collection()
     try:
-        from .commands import run_command
+        with head_start(sys.argv[1:]):
+            from .commands import run_command
 
-        run_command()
+            run_command()
     except SignalExit as ended:
         with contextlib.suppress(OutputError):
             ended.print_error(as_json="--json" in sys.argv[1:])

@@ -12,7 +12,7 @@ import typer
 from toolcell.core import InvalidInputError
 
 from ..terminal.exit_codes import EXIT_REFUSED
-from .head_start import head_start
+from .head_start import set_up, without_plugins
 from .options import (
     AllowHost,
     BackendOption,
@@ -90,37 +90,40 @@ def run(
     as_json: _AsJson = False,
 ) -> None:
     """Run a program in a cell of its own."""
-    with head_start(backend):
+    with without_plugins():
+        from .cell_options import config_of
+
+        text = read_program(file)
+        name = _name(file)
+        own = {} if file == "-" else {name: text.encode()}
+        given = _read_stdin(file) if stdin else None
+        inputs = dict(parse_input(text) for text in input_ or [])
+        files = {**own, **dict(read_file(text) for text in file_ or [])}
+        config = config_of(
+            {
+                "backend": backend,
+                "minimum_isolation": isolation,
+                "runtime": runtime,
+                "limits": _limits(timeout, memory, has_stdin=stdin),
+                **({"image": image} if image else {}),
+                "package_rules": {"allow": package or [], "build": build or []},
+                **({"network": _network(allow_host)} if allow_host else {}),
+            }
+        )
+        set_up(config)
         from .program_files import program_of
         from .run_program import RunOptions, run_program
 
-        text = read_program(file)
         code, language = program_of(file, text, language)
-        name = _name(file)
         options = RunOptions(
             code=code,
             language=language,
             argv=[name, *(args or [])],
-            stdin=_read_stdin(file) if stdin else None,
+            stdin=given,
             shows_value=file == "-" and sys.stdout.isatty(),
-            inputs=dict(parse_input(text) for text in input_ or []),
-            config={
-                "backend": backend,
-                "minimum_isolation": isolation,
-                "runtime": runtime,
-                "limits": {
-                    "wall_seconds": timeout,
-                    "memory_mb": memory,
-                    **({"code_bytes": _STDIN_BYTES} if stdin else {}),
-                },
-                **({"image": image} if image else {}),
-                "package_rules": {"allow": package or [], "build": build or []},
-                **({"network": _network(allow_host)} if allow_host else {}),
-            },
-            files={
-                **({} if file == "-" else {name: text.encode()}),
-                **dict(read_file(text) for text in file_ or []),
-            },
+            inputs=inputs,
+            config=config,
+            files=files,
             packages=package or [],
             out=out,
             as_json=as_json,
@@ -133,6 +136,11 @@ def _name(file: str) -> str:
     """Return the program's file name in its cell."""
     name = "main.py" if file == "-" else Path(file).name
     return name if name.isprintable() else "main.py"
+
+
+def _limits(timeout: float, memory: int, *, has_stdin: bool) -> dict[str, Any]:
+    limits = {"wall_seconds": timeout, "memory_mb": memory}
+    return {**limits, **({"code_bytes": _STDIN_BYTES} if has_stdin else {})}
 
 
 def _network(hosts: list[str]) -> dict[str, Any]:

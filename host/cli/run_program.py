@@ -22,7 +22,6 @@ from toolcell.sandbox import (
 from ..terminal.output import print_json, print_notice, print_value
 from ..terminal.progress import progress
 from ..terminal.signals import run_async
-from .cell_options import config_of
 from .run_hints import hints
 
 _MAX_UNREACHED = 10
@@ -35,7 +34,7 @@ class RunOptions:
     code: str
     language: str
     inputs: dict[str, Any]
-    config: dict[str, Any]
+    config: SandboxConfig
     argv: list[str]
     stdin: bytes | None
     shows_value: bool
@@ -51,9 +50,8 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     Raises:
         ToolcellError: It could not be run.
     """
-    config = config_of(options.config)
     with new_folder(options.out):
-        result, notices = run_async(_run, config, options)
+        result, notices = run_async(_run, options)
     unsaved = [] if options.out is None else save_artifacts(result, options.out)
     for line in (*unsaved, *notices):
         print_notice(line, as_json=options.as_json)
@@ -66,7 +64,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
             print_value(result)
         helps = hints(
             result,
-            has_network=config.network.mode == "allow",
+            has_network=options.config.network.mode == "allow",
             has_stdin=options.stdin is not None,
             saved=options.out is not None,
         )
@@ -75,11 +73,9 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     return result.status, result.exit_code, result.signal
 
 
-async def _run(
-    config: SandboxConfig, options: RunOptions
-) -> tuple[ExecutionResult, tuple[str, ...]]:
+async def _run(options: RunOptions) -> tuple[ExecutionResult, tuple[str, ...]]:
     view = None if options.as_json else LiveView()
-    async with SandboxManager(config) as sandbox:
+    async with SandboxManager(options.config) as sandbox:
         if options.packages:
             with progress("installing packages", quiet=options.as_json) as on_step:
                 shown = partial(on_step, 0, None)

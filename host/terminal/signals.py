@@ -6,7 +6,8 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -56,6 +57,16 @@ def _ending_signals() -> list[signal.Signals]:
 
 def _end(number: int, _frame: object) -> NoReturn:
     raise SignalExit(number)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Let signals to end come after what is done inside, which is short."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_async(function: Callable[..., Awaitable[T]], *args: Any) -> T:

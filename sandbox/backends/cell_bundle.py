@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 import importlib.util
 import marshal
+import os
 import pkgutil
+import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from types import CodeType
 from typing import Any
+
+from ..cell import folder
 
 _PACKAGE = "toolcell_cell"
 _SOURCE = "toolcell.sandbox.cell"
@@ -53,6 +56,12 @@ sys.modules["{_PACKAGE}." + sys.argv[1]].main(*[int(fd) for fd in sys.argv[2:]])
 """
 
 
+def interpreter() -> str:
+    """Return the interpreter below any virtual environment of this process."""
+    base: str = getattr(sys, "_base_executable", sys.executable)
+    return os.path.realpath(base)
+
+
 @functools.cache
 def bundle() -> bytes:
     """Return the sources of a cell, for any python3, after their length."""
@@ -72,23 +81,28 @@ def compiled_bundle() -> bytes:
     return _pack(
         {
             # The byte code cache answers where it is fresh.
-            name: _renamed(_loader(spec).get_code(spec.name), f"<{name}>")
+            name: folder.renamed(_loader(spec).get_code(spec.name), name)
             for name, spec in modules().items()
         }
     )
 
 
+def compiled_folder() -> tuple[bytes, str] | None:
+    """Return the module that loads the others from their folder, and that folder.
+
+    None: they are in none, but in an archive.
+    """
+    found = importlib.util.find_spec(folder.__name__)
+    places = _package().submodule_search_locations
+    if found is None or not places or not os.path.isdir(places[0]):
+        return None
+    name = f"{_PACKAGE}.folder"
+    code = folder.renamed(_loader(found).get_code(found.name), name)
+    return _pack({_PACKAGE: "", name: code}), places[0]
+
+
 def _loader(spec: ModuleSpec) -> Any:
     return spec.loader
-
-
-def _renamed(code: CodeType, name: str) -> CodeType:
-    """Return code without the paths of this host, which programs could read there."""
-    constants = tuple(
-        _renamed(constant, name) if isinstance(constant, CodeType) else constant
-        for constant in code.co_consts
-    )
-    return code.replace(co_filename=name, co_consts=constants)
 
 
 def modules() -> dict[str, ModuleSpec]:

@@ -24,7 +24,7 @@ import anyio.to_thread
 from toolcell.core import SandboxUnavailableError
 
 from ..machine.leases import end, lease
-from .launcher_start import StartedLauncher, take_launcher
+from .launcher_start import StartedLauncher, send_setup, take_launcher
 
 _START_SECONDS = 20.0
 _ANSWER_SECONDS = 10.0
@@ -41,9 +41,7 @@ class LauncherProcess:
     so that one whose caller was cancelled is dropped and its cell killed.
 
     Args:
-        process: The launcher, whose standard input takes its code.
-        control: The host's end of its control socket, not blocking.
-        code: The bundle for its interpreter.
+        started: Its process, and the host's end of its control socket.
     """
 
     def __init__(self, started: StartedLauncher) -> None:
@@ -67,15 +65,25 @@ class LauncherProcess:
         """True if the process has ended or was killed."""
         return self._killed or self._process.poll() is not None
 
-    async def set_up(self, setup: dict[str, Any]) -> None:
-        """Have the launcher build the root file system of cells.
+    def set_up(self, message: bytes) -> None:
+        """Have the launcher build the root file system of cells, and a first cell.
+
+        Args:
+            message: A `LauncherSetup`'s.
+
+        Raises:
+            SandboxUnavailableError: This process has no pidfd.
+        """
+        send_setup(self._control, message)
+
+    async def wait_ready(self) -> None:
+        """Wait until a launcher that was set up has built all that.
 
         Raises:
             SandboxUnavailableError: The kernel refused, a mount is not what was
                 checked, or nothing answered.
         """
         with anyio.move_on_after(_START_SECONDS):
-            self._send_setup(json.dumps(setup).encode())
             answer, _ = await self._receive()
             if "refused" in answer:
                 raise SandboxUnavailableError(
@@ -93,21 +101,6 @@ class LauncherProcess:
             "the launcher did not start in time",
             hint="free CPU or memory here; `toolcell doctor` tries a cell",
         )
-
-    def _send_setup(self, setup: bytes) -> None:
-        """Send the set-up, and a pidfd of this process."""
-        try:
-            own = os.pidfd_open(os.getpid())
-        except OSError as error:
-            raise SandboxUnavailableError(
-                f"this process has no pidfd: {error.strerror}",
-                hint="namespaces need Linux 5.4 or newer",
-            ) from None
-        try:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                socket.send_fds(self._control, [setup], [own])
-        finally:
-            os.close(own)
 
     async def launch(self, kind: dict[str, Any]) -> tuple[socket.socket, int, int]:
         """Make a cell; return its channel, and the pidfd and pid of its first process.

@@ -12,62 +12,23 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
-from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 
-from ..cell.wire.contract import CELL_UID, MOUNTS
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
-from ..config import mount_rules
 from ..config.settings import Enforcer, Limits, SandboxConfig
 from ..machine import host_cgroups
-from ..packages import layer_store as layers
 from .launcher import LauncherProcess, NamespaceProcess
-from .launcher_start import interpreter
-from .surroundings import cell_environment
+from .launcher_setup import REQUIRED, LauncherSetup
+from .launcher_start import take_set_up
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
-_REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
-_SHOWN = (
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/include",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/libexec",
-    "/usr/share/zoneinfo",
-    "/usr/share/terminfo",
-    "/usr/share/python3",
-    "/usr/share/nodejs",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/alternatives",
-    "/etc/fonts",
-    # The system's public certificates, for programs with a network.
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/usr/share/ca-certificates",
-    "/etc/localtime",
-    "/etc/mime.types",
-    # The public names of ports and protocols.
-    "/etc/services",
-    "/etc/protocols",
-)
-_NODE = "/node/bin/node"
 # With CONFIG_CHECKPOINT_RESTORE: the numbers of processes can begin anew.
 _LAST_PID = "/proc/sys/kernel/ns_last_pid"
 _log = logging.getLogger(__name__)
@@ -88,12 +49,11 @@ class SubprocessBackend:
         self._config = config
         self._launcher: LauncherProcess | None = None
         self._lock = anyio.Lock()
-        self._cgroups: dict[str, str] = {}
-        self._why_no_cgroups = ""
+        self._setup = LauncherSetup(config=config, cgroups={})
 
     @property
     def traits(self) -> CellTraits:
-        held = bool(self._cgroups)
+        held = bool(self._setup.cgroups)
         enforced: dict[str, Enforcer] = {
             "wall_seconds": "watchdog",
             "cpu_seconds": "watchdog",
@@ -109,13 +69,13 @@ class SubprocessBackend:
             level="namespaces",
             layers=layers,
             enforced_by=enforced,
-            required_layers=_REQUIRED,
+            required_layers=REQUIRED,
         )
 
     @property
     def why_no_cgroups(self) -> str:
         """The reason why cells have no cgroup of their own; empty if they have one."""
-        return self._why_no_cgroups
+        return self._setup.why_no_cgroups
 
     async def start(self) -> None:
         """Sweep orphans, start the launcher and make one cell to see that it works.
@@ -134,34 +94,24 @@ class SubprocessBackend:
             _check_last_pid()
         await anyio.to_thread.run_sync(host_cgroups.sweep)
         try:
-            self._cgroups = host_cgroups.create()
-        except OSError as error:
-            self._why_no_cgroups = str(error)
-        try:
-            self._launcher = await self._start_launcher()
+            ahead = take_set_up(self._config)
+            if ahead is not None:
+                started, self._setup = ahead
+                self._launcher = LauncherProcess(started)
+                await self._launcher.wait_ready()
+            else:
+                self._setup = LauncherSetup.make(self._config)
+                self._launcher = await self._start_launcher()
         except BaseException:
             await self.aclose()
             raise
 
     async def _start_launcher(self) -> LauncherProcess:
-        python = self._config.python or interpreter()
-        show = shown_paths(python)
-        binds = mount_rules.follow(mount.bind for mount in self._config.mounts)
-        scratch = mount_rules.Bind("", self._config.work_dir, read_only=False)
-        mount_rules.keep_clear_of([scratch, *binds], show)
-        binds += [*layers.store_binds(self._config), *node_binds(self._config.node)]
-        launcher = LauncherProcess.spawn(python)
+        message = self._setup.message()
+        launcher = LauncherProcess.spawn(self._setup.python)
         try:
-            await launcher.set_up(
-                {
-                    "cell_uid": CELL_UID,
-                    "workdir": self._config.work_dir,
-                    "show": show,
-                    "mounts": binds,
-                    "cgroups": self._cgroups,
-                    "cell": self._kind(self._config.limits),
-                }
-            )
+            launcher.set_up(message)
+            await launcher.wait_ready()
         except BaseException:
             await launcher.aclose()
             raise
@@ -185,21 +135,22 @@ class SubprocessBackend:
         return self._launcher
 
     async def _renew_cgroups(self) -> None:
-        if not self._cgroups:
+        if not self._setup.cgroups:
             return
         await self._remove_cgroups()
-        try:
-            self._cgroups = host_cgroups.create()
-        except OSError as error:
+        renewed = LauncherSetup.make(self._config)
+        if not renewed.cgroups:
             raise SandboxUnavailableError(
-                f"the cgroups that held the cells cannot be made again: {error}",
+                "the cgroups that held the cells cannot be made again: "
+                f"{renewed.why_no_cgroups}",
                 hint="`toolcell doctor` says how to get cgroups",
-            ) from None
+            )
+        self._setup = renewed
 
     async def create_cell(self, limits: Limits) -> Cell:
         async with self._lock:
             launcher = await self._living_launcher()
-            sock, pidfd, pid = await launcher.launch(self._kind(limits))
+            sock, pidfd, pid = await launcher.launch(self._setup.kind(limits))
 
         async def oom_kills() -> int:
             async with self._lock:
@@ -209,39 +160,18 @@ class SubprocessBackend:
         # The supervisor has its settings from the launcher.
         return Cell(Channel(sock), process, self.traits, {})
 
-    def _kind(self, limits: Limits) -> dict[str, Any]:
-        """Return the kind of a cell: the launcher prepares one of the last kind."""
-        own = limits.model_dump(include={"disk_mb", "memory_mb", "pids", "cpus"})
-        return {"limits": own, "settings": self._settings(limits)}
-
-    def _settings(self, limits: Limits) -> dict[str, Any]:
-        rlimits = {"open_files": limits.open_files}
-        if not self._cgroups:
-            rlimits["processes"] = limits.pids
-        return {
-            "uid": CELL_UID,
-            "workdir": self._config.work_dir,
-            "env": cell_environment(self._config.env, self._config.work_dir),
-            "aliases": "",
-            "node": _NODE,
-            "rlimits": rlimits,
-            "address_space": 0 if self._cgroups else limits.memory_mb << 20,
-            "affinity": 0 if self._cgroups else limits.cpus,
-            "require": list(_REQUIRED),
-            "renews": MOUNTS if self._config.programs_per_cell > 1 else "",
-            "disk_mb": limits.disk_mb,
-        }
-
     async def aclose(self) -> None:
         launcher, self._launcher = self._launcher, None
         if launcher is not None:
             await launcher.aclose()
         await self._remove_cgroups()
-        self._cgroups = {}
+        self._setup = LauncherSetup(config=self._config, cgroups={})
 
     async def _remove_cgroups(self) -> None:
         with anyio.CancelScope(shield=True):
-            left = await anyio.to_thread.run_sync(host_cgroups.remove, self._cgroups)
+            left = await anyio.to_thread.run_sync(
+                host_cgroups.remove, self._setup.cgroups
+            )
         if left:
             _log.warning("cgroups are left for the next sweep: %s", ", ".join(left))
 
@@ -252,24 +182,3 @@ def _check_last_pid() -> None:
             f"programs_per_cell is more than 1, and this kernel has no {_LAST_PID}",
             hint="set programs_per_cell to 1",
         )
-
-
-def node_binds(node: str | None) -> list[mount_rules.Bind]:
-    """Return the mount of node: at its own path it might be below a cell's /tmp.
-
-    Args:
-        node: Its path; None for the one on this process's PATH, if there is one.
-    """
-    found = node or shutil.which("node")
-    return (
-        [mount_rules.Bind(os.path.realpath(found), _NODE, read_only=True)]
-        if found
-        else []
-    )
-
-
-def shown_paths(python: str) -> list[str]:
-    """Return the host paths that an interpreter needs, and no others."""
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
-    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64", "include")]
-    return [*_SHOWN, *(path for path in own if path not in _SHOWN)]

@@ -23,8 +23,7 @@ from ..client.channel import Channel
 from ..client.types import CellTraits
 from ..config.settings import Limits, SandboxConfig
 from ..machine import process_identity
-from .cell_bundle import bundle, command
-from .launcher_start import interpreter
+from .cell_bundle import bundle, command, interpreter
 from .surroundings import cell_environment
 
 _KILL_SECONDS = 2.0

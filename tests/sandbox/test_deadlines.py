@@ -101,7 +101,7 @@ async def test_a_cell_that_cannot_be_killed_does_not_hold_up_the_close(
         async with AsyncExitStack() as opened:
             async with SandboxManager(SUBPROCESS.config()) as manager:
                 backend: Any = manager._backend
-                groups = dict(backend._cgroups)
+                groups = dict(backend._setup.cgroups)
                 session = await opened.enter_async_context(manager.session())
                 await session.run("1")
                 cold.enter_context(frozen(*processes_of(manager)))

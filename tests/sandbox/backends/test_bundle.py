@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import marshal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from toolcell.sandbox.backends import cell_bundle
+from toolcell.sandbox.cell import folder
 
 from ...support.paths import ROOT
 
@@ -58,3 +60,21 @@ def test_a_module_of_a_package_of_the_bundle_is_imported(
     )
 
     assert (done.stdout, done.stderr) == (b"42\n", b"")
+
+
+def test_a_folder_holds_the_modules_of_the_bundle_without_its_path() -> None:
+    packed = marshal.loads(cell_bundle.compiled_bundle()[8:])
+    place = ROOT / "sandbox" / "cell"
+    found = dict(folder.compiled("toolcell_cell", str(place)))
+
+    assert found.keys() == packed.keys()
+    for name, code in found.items():
+        assert marshal.dumps(code, 2) == marshal.dumps(packed[name], 2)
+        assert str(ROOT).encode() not in marshal.dumps(code)
+
+
+def test_modules_in_an_archive_have_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_loader("toolcell_cell", None, is_package=True)
+    monkeypatch.setattr(cell_bundle, "_package", lambda: spec)
+
+    assert cell_bundle.compiled_folder() is None

@@ -14,9 +14,10 @@ import anyio
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import Limits, SandboxManager, early_launcher
+from toolcell.sandbox import Limits, Mount, SandboxManager, early_launcher
 from toolcell.sandbox.backends import launcher
-from toolcell.sandbox.backends.launcher_start import interpreter
+from toolcell.sandbox.backends.cell_bundle import interpreter
+from toolcell.sandbox.machine import host_cgroups
 from toolcell.sandbox.scheduling import pool
 
 from ...conftest import SUBPROCESS
@@ -207,3 +208,58 @@ async def test_a_launcher_that_nobody_uses_ends() -> None:
         assert alive(started)
 
     assert not alive(started)
+
+
+async def test_a_launcher_that_was_set_up_early_has_the_cell_of_the_first_run() -> None:
+    config = SUBPROCESS.config()
+    before = children(os.getpid())
+    with early_launcher() as early:
+        early.set_up(config)
+        [started] = children(os.getpid()).keys() - before.keys()
+        await until(lambda: bool(children(started)))
+        [ahead] = children(started)
+        async with SandboxManager(config) as manager:
+            assert launcher_of(manager)._process.pid == started
+            assert (await manager.run("6 * 7")).value == 42
+            await until(lambda: not alive(ahead))
+
+
+async def test_a_launcher_is_used_for_no_other_set_up_than_its_own() -> None:
+    config = SUBPROCESS.config()
+    before = children(os.getpid())
+    with early_launcher() as early:
+        early.set_up(config)
+        [started] = children(os.getpid()).keys() - before.keys()
+        own_groups = groups()
+        async with SandboxManager(SUBPROCESS.config(work_dir="/elsewhere")) as manager:
+            assert launcher_of(manager)._process.pid != started
+            found = (await manager.run("import os; os.getcwd()")).value
+        assert groups() == own_groups
+
+    assert found == "/elsewhere"
+    assert not alive(started)
+    assert groups() == set()
+
+
+async def test_a_set_up_that_cannot_be_ends_the_launcher(tmp_path: Path) -> None:
+    before = children(os.getpid())
+    mount = Mount(source=str(tmp_path), target="/data")
+    config = SUBPROCESS.config(mounts=[mount])
+    tmp_path.rmdir()
+    with early_launcher() as early:
+        with pytest.raises(SandboxUnavailableError, match="/data"):
+            early.set_up(config)
+        assert children(os.getpid()).keys() == before.keys()
+        assert groups() == set()
+        with pytest.raises(SandboxUnavailableError, match="/data"):
+            async with SandboxManager(config):
+                pass
+
+
+def groups() -> set[Path]:
+    """Return the control groups that this process made."""
+    return {
+        path
+        for place in set(host_cgroups.parents().values())
+        for path in Path(place).glob(f"{host_cgroups.own_name()}-*")
+    }

@@ -84,9 +84,9 @@ def test_a_mount_is_not_in_the_way(target: str) -> None:
 async def test_the_interpreter_is_not_in_the_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from toolcell.sandbox.backends import namespaces
+    from toolcell.sandbox.backends import launcher_setup
 
-    monkeypatch.setattr(namespaces, "shown_paths", lambda _: ["/home/user/py/lib"])
+    monkeypatch.setattr(launcher_setup, "shown_paths", lambda _: ["/home/user/py/lib"])
     with pytest.raises(ConfigError, match="interpreter"):
         async with SandboxManager(SUBPROCESS.config(work_dir="/home/user")):
             pass

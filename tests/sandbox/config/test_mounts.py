@@ -18,7 +18,7 @@ import pytest
 import toolcell.guard
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Mount, SandboxConfig, SandboxManager
-from toolcell.sandbox.backends import launcher, namespaces
+from toolcell.sandbox.backends import launcher, launcher_setup
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.attack_programs import writes
@@ -325,7 +325,9 @@ def test_targets_that_are_the_cells_own(target: str, tmp_path: Path) -> None:
 async def test_a_target_in_the_way_of_the_interpreter(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespaces, "shown_paths", lambda python: ["/opt/python/lib"])
+    monkeypatch.setattr(
+        launcher_setup, "shown_paths", lambda python: ["/opt/python/lib"]
+    )
     config = SUBPROCESS.config(mounts=[{"source": str(tmp_path), "target": target}])
     with pytest.raises(ConfigError, match="interpreter"):
         async with SandboxManager(config):

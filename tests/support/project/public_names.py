@@ -17,7 +17,8 @@ FACES = {
     """,
     "sandbox": """
         Artifact ArtifactMade Batch BatchResults CallProgram Cleaned CodePolicy
-        Connected Connection DoctorCheck DoctorReport Enforcer Event ExceptionInfo
+        Connected Connection DoctorCheck DoctorReport EarlyLauncher Enforcer Event
+        ExceptionInfo
         ExecutionResult FairQueue FileChange FileInfo FileWatch Finished Freshness
         HostCalls ImageInfo Isolation IsolationLevel Job JobResult Language Limits Mount
         Network OnConnection OnOutput OnProgress OnStep OpaqueValue PackageLayer

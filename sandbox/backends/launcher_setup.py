@@ -1,0 +1,147 @@
+"""The things that a launcher is told before it makes cells."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+from ..cell.wire.contract import CELL_UID, MOUNTS
+from ..config import mount_rules
+from ..config.settings import Limits, SandboxConfig
+from ..machine import host_cgroups
+from ..packages import layer_store as layers
+from .cell_bundle import interpreter
+from .surroundings import cell_environment
+
+REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
+"""The layers of isolation without which no program runs."""
+
+_SHOWN = (
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/include",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/share/zoneinfo",
+    "/usr/share/terminfo",
+    "/usr/share/python3",
+    "/usr/share/nodejs",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/fonts",
+    # The system's public certificates, for programs with a network.
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/usr/share/ca-certificates",
+    "/etc/localtime",
+    "/etc/mime.types",
+    # The public names of ports and protocols.
+    "/etc/services",
+    "/etc/protocols",
+)
+_NODE = "/node/bin/node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherSetup:
+    """A configuration, and the groups on this machine in which its cells are to be."""
+
+    config: SandboxConfig
+    cgroups: dict[str, str]
+    """The parent group by controller; empty if there can be none."""
+
+    why_no_cgroups: str = ""
+    """The reason why there are none."""
+
+    @classmethod
+    def make(cls, config: SandboxConfig) -> LauncherSetup:
+        """Make the groups, if this machine has them; `host_cgroups.remove` removes."""
+        try:
+            return cls(config=config, cgroups=host_cgroups.create())
+        except OSError as error:
+            return cls(config=config, cgroups={}, why_no_cgroups=str(error))
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the launcher and of its cells."""
+        return self.config.python or interpreter()
+
+    def message(self) -> bytes:
+        """Return it as the launcher reads it.
+
+        Raises:
+            ConfigError: A mount lies over something that cells need.
+            SandboxUnavailableError: A mount or the folder of packages cannot be used.
+        """
+        config = self.config
+        show = shown_paths(self.python)
+        binds = mount_rules.follow(mount.bind for mount in config.mounts)
+        scratch = mount_rules.Bind("", config.work_dir, read_only=False)
+        mount_rules.keep_clear_of([scratch, *binds], show)
+        binds += [*layers.store_binds(config), *node_binds(config.node)]
+        setup = {
+            "cell_uid": CELL_UID,
+            "workdir": config.work_dir,
+            "show": show,
+            "mounts": binds,
+            "cgroups": self.cgroups,
+            "cell": self.kind(config.limits),
+        }
+        return json.dumps(setup).encode()
+
+    def kind(self, limits: Limits) -> dict[str, Any]:
+        """Return the kind of a cell: the launcher prepares one of the last kind."""
+        own = limits.model_dump(include={"disk_mb", "memory_mb", "pids", "cpus"})
+        return {"limits": own, "settings": self._settings(limits)}
+
+    def _settings(self, limits: Limits) -> dict[str, Any]:
+        config, held = self.config, bool(self.cgroups)
+        rlimits = {"open_files": limits.open_files}
+        if not held:
+            rlimits["processes"] = limits.pids
+        return {
+            "uid": CELL_UID,
+            "workdir": config.work_dir,
+            "env": cell_environment(config.env, config.work_dir),
+            "aliases": "",
+            "node": _NODE,
+            "rlimits": rlimits,
+            "address_space": 0 if held else limits.memory_mb << 20,
+            "affinity": 0 if held else limits.cpus,
+            "require": list(REQUIRED),
+            "renews": MOUNTS if config.programs_per_cell > 1 else "",
+            "disk_mb": limits.disk_mb,
+        }
+
+
+def node_binds(node: str | None) -> list[mount_rules.Bind]:
+    """Return the mount of node: at its own path it might be below a cell's /tmp.
+
+    Args:
+        node: Its path; None for the one on this process's PATH, if there is one.
+    """
+    found = node or shutil.which("node")
+    return (
+        [mount_rules.Bind(os.path.realpath(found), _NODE, read_only=True)]
+        if found
+        else []
+    )
+
+
+def shown_paths(python: str) -> list[str]:
+    """Return the host paths that an interpreter needs, and no others."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(python)))
+    own = [f"{prefix}/{name}" for name in ("bin", "lib", "lib64", "include")]
+    return [*_SHOWN, *(path for path in own if path not in _SHOWN)]
