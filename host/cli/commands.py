@@ -39,6 +39,7 @@ _COMMANDS = {
     "doctor": "cells",
     "init": "init",
     "serve": "serve",
+    "console": "console",
     "call": "call",
     "tools": "tools",
     "policy": "policy",

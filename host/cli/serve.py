@@ -14,6 +14,7 @@ from toolcell.core.text.install_hint import install_hint
 
 from ..terminal.garbage import resume_collection
 from ..terminal.output import print_json
+from .console import beside, require_console
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def serve(
             help="Serve plain HTTP and JSON there, in place of MCP.",
         ),
     ] = None,
+    console: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve the web console there as well, for people.",
+        ),
+    ] = None,
     agent: Annotated[
         str | None,
         typer.Option(help="The agent on standard input; default server.agent_id."),
@@ -56,6 +64,8 @@ def serve(
     others = {"rest": rest, "sandbox-api": sandbox_api}
     served = [name for name, address in others.items() if address is not None]
     _require(served[0] if served else "mcp")
+    if console is not None:
+        require_console()
     import anyio
 
     from ..config.host_config import HostConfig
@@ -67,10 +77,15 @@ def serve(
             f"--{served[0]} excludes the other servers, and --agent",
             hint="start one server for each; tokens say which agent calls",
         )
+    if console is not None and not served and http is None:
+        raise ConfigError(
+            "--console is beside a server over HTTP",
+            hint="`toolcell console` serves it alone",
+        )
     if sandbox_api is not None:
-        anyio.run(_serve_sandboxes, settings, config, sandbox_api, as_json)
+        anyio.run(_serve_sandboxes, settings, config, sandbox_api, console, as_json)
     elif rest is not None:
-        anyio.run(_serve_rest, settings, config, rest, as_json)
+        anyio.run(_serve_rest, settings, config, rest, console, as_json)
     elif http is None:
         anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
     elif agent is not None:
@@ -79,7 +94,7 @@ def serve(
             hint="leave out --agent; `toolcell tokens create --agent` makes a token",
         )
     else:
-        anyio.run(_serve_http, settings, config, http, as_json)
+        anyio.run(_serve_http, settings, config, http, console, as_json)
 
 
 async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:
@@ -102,36 +117,39 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
 
 
 async def _serve_http(
-    settings: HostConfig, path: Path, address: str, as_json: bool
+    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
 ) -> None:
     from ..mcp_http.metrics import serve_metrics
     from ..mcp_http.server import serve_http
     from ..runtime.policy_reload import open_watched
 
     async with open_watched(settings, path) as host, serve_metrics(settings):
-        await serve_http(host, address, partial(_print_url, as_json))
+        async with beside(host, console, as_json):
+            await serve_http(host, address, partial(_print_url, as_json))
 
 
 async def _serve_sandboxes(
-    settings: HostConfig, path: Path, address: str, as_json: bool
+    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
 ) -> None:
     from ..mcp_http.metrics import serve_metrics
     from ..runtime.policy_reload import open_watched
     from ..sandbox_api.app import serve_sandboxes
 
     async with open_watched(settings, path) as host, serve_metrics(settings):
-        await serve_sandboxes(host, address, partial(_print_url, as_json))
+        async with beside(host, console, as_json):
+            await serve_sandboxes(host, address, partial(_print_url, as_json))
 
 
 async def _serve_rest(
-    settings: HostConfig, path: Path, address: str, as_json: bool
+    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
 ) -> None:
     from ..mcp_http.metrics import serve_metrics
     from ..rest.server import serve_rest
     from ..runtime.policy_reload import open_watched
 
     async with open_watched(settings, path) as host, serve_metrics(settings):
-        await serve_rest(host, address, partial(_print_url, as_json))
+        async with beside(host, console, as_json):
+            await serve_rest(host, address, partial(_print_url, as_json))
 
 
 def _print_url(as_json: bool, url: str) -> None:

@@ -15,6 +15,7 @@ from toolcell.sandbox import SandboxConfig
 
 from .base import ADDRESS, IMPORT_PATH, Count, FilePath, Model, Seconds
 from .cluster import ClusterConfig
+from .console import ConsoleConfig
 from .flows import FlowsConfig
 from .mcp_servers import MCPName, MCPServerConfig
 from .sandbox_api import SandboxAPIConfig
@@ -319,6 +320,9 @@ class HostConfig(Model):
 
     sandbox_api: SandboxAPIConfig = SandboxAPIConfig()
     """The sandboxes of `toolcell serve --sandbox-api`."""
+
+    console: ConsoleConfig = ConsoleConfig()
+    """The web console for people."""
 
     flows: FlowsConfig = FlowsConfig()
     """Graphs that run in threads."""

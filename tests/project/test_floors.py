@@ -43,6 +43,9 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "flow": ("control", "steps", "execution", "graph stores", "state", "values"),
     "host": (
         "cli",
+        "console",
+        "console/pages",
+        "console/base",
         "rest sandbox_api",
         "sandbox_state",
         "sandbox_http",

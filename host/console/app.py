@@ -1,0 +1,92 @@
+"""The application: the table of routes behind the gate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from ..rest import approvals
+from .base.gate import Gate
+from .base.live import ConsoleEvents
+from .base.pages import Page, refusal, route_of
+from .base.passkeys import Passkeys
+from .base.people import People
+from .base.people_file import PeopleFile
+from .base.sessions import Failures, Sessions
+from .base.sources import Sources
+from .base.templating import make_templates
+from .base.visit import Console, NotDoneError, Visit
+from .routes import TABLE
+
+STATIC = Path(__file__).resolve().parent / "static"
+
+
+@asynccontextmanager
+async def open_app(
+    sources: Sources,
+    file: PeopleFile,
+    origin: str,
+    *,
+    look_seconds: float = approvals.LOOK_SECONDS,
+) -> AsyncIterator[ASGIApp]:
+    """Open the application; while it is, pages that are open hear of changes.
+
+    Args:
+        sources: The state that pages show.
+        file: The people.
+        origin: The address that people open.
+        look_seconds: Seconds between two looks at the requests for approval.
+    """
+    events, people = ConsoleEvents(), People(file)
+    settings = sources.config.console
+    console = Console(
+        origin=origin,
+        sources=sources,
+        people=people,
+        sessions=Sessions(
+            file, settings.session_hours * 3_600, settings.idle_minutes * 60
+        ),
+        failures=Failures(file),
+        passkeys=Passkeys(people, origin, clock=file.clock),
+        events=events,
+        templates=make_templates(),
+        navigation=[
+            (each.path, each.link)
+            for each in TABLE
+            if isinstance(each, Page) and each.link is not None
+        ],
+    )
+    async with anyio.create_task_group() as tasks:
+        watch = partial(approvals.watch, look_seconds=look_seconds)
+        tasks.start_soon(watch, sources.approvals, events)
+        try:
+            yield _gated(console)
+        finally:
+            events.close()
+            tasks.cancel_scope.cancel()
+
+
+def _gated(console: Console) -> ASGIApp:
+    async def missing(request: Request, _: Exception) -> Response:
+        error = NotDoneError(404, "there is no such page")
+        return refusal(Visit(console, request), error)
+
+    app = Starlette(
+        routes=[
+            *(route_of(each, console) for each in TABLE),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        exception_handlers={404: missing},
+    )
+    limit = console.sources.config.server.max_body_bytes
+    return Gate(app, console.origin, console.sessions, limit)

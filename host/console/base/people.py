@@ -1,0 +1,331 @@
+"""People, their roles, their passkeys, and the one-time links that let them in."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from toolcell.core import InvalidInputError
+
+from .people_file import PeopleFile, hashed
+
+Role = Literal["viewer", "approver", "operator", "admin"]
+"""The rights of a person; each role has those of the roles before it. A viewer sees all
+pages; an approver answers requests of agents; an operator ends calls and sessions and
+resets limits; an admin manages people, and makes grants of more than an hour."""
+
+ROLES: tuple[Role, ...] = get_args(Role)
+FIRST_LINK_SECONDS = 600.0
+"""Seconds that the first link is good for. When it is reached a new start makes one."""
+
+INVITATION_SECONDS = 86_400.0
+"""Seconds that an invitation is good for. When it is reached it has to be made anew."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PERSON = "SELECT id, role, agents, created_at FROM people"
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A person who may sign in."""
+
+    id: str
+    """The name, as records have it: `approver`."""
+
+    role: Role
+    agents: tuple[str, ...] | None
+    """The agents whose requests the person may answer. None: all."""
+
+    created_at: float
+
+    def has(self, role: Role) -> bool:
+        """Return True if the person has the rights of a role."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+    def may_answer(self, agent_id: str | None) -> bool:
+        """Return True if the person may answer the requests of an agent."""
+        return self.has("approver") and (self.agents is None or agent_id in self.agents)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A one-time link, with which a person registers a passkey."""
+
+    person_id: str | None
+    """The name that the person gets, or has. None: the person chooses it."""
+
+    role: Role
+    agents: tuple[str, ...] | None
+    local: bool
+    """True if it is good on the machine of the console alone."""
+
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Passkey:
+    """A registered passkey. Times are seconds since 1970 (UTC)."""
+
+    id: bytes
+    person_id: str
+    public_key: bytes
+    uses: int
+    """The counter of the authenticator; 0 where it has none."""
+
+    created_at: float
+    used_at: float | None
+
+
+def check_name(name: str) -> str:
+    """Return the name of a person.
+
+    Raises:
+        InvalidInputError: It has other characters than records should have.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            "a name has small letters, digits, dots, dashes and underscores",
+            hint="write up to 64 of them, a letter or a digit first, such as anna",
+        )
+    return name
+
+
+class People:
+    """People and the ways in which they may sign in.
+
+    Args:
+        file: The file.
+    """
+
+    def __init__(self, file: PeopleFile) -> None:
+        self._file = file
+
+    def all(self) -> list[Person]:
+        """Return all people, by name."""
+        return [_person(row) for row in self._file.run(f"{_PERSON} ORDER BY id")]
+
+    def find(self, person_id: str) -> Person | None:
+        """Return a person."""
+        rows = self._file.run(f"{_PERSON} WHERE id = ?", (person_id,))
+        return _person(rows[0]) if rows else None
+
+    def of_subject(self, issuer: str, subject: str) -> Person | None:
+        """Return the person whom an OIDC issuer knows as `subject`."""
+        where = f"{_PERSON} WHERE issuer = ? AND subject = ?"
+        rows = self._file.run(where, (issuer, subject))
+        return _person(rows[0]) if rows else None
+
+    def set_role(
+        self, person_id: str, role: Role, agents: tuple[str, ...] | None
+    ) -> None:
+        """Change the rights of a person, from the next request on.
+
+        Raises:
+            InvalidInputError: The last admin would be none any more.
+        """
+        with self._file.transaction():
+            self._file.run(
+                "UPDATE people SET role = ?, agents = ? WHERE id = ?",
+                (role, _agents_text(agents), person_id),
+            )
+            self._check_admin()
+
+    def remove(self, person_id: str) -> None:
+        """Remove a person, with passkeys and sessions; records keep the name.
+
+        Raises:
+            InvalidInputError: It is the last admin.
+        """
+        with self._file.transaction():
+            self._file.run("DELETE FROM people WHERE id = ?", (person_id,))
+            self._file.run("DELETE FROM links WHERE person_id = ?", (person_id,))
+            self._check_admin()
+
+    def _check_admin(self) -> None:
+        if not self.has_admin():
+            raise InvalidInputError(
+                "nobody could manage people any more",
+                hint="make another person an admin first",
+            )
+
+    def has_admin(self) -> bool:
+        """Return True if there is an admin who can sign in."""
+        return bool(
+            self._file.run(
+                "SELECT 1 FROM people WHERE role = 'admin' AND (issuer IS NOT NULL OR"
+                " id IN (SELECT person_id FROM passkeys)) LIMIT 1"
+            )
+        )
+
+    def put_subject(
+        self,
+        person_id: str,
+        role: Role,
+        agents: tuple[str, ...] | None,
+        issuer: str,
+        subject: str,
+    ) -> Person:
+        """Store a person whom an OIDC issuer knows, or change the rights.
+
+        Raises:
+            InvalidInputError: The name is another person's.
+        """
+        values = (person_id, role, _agents_text(agents), issuer, subject)
+        try:
+            self._file.run(
+                "INSERT INTO people (id, role, agents, issuer, subject, created_at)"
+                " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (issuer, subject)"
+                " DO UPDATE SET role = excluded.role, agents = excluded.agents",
+                (*values, self._file.clock()),
+            )
+        except sqlite3.IntegrityError:
+            raise _taken(person_id) from None
+        found = self.of_subject(issuer, subject)
+        assert found is not None
+        return found
+
+    def make_link(
+        self,
+        *,
+        role: Role,
+        person_id: str | None = None,
+        agents: tuple[str, ...] | None = None,
+        seconds: float,
+        local: bool = False,
+        made_by: str | None = None,
+    ) -> str:
+        """Store a one-time link, and return its code, of which only a hash is stored.
+
+        Args:
+            role: The role that it gives.
+            person_id: The name that it gives; None: its user chooses one.
+            agents: The agents whose requests the person may answer; None: all.
+            seconds: Seconds that it is good for. When it is reached it is refused.
+            local: True if it is good on this machine alone. Another link of the kind is
+                good no longer.
+            made_by: The name of who made it; None: the command line.
+        """
+        code = secrets.token_urlsafe(16)
+        now = self._file.clock()
+        with self._file.transaction():
+            self._file.run(
+                "DELETE FROM links WHERE expires_at <= ? OR ? AND local", (now, local)
+            )
+            self._file.run(
+                "INSERT INTO links VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(hashed(code), person_id, role, _agents_text(agents), local),
+                    *(made_by, now + seconds),
+                ),
+            )
+        return code
+
+    def link(self, code: str) -> Link | None:
+        """Return the link of a code; None: it is unknown, used or expired."""
+        rows = self._file.run(
+            "SELECT person_id, role, agents, local, expires_at FROM links"
+            " WHERE hash = ? AND expires_at > ?",
+            (hashed(code), self._file.clock()),
+        )
+        if not rows:
+            return None
+        person_id, role, agents, local, expires_at = rows[0]
+        return Link(person_id, role, _agents(agents), bool(local), expires_at)
+
+    def join(self, code: str, person_id: str, key: Passkey) -> Person:
+        """Use a link up: store its person, unless known, and a passkey.
+
+        Raises:
+            InvalidInputError: The link is good no longer, or the name is taken.
+        """
+        with self._file.transaction():
+            link = self.link(code)
+            if link is None or link.person_id not in (None, person_id):
+                raise InvalidInputError(
+                    "this link is good no longer", hint="ask an admin for a new one"
+                )
+            self._file.run("DELETE FROM links WHERE hash = ?", (hashed(code),))
+            if link.person_id is None or self.find(person_id) is None:
+                self._add(check_name(person_id), link.role, link.agents)
+            self.add_passkey(key)
+        found = self.find(person_id)
+        assert found is not None
+        return found
+
+    def _add(self, person_id: str, role: Role, agents: tuple[str, ...] | None) -> None:
+        try:
+            self._file.run(
+                "INSERT INTO people (id, role, agents, created_at) VALUES (?, ?, ?, ?)",
+                (person_id, role, _agents_text(agents), self._file.clock()),
+            )
+        except sqlite3.IntegrityError:
+            raise _taken(person_id) from None
+
+    def passkeys(self, person_id: str) -> list[Passkey]:
+        """Return the passkeys of a person, the oldest first."""
+        rows = self._file.run(
+            "SELECT * FROM passkeys WHERE person_id = ? ORDER BY created_at",
+            (person_id,),
+        )
+        return [Passkey(*row) for row in rows]
+
+    def passkey(self, key_id: bytes) -> Passkey | None:
+        """Return a passkey by its id."""
+        rows = self._file.run("SELECT * FROM passkeys WHERE id = ?", (key_id,))
+        return Passkey(*rows[0]) if rows else None
+
+    def add_passkey(self, key: Passkey) -> None:
+        """Store a passkey. Raises InvalidInputError if it is registered already."""
+        try:
+            self._file.run(
+                "INSERT INTO passkeys VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    *(key.id, key.person_id, key.public_key),
+                    *(key.uses, key.created_at, key.used_at),
+                ),
+            )
+        except sqlite3.IntegrityError:
+            raise InvalidInputError("this passkey is registered already") from None
+
+    def use_passkey(self, key_id: bytes, uses: int) -> None:
+        """Note that a passkey was used."""
+        self._file.run(
+            "UPDATE passkeys SET uses = ?, used_at = ? WHERE id = ?",
+            (uses, self._file.clock(), key_id),
+        )
+
+    def remove_passkey(self, person_id: str, key_id: bytes) -> None:
+        """Remove a passkey of a person.
+
+        Raises:
+            InvalidInputError: It is the only way in for the last admin.
+        """
+        with self._file.transaction():
+            self._file.run(
+                "DELETE FROM passkeys WHERE id = ? AND person_id = ?",
+                (key_id, person_id),
+            )
+            self._check_admin()
+
+
+def _person(row: tuple[Any, ...]) -> Person:
+    person_id, role, agents, created_at = row
+    return Person(person_id, role, _agents(agents), created_at)
+
+
+def _agents(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(json.loads(text))
+
+
+def _agents_text(agents: tuple[str, ...] | None) -> str | None:
+    return None if agents is None else json.dumps(agents)
+
+
+def _taken(person_id: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the name {person_id} is taken", hint="choose another name"
+    )

@@ -1,0 +1,148 @@
+"""The file `people.db`: people, passkeys, one-time links, sessions and failures.
+
+No secret is in it: of the codes of links and the ids of sessions it has hashes alone,
+and of passkeys the public keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import time
+from typing import Any, Self
+
+from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core.storage.sqlite import open_sqlite
+
+from ...config.host_config import HostConfig
+
+PEOPLE_FILE = "people.db"
+
+_SCHEMA = """
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS people (
+    id TEXT PRIMARY KEY,
+    role TEXT NOT NULL,
+    agents TEXT,
+    issuer TEXT,
+    subject TEXT,
+    created_at REAL NOT NULL,
+    UNIQUE (issuer, subject)
+) STRICT;
+CREATE TABLE IF NOT EXISTS passkeys (
+    id BLOB PRIMARY KEY,
+    person_id TEXT NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+    public_key BLOB NOT NULL,
+    uses INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    used_at REAL
+) STRICT;
+CREATE TABLE IF NOT EXISTS links (
+    hash BLOB PRIMARY KEY,
+    person_id TEXT,
+    role TEXT NOT NULL,
+    agents TEXT,
+    local INTEGER NOT NULL,
+    made_by TEXT,
+    expires_at REAL NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS sessions (
+    id TEXT PRIMARY KEY,
+    hash BLOB NOT NULL UNIQUE,
+    person_id TEXT NOT NULL REFERENCES people (id) ON DELETE CASCADE,
+    address TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    used_at REAL NOT NULL,
+    fresh_at REAL NOT NULL,
+    expires_at REAL NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS failures (
+    key TEXT NOT NULL,
+    at REAL NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS failures_by_key ON failures (key, at);
+COMMIT;
+"""
+
+
+class PeopleFile:
+    """The SQLite file, which several processes may share.
+
+    Args:
+        path: The file, in an existing folder.
+        clock: Returns seconds since 1970 (UTC).
+
+    Raises:
+        ConfigError: The file cannot be used.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
+        self.clock = clock
+        try:
+            self._file = open_sqlite(
+                path,
+                lambda file: file.executescript(_SCHEMA),
+                synchronous="FULL",
+                busy_seconds=2.0,
+            )
+            self._file.execute("PRAGMA foreign_keys = ON")
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"{path} cannot be used: {error}",
+                hint="set state.folder to one that this user may write",
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, and return its rows.
+
+        Raises:
+            StoreUnavailableError: The file cannot be read or written, or was removed.
+        """
+        try:
+            self._file.check_place()
+            return self._file.execute(statement, values).fetchall()
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise StoreUnavailableError(f"the people: {error}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write what the block writes at once, or nothing if it raises.
+
+        Raises:
+            StoreUnavailableError: The file cannot be written, or was removed.
+        """
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.run("ROLLBACK")
+            raise
+        self.run("COMMIT")
+
+
+def hashed(secret: str) -> bytes:
+    """Return the hash of a secret; one of 128 random bits needs no slow hash."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def open_people(config: HostConfig) -> PeopleFile:
+    """Return the file of a configuration.
+
+    Raises:
+        ConfigError: No state folder is configured, or the file cannot be used.
+    """
+    if config.state.folder is None:
+        raise ConfigError("the console needs a place", hint="name a folder in [state]")
+    config.state.make_folder()
+    return PeopleFile(config.state.folder / PEOPLE_FILE)

@@ -1,0 +1,156 @@
+"""Sessions of people who are signed in, and failed attempts to do so."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import secrets
+from dataclasses import dataclass, replace
+
+from .people import People, Person
+from .people_file import PeopleFile, hashed
+
+FRESH_SECONDS = 300.0
+"""Seconds after a touch of the passkey in which acts that need one are accepted."""
+
+MAX_FAILURES = 20
+"""Failed attempts of one address, or with one person's passkeys, within a minute. When
+it is reached further ones are answered 429, unread."""
+
+FAILURE_SECONDS = 60.0
+_NOTE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A person who is signed in. Times are seconds since 1970 (UTC)."""
+
+    id: str
+    """Its public id: it opens nothing."""
+
+    person: Person
+    address: str
+    created_at: float
+    used_at: float
+    fresh_at: float
+    """The time of the last touch of a passkey."""
+
+    expires_at: float
+    form_token: str = ""
+    """The text that each form of this session has to carry."""
+
+
+class Sessions:
+    """Sessions; a browser has the secret of each, and the file its hash.
+
+    Args:
+        file: The file.
+        seconds: Seconds that a session lasts.
+        idle_seconds: Seconds without a request after which it ends.
+    """
+
+    def __init__(self, file: PeopleFile, seconds: float, idle_seconds: float) -> None:
+        self._file = file
+        self._people = People(file)
+        self._seconds = seconds
+        self._idle_seconds = idle_seconds
+
+    def open(self, person_id: str, address: str) -> str:
+        """Open a session of a person who has proved it; return its secret."""
+        secret = secrets.token_urlsafe(32)
+        now = self._file.clock()
+        self._file.run("DELETE FROM sessions WHERE expires_at <= ?", (now,))
+        self._file.run(
+            "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(secrets.token_hex(8), hashed(secret), person_id, address),
+                *(now, now, now, now + self._seconds),
+            ),
+        )
+        return secret
+
+    def find(self, secret: str) -> Session | None:
+        """Return the session of a secret; None: it is unknown, ended or idle."""
+        for each in self._read(f"{_SESSION} AND hash = ?", hashed(secret)):
+            token = hmac.digest(secret.encode(), b"form", "sha256").hex()
+            return replace(each, form_token=token)
+        return None
+
+    def note_use(self, session: Session) -> None:
+        """Note a request of a session, so that it is not idle."""
+        now = self._file.clock()
+        if now - session.used_at >= min(_NOTE_SECONDS, self._idle_seconds / 10):
+            self._file.run(
+                "UPDATE sessions SET used_at = ? WHERE id = ?", (now, session.id)
+            )
+
+    def note_touch(self, session: Session) -> None:
+        """Note that the person has just touched a passkey."""
+        now = self._file.clock()
+        self._file.run(
+            "UPDATE sessions SET fresh_at = ? WHERE id = ?", (now, session.id)
+        )
+
+    def is_fresh(self, session: Session) -> bool:
+        """Return True if a passkey was touched a short time ago."""
+        return self._file.clock() - session.fresh_at < FRESH_SECONDS
+
+    def is_open(self, session: Session) -> bool:
+        """Return True if a session has not ended."""
+        return bool(self._read(f"{_SESSION} AND id = ?", session.id))
+
+    def all(self) -> list[Session]:
+        """Return the open sessions of all people, the latest first."""
+        return self._read(f"{_SESSION} ORDER BY created_at DESC")
+
+    def close(self, session_id: str) -> None:
+        """End a session now."""
+        self._file.run("DELETE FROM sessions WHERE id = ?", (session_id,))
+
+    def _read(self, query: str, *values: bytes | str) -> list[Session]:
+        now = self._file.clock()
+        rows = self._file.run(query, (now, now - self._idle_seconds, *values))
+        found = []
+        for session_id, person_id, *facts in rows:
+            person = self._people.find(person_id)
+            if person is not None:
+                found.append(Session(session_id, person, *facts))
+        return found
+
+
+class Failures:
+    """Failed attempts to sign in, shared by all processes with the file.
+
+    Args:
+        file: The file.
+    """
+
+    def __init__(self, file: PeopleFile) -> None:
+        self._file = file
+
+    def seconds_to_wait(self, key: str) -> int:
+        """Return the seconds until a further attempt is read; 0: it is now."""
+        since = self._file.clock() - FAILURE_SECONDS
+        rows = self._file.run(
+            "SELECT at FROM failures WHERE key = ? AND at > ? ORDER BY at DESC"
+            " LIMIT 1 OFFSET ?",
+            (_digest(key), since, MAX_FAILURES - 1),
+        )
+        return max(1, math.ceil(rows[0][0] - since)) if rows else 0
+
+    def add(self, key: str) -> None:
+        """Note a failure of an address, or with a person's passkeys."""
+        now = self._file.clock()
+        self._file.run("DELETE FROM failures WHERE at <= ?", (now - FAILURE_SECONDS,))
+        self._file.run("INSERT INTO failures VALUES (?, ?)", (_digest(key), now))
+
+
+_SESSION = """
+SELECT id, person_id, address, created_at, used_at, fresh_at, expires_at
+FROM sessions WHERE expires_at > ? AND used_at > ?
+"""
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -1,0 +1,61 @@
+"""The templates of pages: text of any origin is escaped, and hidden letters shown."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from toolcell.core.text.printable import escaped
+
+FOLDER = Path(__file__).resolve().parent.parent / "templates"
+
+
+def make_templates() -> Environment:
+    """Return the environment of all templates."""
+    templates = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    templates.finalize = _visible
+    templates.filters |= {"as_json": as_json, "when": when, "iso": iso, "span": span}
+    return templates
+
+
+def _visible(value: Any) -> Any:
+    """Return a value as a template shows it: no character in it is hidden."""
+    # Markup, a subclass, is what a template made: it was escaped before.
+    return escaped(value) if type(value) is str else value
+
+
+def as_json(value: Any, *, ascii_only: bool = False) -> str:
+    """Return a JSON value as text with a line for each member."""
+    return json.dumps(value, indent=2, ensure_ascii=ascii_only)
+
+
+def when(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as people read it."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def iso(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as machines read it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in its two largest units, such as `4 min 10 s`."""
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,122 @@
+"""Signing in and out, and the one-time links with which people register a passkey."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from starlette.responses import PlainTextResponse, Response
+
+from toolcell.core import InvalidInputError, ToolcellError
+
+from ..base.gate import cookie_name
+from ..base.people import Link, check_name
+from ..base.visit import NotDoneError, Visit, touch_purpose
+
+_LOGIN = "login"
+
+
+async def show(visit: Visit) -> Response:
+    """Show how to sign in."""
+    return visit.render("login.html", next=_local(visit.query("next")))
+
+
+async def options(visit: Visit) -> Response:
+    """Answer with the options of a proof as JSON, for the script."""
+    purpose, person_id = _LOGIN, None
+    if visit.session is not None and visit.query("for") == "touch":
+        purpose, person_id = touch_purpose(visit.session), visit.person.id
+    made = visit.console.passkeys.request_options(purpose, person_id)
+    return PlainTextResponse(made, media_type="application/json")
+
+
+async def sign_in(visit: Visit) -> Response:
+    """Sign the person in whose passkey made the proof."""
+    console, proof = visit.console, visit.form.get("proof", "")
+    key = console.passkeys.key_of(proof)
+    tried = [visit.address, *([] if key is None else [key.person_id])]
+    for each in tried:
+        visit.check_attempts(each)
+    try:
+        name = console.passkeys.prove(_LOGIN, proof)
+    except InvalidInputError as error:
+        for each in tried:
+            console.failures.add(each)
+        raise NotDoneError(403, error.message, hint=error.hint) from None
+    return visit.sign_in(visit.go(_local(visit.form.get("next", ""))), name)
+
+
+async def sign_out(visit: Visit) -> Response:
+    """End the session."""
+    assert visit.session is not None
+    visit.console.sessions.close(visit.session.id)
+    answer = visit.go("/login")
+    answer.delete_cookie(
+        cookie_name(visit.console.origin),
+        secure=visit.console.origin.startswith("https:"),
+        httponly=True,
+        samesite="strict",
+    )
+    return answer
+
+
+async def show_link(visit: Visit) -> Response:
+    """Show a one-time link, which using it alone uses up: others may look at it."""
+    code = visit.part("code")
+    link = _link(visit, code)
+    made = visit.console.passkeys.creation_options(
+        _join_purpose(code), link.person_id or ""
+    )
+    return visit.render("join.html", link=link, code=code, options=made)
+
+
+async def join(visit: Visit) -> Response:
+    """Register the passkey of a person with a one-time link, and sign in."""
+    code = visit.part("code")
+    link = _link(visit, code)
+    name = link.person_id or check_name(visit.form.get("name", ""))
+    if name in {each.agent_id for each in visit.sources.config.all_policies()}:
+        raise InvalidInputError(
+            f"{name} is an agent", hint="an agent answers nothing: choose another name"
+        )
+    try:
+        key = visit.console.passkeys.register(
+            _join_purpose(code), name, visit.form.get("proof", "")
+        )
+    except ToolcellError:
+        visit.console.failures.add(visit.address)
+        raise
+    person = visit.console.people.join(code, name, key)
+    return visit.sign_in(visit.go("/"), person.id)
+
+
+def _link(visit: Visit, code: str) -> Link:
+    visit.check_attempts(visit.address)
+    link = visit.console.people.link(code)
+    if link is None or (link.local and not _is_loopback(visit.address)):
+        visit.console.failures.add(visit.address)
+        raise NotDoneError(
+            404,
+            "this link is good no longer",
+            hint="a link is good once, and for a short time; ask for a new one",
+        )
+    return link
+
+
+def _join_purpose(code: str) -> str:
+    return f"join {code}"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _local(path: str) -> str:
+    """Return a path of our own pages to go on to; `/` for anything else."""
+    parts = urlsplit(path)
+    odd = not path.isprintable() or not path.isascii() or "\\" in path
+    ours = path.startswith("/") and not path.startswith("//") and not odd
+    return path if ours and not parts.scheme and not parts.netloc else "/"

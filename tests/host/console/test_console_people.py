@@ -1,0 +1,206 @@
+"""People, one-time links and sessions, with a clock of the test."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolcell.core import InvalidInputError, StoreUnavailableError
+from toolcell.host.console.base.people import Passkey, People
+from toolcell.host.console.base.people_file import PeopleFile
+from toolcell.host.console.base.sessions import MAX_FAILURES, Failures, Sessions
+
+NOW = 1_800_000_000.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path, clock: Clock) -> Iterator[PeopleFile]:
+    with PeopleFile(tmp_path / "people.db", clock=clock) as made:
+        yield made
+
+
+def key(person: str, name: bytes = b"k") -> Passkey:
+    return Passkey(name, person, b"public", 0, NOW, None)
+
+
+def joined(people: People, name: str = "anna", role: str = "admin") -> None:
+    code = people.make_link(role=role, seconds=60)  # type: ignore[arg-type]
+    people.join(code, name, key(name, name.encode()))
+
+
+def test_a_link_is_good_once(file: PeopleFile) -> None:
+    people = People(file)
+    code = people.make_link(role="approver", seconds=60, agents=("a",))
+
+    assert people.link(code) is not None
+    person = people.join(code, "anna", key("anna"))
+
+    assert (person.role, person.agents) == ("approver", ("a",))
+    assert people.link(code) is None
+    with pytest.raises(InvalidInputError, match="good no longer"):
+        people.join(code, "berta", key("berta", b"other"))
+    assert [each.id for each in people.all()] == ["anna"]
+
+
+def test_a_link_ends(file: PeopleFile, clock: Clock) -> None:
+    people = People(file)
+    code = people.make_link(role="admin", seconds=600)
+
+    clock.now += 599
+    assert people.link(code) is not None
+    clock.now += 1
+    assert people.link(code) is None
+
+
+def test_a_new_first_link_replaces_the_old_one(file: PeopleFile) -> None:
+    people = People(file)
+    invited = people.make_link(role="viewer", seconds=600)
+    first = people.make_link(role="admin", seconds=600, local=True)
+    second = people.make_link(role="admin", seconds=600, local=True)
+
+    assert people.link(first) is None
+    assert people.link(second) is not None
+    assert people.link(invited) is not None
+
+
+def test_what_fails_half_way_changes_nothing(file: PeopleFile) -> None:
+    people = People(file)
+    joined(people)
+    code = people.make_link(role="viewer", seconds=60)
+
+    with pytest.raises(InvalidInputError, match="registered already"):
+        people.join(code, "berta", key("berta", b"anna"))
+
+    assert people.link(code) is not None
+    assert people.find("berta") is None
+
+
+def test_a_taken_name_is_refused(file: PeopleFile) -> None:
+    people = People(file)
+    joined(people)
+    code = people.make_link(role="admin", seconds=60)
+
+    with pytest.raises(InvalidInputError, match="taken"):
+        people.join(code, "anna", key("anna", b"of a thief"))
+    assert people.passkey(b"of a thief") is None
+
+
+@pytest.mark.parametrize("name", ["", "Anna", "auto:ci", "a b", "-a", "a" * 65, "ä"])
+def test_a_name_is_plain(file: PeopleFile, name: str) -> None:
+    people = People(file)
+    code = people.make_link(role="admin", seconds=60)
+
+    with pytest.raises(InvalidInputError, match="small letters"):
+        people.join(code, name, key(name))
+
+
+def test_somebody_can_always_manage_people(file: PeopleFile) -> None:
+    people = People(file)
+    joined(people)
+    joined(people, "berta", "viewer")
+
+    for act in (
+        lambda: people.set_role("anna", "viewer", None),
+        lambda: people.remove("anna"),
+        lambda: people.remove_passkey("anna", b"anna"),
+    ):
+        with pytest.raises(InvalidInputError, match="nobody could manage"):
+            act()
+    people.set_role("berta", "admin", None)
+    people.remove("anna")
+    assert [each.id for each in people.all()] == ["berta"]
+
+
+def test_a_session_ends_with_time_and_idleness(file: PeopleFile, clock: Clock) -> None:
+    joined(People(file))
+    sessions = Sessions(file, 12 * 3600, 1800)
+    secret = sessions.open("anna", "127.0.0.1")
+
+    for _ in range(24):
+        clock.now += 1799
+        found = sessions.find(secret)
+        assert found is not None
+        sessions.note_use(found)
+    clock.now = NOW + 12 * 3600
+    assert sessions.find(secret) is None
+
+    idle = sessions.open("anna", "127.0.0.1")
+    clock.now += 1800
+    assert sessions.find(idle) is None
+
+
+def test_a_session_ends_with_its_person(file: PeopleFile) -> None:
+    people = People(file)
+    joined(people)
+    joined(people, "berta")
+    sessions = Sessions(file, 60, 60)
+    secret = sessions.open("anna", "")
+
+    people.set_role("anna", "viewer", ("a",))
+    found = sessions.find(secret)
+    assert found is not None and found.person.role == "viewer"
+    people.remove("anna")
+    assert sessions.find(secret) is None
+    assert people.passkeys("anna") == []
+
+
+def test_a_touch_is_fresh_for_five_minutes(file: PeopleFile, clock: Clock) -> None:
+    joined(People(file))
+    sessions = Sessions(file, 3600, 3600)
+    secret = sessions.open("anna", "")
+
+    clock.now += 300
+    found = sessions.find(secret)
+    assert found is not None and not sessions.is_fresh(found)
+    sessions.note_touch(found)
+    found = sessions.find(secret)
+    assert found is not None and sessions.is_fresh(found)
+
+
+def test_failures_are_limited_for_a_minute(file: PeopleFile, clock: Clock) -> None:
+    failures = Failures(file)
+    for _ in range(MAX_FAILURES):
+        assert failures.seconds_to_wait("1.2.3.4") == 0
+        failures.add("1.2.3.4")
+
+    assert failures.seconds_to_wait("1.2.3.4") == 60
+    assert failures.seconds_to_wait("1.2.3.5") == 0
+    clock.now += 60
+    assert failures.seconds_to_wait("1.2.3.4") == 0
+
+
+def test_the_file_has_no_secret(tmp_path: Path, file: PeopleFile) -> None:
+    people = People(file)
+    joined(people)
+    secrets = [
+        people.make_link(role="admin", seconds=60),
+        Sessions(file, 60, 60).open("anna", ""),
+    ]
+
+    kept = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert b"anna" in kept
+    assert not any(each.encode() in kept for each in secrets)
+    assert stat.S_IMODE((tmp_path / "people.db").stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_gone_is_told(tmp_path: Path, file: PeopleFile) -> None:
+    (tmp_path / "people.db").unlink()
+
+    with pytest.raises(StoreUnavailableError, match="removed or replaced"):
+        People(file).all()

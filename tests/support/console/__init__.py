@@ -1,0 +1,1 @@
+"""A served console, and browsers that use it."""

@@ -1,0 +1,136 @@
+"""Debian's Chromium with a virtual authenticator, driven by Selenium."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from selenium.common.exceptions import TimeoutException, WebDriverException
+from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.virtual_authenticator import VirtualAuthenticatorOptions
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
+
+from ...conftest import missing
+
+T = TypeVar("T")
+WAIT_SECONDS = 10.0
+_COUNT_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation",
+  (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));
+"""
+
+
+class Browser:
+    """A browser of one person."""
+
+    def __init__(self, driver: Chrome) -> None:
+        self.driver = driver
+        driver.execute_cdp_cmd(
+            "Page.addScriptToEvaluateOnNewDocument", {"source": _COUNT_VIOLATIONS}
+        )
+        driver.add_virtual_authenticator(
+            VirtualAuthenticatorOptions(
+                protocol="ctap2",
+                transport="internal",
+                has_resident_key=True,
+                has_user_verification=True,
+                is_user_verified=True,
+            )
+        )
+
+    def open(self, url: str) -> None:
+        """Open a page."""
+        self.driver.get(url)
+
+    def until(self, condition: Callable[[], T]) -> T:
+        """Wait until a condition is true, and return its value."""
+        waiting = WebDriverWait(
+            self.driver,
+            WAIT_SECONDS,
+            poll_frequency=0.05,
+            ignored_exceptions=(WebDriverException,),
+        )
+        try:
+            return waiting.until(lambda _: condition())
+        except TimeoutException:
+            here = self.driver.current_url
+            raise AssertionError(f"{here}: {self.text}; {self.complaints()}") from None
+
+    def all(self, css: str) -> list[WebElement]:
+        """Return the elements of a selector."""
+        return self.driver.find_elements(By.CSS_SELECTOR, css)
+
+    def find(self, css: str) -> WebElement:
+        """Return the first element of a selector, once it is there."""
+        return self.until(lambda: self.driver.find_element(By.CSS_SELECTOR, css))
+
+    def press(self, text: str, within: str = "") -> None:
+        """Press the button with a text, once it can be pressed."""
+        path = f"//{within or '*'}//button[normalize-space()='{text}']"
+        button = self.until(lambda: self.driver.find_element(By.XPATH, path))
+        self.until(button.is_enabled)
+        button.click()
+
+    def write(self, css: str, text: str) -> None:
+        """Put a text into a field, in place of the one there."""
+        field = self.find(css)
+        field.clear()
+        field.send_keys(text)
+
+    @property
+    def text(self) -> str:
+        """The text of the page, as a person reads it."""
+        return self.driver.find_element(
+            By.CSS_SELECTOR, ":is(main, body:not(:has(main)))"
+        ).text
+
+    def reads(self, text: str) -> None:
+        """Wait until the page has a text."""
+        self.until(lambda: text in self.text)
+
+    def script(self, text: str, *arguments: Any) -> Any:
+        """Run a script of the test in the page."""
+        return self.driver.execute_script(text, *arguments)
+
+    def join(self, link: str, name: str) -> None:
+        """Register a passkey with a one-time link."""
+        self.open(link)
+        self.write("[name=name]", name)
+        self.press("Register a passkey")
+        self.until(lambda: "Inbox" in self.driver.title)
+
+    def allow_scripts(self, allowed: bool) -> None:
+        """Let pages run scripts, or none at all, from the next page on."""
+        self.driver.execute_cdp_cmd(
+            "Emulation.setScriptExecutionDisabled", {"value": not allowed}
+        )
+
+    def complaints(self) -> list[str]:
+        """Return errors in the console, and breaches of the policy for content."""
+        logged = [each["message"] for each in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+        return logged + (self.script("return window.violations || []") or [])
+
+
+@contextmanager
+def browser(*, size: str = "1200,900") -> Iterator[Browser]:
+    """Start a browser."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        missing("chromium and chromium-driver are not installed")
+    options = ChromeOptions()
+    options.binary_location = chromium
+    for each in ("headless=new", "no-sandbox", f"window-size={size}"):
+        options.add_argument(f"--{each}")
+    for each in ("disable-dev-shm-usage", "disable-background-networking"):
+        options.add_argument(f"--{each}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = Chrome(options=options, service=ChromeService(driver))
+    try:
+        yield Browser(started)
+    finally:
+        started.quit()

@@ -1,0 +1,170 @@
+"""A host with a console on a port of its own, served from another thread."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Any
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from toolcell.core import ToolResult
+from toolcell.guard import ApprovalRequest
+from toolcell.host import Host, HostConfig
+from toolcell.host.console.app import open_app
+from toolcell.host.console.base.gate import cookie_name
+from toolcell.host.console.base.people import People, Role
+from toolcell.host.console.base.people_file import PEOPLE_FILE, PeopleFile
+from toolcell.host.console.base.sessions import Sessions
+from toolcell.host.console.base.sources import sources_of
+from toolcell.host.mcp_http.listening import listen, uvicorn_server
+from toolcell.tools import RunContext, tool
+
+CONFIG = """
+[state]
+folder = "state"
+[audit]
+path = "audit.jsonl"
+[approvals]
+wait_seconds = 60
+[[policies]]
+agent_id = "builder"
+allow = ["note"]
+ask = ["pay", "run_script"]
+deny = [{ tools = ["pay"], when = { to = { equals = "thief" } } }]
+budgets = [{ unit = "usd", limit = "5.00", window = "day" }]
+[[policies]]
+agent_id = "buyer"
+ask = ["pay"]
+"""
+SECRET = "sk-proj-" + "a1B2" * 8
+
+
+@tool(cost={"usd": "0.25"})
+async def pay(to: str, sum: int = 1, note: str = "") -> str:  # noqa: A002 - for people
+    """Pay somebody."""
+    return f"paid {sum} to {to}"
+
+
+@tool
+async def run_script(script: str) -> str:
+    """Run a script."""
+    return f"ran {len(script)} characters"
+
+
+@tool
+async def note(text: str) -> str:
+    """Write a note."""
+    return text
+
+
+@dataclass(frozen=True)
+class Service:
+    """A served console."""
+
+    url: str
+    host: Host
+    people: People
+    sessions: Sessions
+    portal: BlockingPortal
+
+    def signed_in(
+        self,
+        name: str = "anna",
+        role: Role = "admin",
+        agents: tuple[str, ...] | None = None,
+    ) -> tuple[dict[str, str], str]:
+        """Return the cookie of a person, and the token of its forms."""
+        self.people.put_subject(name, role, agents, "https://issuer.test", name)
+        secret = self.sessions.open(name, "127.0.0.1")
+        found = self.sessions.find(secret)
+        assert found is not None
+        return {cookie_name(self.url): secret}, found.form_token
+
+    def link(self, role: Role = "admin", **options: Any) -> str:
+        """Return the address of a one-time link."""
+        code = self.people.make_link(role=role, seconds=600, **options)
+        return f"{self.url}/join/{code}"
+
+    def call(
+        self, name: str = "pay", agent: str = "builder", **arguments: Any
+    ) -> Future[ToolResult]:
+        """Begin a call, in a run of its own; return its result to come."""
+
+        async def make() -> ToolResult:
+            return await self.host.call(
+                name, arguments, agent_id=agent, run=RunContext()
+            )
+
+        return self.portal.start_task_soon(make)
+
+    def asked(
+        self, name: str = "pay", agent: str = "builder", **arguments: Any
+    ) -> tuple[ApprovalRequest, Future[ToolResult]]:
+        """Begin a call that people are asked about; return its request, too."""
+        before = {each.id for each in self.waiting()}
+        call = self.call(name, agent, **arguments)
+        while not (new := [r for r in self.waiting() if r.id not in before]):
+            assert not call.done(), call.result()
+        return new[0], call
+
+    def waiting(self) -> list[ApprovalRequest]:
+        """Return the requests that wait."""
+        return self.portal.call(self.host.approvals.pending)
+
+
+def configured(folder: Path, more: str = "") -> HostConfig:
+    """Return a configuration in a folder, with more tables."""
+    path = folder / "toolcell.toml"
+    path.write_text(CONFIG + more)
+    return HostConfig.from_file(path)
+
+
+@contextmanager
+def served(
+    folder: Path, more: str = "", clock: Callable[[], float] = time
+) -> Iterator[Service]:
+    """Serve a console.
+
+    Args:
+        folder: A place for the configuration and its state.
+        more: More tables of the configuration.
+        clock: The time of sessions, links and challenges.
+    """
+    config = configured(folder, more)
+    with start_blocking_portal() as portal:
+        serving = portal.wrap_async_context_manager(_served(config, portal, clock))
+        made = serving.__enter__()
+        try:
+            yield made
+        finally:
+            # Without arguments, so that a test's error is not put in a group.
+            serving.__exit__(None, None, None)
+
+
+@asynccontextmanager
+async def _served(
+    config: HostConfig, portal: BlockingPortal, clock: Callable[[], float]
+) -> AsyncIterator[Service]:
+    folder = config.state.folder
+    assert folder is not None
+    config.state.make_folder()
+    with (
+        PeopleFile(folder / PEOPLE_FILE, clock=clock) as file,
+        listen("127.0.0.1:0") as listening,
+    ):
+        url = f"http://localhost:{listening.getsockname()[1]}"
+        async with Host(config) as host, anyio.create_task_group() as tasks:
+            host.registry.register_many([pay, run_script, note])
+            sources = sources_of(host)
+            async with open_app(sources, file, url, look_seconds=0.05) as app:
+                web = uvicorn_server(app, 256)
+                tasks.start_soon(web._serve, [listening])
+                sessions = Sessions(file, 12 * 3600, 1800)
+                yield Service(url, host, People(file), sessions, portal)
+            web.should_exit = True
