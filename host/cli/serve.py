@@ -26,6 +26,14 @@ _MODULES = {
     "rest": ("starlette", "uvicorn"),
 }
 
+_ConsoleAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Serve the web console there as well, for people.",
+    ),
+]
+
 
 def serve(
     config: ConfigPath = DEFAULT_CONFIG,
@@ -47,13 +55,7 @@ def serve(
             help="Serve plain HTTP and JSON there, in place of MCP.",
         ),
     ] = None,
-    console: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Serve the web console there as well, for people.",
-        ),
-    ] = None,
+    console: _ConsoleAddress = None,
     agent: Annotated[
         str | None,
         typer.Option(help="The agent on standard input; default server.agent_id."),
@@ -65,7 +67,7 @@ def serve(
     served = [name for name, address in others.items() if address is not None]
     _require(served[0] if served else "mcp")
     if console is not None:
-        require_console()
+        _check_console(beside_http=bool(served or http))
     import anyio
 
     from ..config.host_config import HostConfig
@@ -76,11 +78,6 @@ def serve(
         raise ConfigError(
             f"--{served[0]} excludes the other servers, and --agent",
             hint="start one server for each; tokens say which agent calls",
-        )
-    if console is not None and not served and http is None:
-        raise ConfigError(
-            "--console is beside a server over HTTP",
-            hint="`toolcell console` serves it alone",
         )
     if sandbox_api is not None:
         anyio.run(_serve_sandboxes, settings, config, sandbox_api, console, as_json)
@@ -95,6 +92,15 @@ def serve(
         )
     else:
         anyio.run(_serve_http, settings, config, http, console, as_json)
+
+
+def _check_console(*, beside_http: bool) -> None:
+    require_console()
+    if not beside_http:
+        raise ConfigError(
+            "--console is beside a server over HTTP",
+            hint="`toolcell console` serves it alone",
+        )
 
 
 async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:

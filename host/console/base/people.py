@@ -289,7 +289,9 @@ class People:
                 ),
             )
         except sqlite3.IntegrityError:
-            raise InvalidInputError("this passkey is registered already") from None
+            raise InvalidInputError(
+                "this passkey is registered already", hint="use another one"
+            ) from None
 
     def use_passkey(self, key_id: bytes, uses: int) -> None:
         """Note that a passkey was used."""
