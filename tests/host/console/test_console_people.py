@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -115,11 +115,12 @@ def test_somebody_can_always_manage_people(file: PeopleFile) -> None:
     joined(people)
     joined(people, "berta", "viewer")
 
-    for act in (
+    acts: list[Callable[[], None]] = [
         lambda: people.set_role("anna", "viewer", None),
         lambda: people.remove("anna"),
         lambda: people.remove_passkey("anna", b"anna"),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(InvalidInputError, match="nobody could manage"):
             act()
     people.set_role("berta", "admin", None)
