@@ -28,6 +28,7 @@ from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
 from ..config import mount_rules
+from ..config.environment import cell_environment
 from ..config.settings import Enforcer, IsolationLevel, Limits, SandboxConfig
 from ..packages import layer_store as layers
 from . import (
@@ -39,7 +40,6 @@ from . import (
 from .cell_bundle import bundle, framed
 from .docker_creation import ContainerCreation
 from .docker_hosts import HostsFile
-from .surroundings import cell_environment
 
 if TYPE_CHECKING:
     import docker

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..cell.wire.contract import CELL_UID, MOUNTS
 from ..config import mount_rules
+from ..config.environment import cell_environment
 from ..config.settings import Limits, SandboxConfig
 from ..machine import host_cgroups
 from ..packages import layer_store as layers
 from .cell_bundle import interpreter
-from .surroundings import cell_environment
 
 REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
 """The layers of isolation without which no program runs."""

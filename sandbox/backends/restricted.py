@@ -21,10 +21,10 @@ from toolcell.core import SandboxUnavailableError
 from ..client.cell import Cell
 from ..client.channel import Channel
 from ..client.types import CellTraits
+from ..config.environment import cell_environment
 from ..config.settings import Limits, SandboxConfig
 from ..machine import process_identity
 from .cell_bundle import bundle, command, interpreter
-from .surroundings import cell_environment
 
 _KILL_SECONDS = 2.0
 
