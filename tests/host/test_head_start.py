@@ -10,7 +10,7 @@ import pytest
 
 from toolcell.host.cli.head_start import head_start
 
-from ...support.process_tree import children
+from ..support.process_tree import children
 
 
 @pytest.mark.parametrize(
