@@ -101,7 +101,7 @@ class DetachedContext:
         self._raise_error()
 
     def _start(self) -> None:
-        if _in_asyncio():
+        if in_asyncio():
             # The loop itself keeps only weak references to tasks.
             self._task = asyncio.create_task(self._hold(), name="toolcell")
         else:
@@ -127,7 +127,8 @@ class DetachedContext:
             raise error
 
 
-def _in_asyncio() -> bool:
+def in_asyncio() -> bool:
+    """Return whether the caller is a task of asyncio, and not one of trio."""
     try:
         # None: trio runs as a guest of this loop.
         return asyncio.current_task() is not None

@@ -264,7 +264,8 @@ class ActionGuard:
     async def settle(self, hold: Hold, actual: Sequence[int] | None) -> None:
         """Settle a hold; `Permit` calls it."""
         if hold.store is not None and hold.levels:
-            await self._ledger.settle(hold.number, hold.store, hold.sync, actual)
+            of = hold.number, hold.lines
+            await self._ledger.settle(*of, hold.store, hold.sync, actual)
 
     def record(
         self,

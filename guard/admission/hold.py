@@ -86,7 +86,7 @@ class Hold:
 
     @property
     def id(self) -> str:
-        """The name of the hold in shared stores and in records."""
+        """The name of the hold in records; in shared stores its home stands before."""
         return hold_id(self.number)
 
     @property

@@ -144,6 +144,7 @@ class Ledger:
     async def settle(
         self,
         number: int,
+        lines: Lines,
         store: Store,
         sync: SyncStore | None,
         actual: Sequence[int] | None,
@@ -152,7 +153,7 @@ class Ledger:
         if sync is not None:
             sync.settle_deferred(number, actual)
             return
-        name = hold_id(number)
+        name = lines.name(hold_id(number))
         with anyio.CancelScope(shield=True):
             try:
                 await self._call_store(store.settle(name, actual))

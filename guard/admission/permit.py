@@ -58,7 +58,8 @@ class Permit:
 
     @property
     def hold_id(self) -> str:
-        """The name of the hold in shared stores and in records."""
+        """The name of the hold in records; in shared stores the name of the agent's
+        topmost parent stands before it."""
         return self._hold.id
 
     @property

@@ -154,6 +154,9 @@ class LimitPlan:
         self.limits = [limit for i, (_, limit) in enumerate(hits) if i in tightest]
         self.limits += [each.limit for each in self.accounts]
         self.on_trial = not all(enforced for _, _, enforced in lines)
+        self.home = chain[-1].agent_id if chain else ""
+        """The topmost agent, with whose counters stores keep the others' together."""
+
         self._last: Lines | None = None
 
     def lines(self, facts: CallFacts, now: int) -> Lines:
@@ -174,7 +177,9 @@ class LimitPlan:
             since = max((begins for begins, _ in periods), default=0)
             until = min((ends for _, ends in periods), default=_NEVER)
             demand = Demand(self.hits, charges, facts.hold_microseconds)
-            last = Lines(facts, (since, until), demand, self.limits, self.on_trial)
+            last = Lines(
+                facts, (since, until), demand, self.limits, self.home, self.on_trial
+            )
             self._last = last
         return last
 
@@ -198,6 +203,7 @@ class Lines:
     __slots__ = (
         "demand",
         "facts",
+        "home",
         "limits",
         "measured",
         "on_trial",
@@ -213,12 +219,14 @@ class Lines:
         period: tuple[int, int],
         demand: Demand,
         limits: Sequence[Limit],
+        home: str,
         on_trial: bool,
     ) -> None:
         self.facts = facts
         self.since, self.until = period
         self.demand = demand
         self.limits = limits
+        self.home = home
         self.on_trial = on_trial
         self.places: dict[str, list[int]] = {}
         """The indexes of the charges of each unit."""
@@ -254,11 +262,15 @@ class Lines:
             return {}
         return {unit: levels[places[-1]][2] for unit, places in self.places.items()}
 
+    def name(self, hold_id: str) -> str:
+        """Return the name that shared stores have for a hold."""
+        return f"{self.home}|{hold_id}"
+
     def request(self, hold_id: str) -> Reservation:
         """Return the reservation to ask of a shared store."""
         demand = self.demand
         return Reservation(
-            hold_id, demand.hits, demand.charges, demand.hold_microseconds
+            self.name(hold_id), demand.hits, demand.charges, demand.hold_microseconds
         )
 
     def with_outage(self, charge: Charge) -> Lines:
@@ -268,16 +280,15 @@ class Lines:
         demand = Demand(
             demand.hits, [*demand.charges, charge], demand.hold_microseconds
         )
-        return Lines(
-            self.facts, (self.since, self.until), demand, limits, self.on_trial
-        )
+        period = (self.since, self.until)
+        return Lines(self.facts, period, demand, limits, self.home, self.on_trial)
 
 
 class Quotas:
     """The limits of one agent's policy, by tool."""
 
     def __init__(self, policy: AgentPolicy) -> None:
-        self._agent = policy.agent_id
+        self.agent_id = policy.agent_id
         self._rates = [
             (rate, ToolNames(policy.expand(rate.tools))) for rate in policy.rate_limits
         ]
@@ -301,7 +312,7 @@ class Quotas:
         if policy.max_concurrency is not None:
             slots = Limit(
                 reason="concurrency",
-                label=f"{self._agent} max_concurrency",
+                label=f"{self.agent_id} max_concurrency",
                 amount=policy.max_concurrency,
                 unit="slots",
                 window="open",
@@ -311,7 +322,7 @@ class Quotas:
         if policy.max_calls_per_turn is not None:
             turn = Limit(
                 reason="turn_limit",
-                label=f"{self._agent} max_calls_per_turn",
+                label=f"{self.agent_id} max_calls_per_turn",
                 amount=policy.max_calls_per_turn,
                 window="turn",
             )
@@ -354,14 +365,14 @@ class Quotas:
         """Return the prefix of keys of a scope; no id or name holds a `|`."""
         return {
             "global": "global|",
-            "agent": agent_prefix(self._agent),
+            "agent": agent_prefix(self.agent_id),
             "tool": f"tool|{tool}|",
-            "agent_tool": f"{agent_prefix(self._agent)}tool|{tool}|",
+            "agent_tool": f"{agent_prefix(self.agent_id)}tool|{tool}|",
         }[per]
 
     def _label(self, what: str, limit: RateLimit | Budget, tool: str) -> str:
-        names = {"global": ["all"], "agent": [self._agent], "tool": [tool]}
-        scope = names.get(limit.per, [self._agent, tool])
+        names = {"global": ["all"], "agent": [self.agent_id], "tool": [tool]}
+        scope = names.get(limit.per, [self.agent_id, tool])
         chosen = [] if limit.tools == ("*",) else [f"({', '.join(limit.tools)})"]
         return " ".join([*scope, what, *chosen])
 

@@ -84,10 +84,21 @@ class Reservation(NamedTuple):
     """The lines that one call reserves, all of them or none."""
 
     hold_id: str
+    """The name of the hold: its home, `|`, and a name that no other hold has."""
+
     hits: Sequence[RateHit]
     charges: Sequence[Charge]
     hold_microseconds: int
     """Longest time that the hold may stay open."""
+
+    @property
+    def home(self) -> str:
+        """The agent with whose counters those of these lines are kept together.
+
+        It is the topmost parent of the agent that calls. A line that agents of several
+        homes share begins with `global|` or `tool|`.
+        """
+        return self.hold_id.rpartition("|")[0]
 
 
 AccountLevel = tuple[int, int, int]

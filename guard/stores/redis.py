@@ -1,40 +1,44 @@
 """Counters in Redis, shared by many machines, on the server's clock.
 
-Reserving and settling are one script and one round trip each. The server's
-`appendonly` setting decides how much survives its restart. All keys are in one slot of
-a cluster.
+Reserving and settling are one script and one round trip each; calls at once share the
+trips. The server's `appendonly` setting decides how much survives its restart.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-
-import anyio.lowlevel
-import anyio.to_thread
+import threading
+from collections.abc import Sequence
+from typing import Any
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.redis_client import open_redis
+from toolcell.core.detached import in_asyncio
 
 from ..values.clock import Clock, microseconds
 from .base import Reservation, ReservationOutcome
-from .redis_scripts import RESERVE, SETTLE
+from .redis_link import Link
+from .redis_scripts import CLAIM, LAYOUT
+from .redis_slots import AgentSlots, OneSlot, Way
+from .redis_threads import ThreadedRedis, evaluate, literal
 
-_T = TypeVar("_T")
-_THREADS = 8
+_RESET_AGENT = re.compile(r"agent\|([^|]+)\|")
 
 
 class RedisStore:
     """Counters that any number of machines share; needs the extra `redis`.
+
+    The server may be a node of a Redis Cluster, which is noticed at the first
+    operation: the counters of an agent are then in the slot of its topmost parent, so
+    that agents are spread over the nodes.
 
     Args:
         url: The server, such as `redis://host:6379/0`.
         prefix: Start of every key, so that several hosts can share a server.
         clock: The time in seconds. Default: the server's own.
         deadline: Seconds to wait for the server; default 0.05. When it is reached the
-            operation fails as `store_unavailable`.
+            operation fails as `store_unavailable`. To find the nodes of a cluster,
+            once, may take longer.
 
     Raises:
         ConfigError: The redis package is missing, or the URL or prefix is not valid.
@@ -53,61 +57,42 @@ class RedisStore:
                 f"{prefix!r} cannot be a prefix of keys",
                 hint="use 1 to 64 letters, digits and `_.:-`",
             )
-        self._client, self._error = open_redis(url, deadline, texts=True)
-        self._prefix = f"{{{prefix}}}:"
+        self._url = url
+        self._prefix = prefix
         self._clock = clock
         self._deadline = deadline
-        self._failed_at = 0.0
         self._now = 0
-        self._reserve = self._client.register_script(RESERVE)
-        self._settle = self._client.register_script(SETTLE)
-        self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"turn-{id(self)}")
+        self._threads = ThreadedRedis(url, deadline)
+        self._opening = threading.Lock()
+        self._slots: OneSlot | AgentSlots | None = None
+        """The places of the keys; None until the server has been looked at."""
+
+        self._links: dict[asyncio.AbstractEventLoop, Link] = {}
+        """The connections of each asyncio loop."""
 
     async def reserve(self, request: Reservation) -> ReservationOutcome:
-        return await self._evaluate(request, take=True)
+        slots, way = await self._open()
+        return await slots.reserve(way, self._time(), request, take=True)
 
     async def peek(self, request: Reservation) -> ReservationOutcome:
-        return await self._evaluate(request, take=False)
+        slots, way = await self._open()
+        return await slots.reserve(way, self._time(), request, take=False)
 
     async def settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:
-        values = [self._time(), hold_id, *(actual or ())]
-        return bool(await self._in_thread(lambda: self._run(self._settle, values)))
+        slots, way = await self._open()
+        return await slots.settle(way, self._time(), hold_id, actual)
 
     async def reset(self, prefix: str) -> int:
-        return await self._in_thread(lambda: self._reset(prefix))
+        await self._open()
+        return await self._threads.run(lambda client: self._reset(client, prefix))
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        await anyio.to_thread.run_sync(self._client.close)
-
-    async def _evaluate(
-        self, request: Reservation, *, take: bool
-    ) -> ReservationOutcome:
-        values: list[object] = [
-            self._time(),
-            request.hold_id,
-            request.hold_microseconds,
-            int(take),
-        ]
-        values.append(len(request.hits))
-        for hit in request.hits:
-            values += [hit.key, hit.limit, hit.window, hit.interval, int(hit.enforced)]
-        values.append(len(request.charges))
-        for charge in request.charges:
-            amount = "" if charge.amount is None else charge.amount
-            values += [charge.key, amount, charge.limit, charge.keep]
-            values += [int(charge.refund), int(charge.enforced)]
-        admitted, numbers = await self._in_thread(
-            lambda: self._run(self._reserve, values)
-        )
-        cut = 2 * len(request.hits)
-        levels = [
-            (numbers[i], numbers[i + 1], numbers[i + 2])
-            for i in range(cut, len(numbers), 3)
-        ]
-        return ReservationOutcome(
-            admitted == 1, numbers[:cut:2], numbers[1:cut:2], levels
-        )
+        """Close the connections of this event loop; others close with their loops."""
+        if in_asyncio():
+            link = self._links.pop(asyncio.get_running_loop(), None)
+            if link is not None:
+                await link.aclose()
+        await self._threads.aclose()
 
     def _time(self) -> int | str:
         if self._clock is None:
@@ -115,36 +100,60 @@ class RedisStore:
         self._now = max(self._now, microseconds(self._clock()))
         return self._now
 
-    def _run(self, script: Any, values: list[Any]) -> Any:
-        return script(keys=[self._prefix], args=values)
+    async def _open(self) -> tuple[OneSlot | AgentSlots, Way]:
+        """Return the places of the keys, and the way of this event loop to them.
 
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        try:
-            turn = self._turn.get()
-        except LookupError:
-            turn = anyio.CapacityLimiter(_THREADS)
-            self._turn.set(turn)
-        asked_at = time.monotonic()
-        return await anyio.to_thread.run_sync(self._tried, work, asked_at, limiter=turn)
+        Raises:
+            StoreUnavailableError: The server does not answer, or has counters of a
+                toolcell that keeps them in other places.
+        """
+        slots = self._slots
+        if slots is None:
+            slots = await self._threads.run(self._look)
+        if not in_asyncio():
+            return slots, self._threads
+        loop = asyncio.get_running_loop()
+        link = self._links.get(loop)
+        if link is None:
+            for ended in [each for each in self._links if each.is_closed()]:
+                self._links.pop(ended, None)
+            cluster = self._threads if isinstance(slots, AgentSlots) else None
+            link = self._links[loop] = Link(self._url, self._deadline, cluster)
+        return slots, link
 
-    def _tried(self, work: Callable[[], _T], asked_at: float) -> _T:
-        # A caller that waited through another one's deadline does not wait again.
-        if self._failed_at > asked_at:
-            raise StoreUnavailableError("Redis does not answer")
-        try:
-            return work()
-        except self._error as error:
-            self._failed_at = time.monotonic()
-            raise StoreUnavailableError(f"Redis: {error}") from error
+    def _look(self, client: Any) -> OneSlot | AgentSlots:
+        """Look at the server, once, and claim the keys of a cluster."""
+        with self._opening:
+            if self._slots is None:
+                if client.info("cluster").get("cluster_enabled"):
+                    self._slots = self._claim_cluster()
+                else:
+                    self._slots = OneSlot(self._prefix)
+            return self._slots
 
-    def _reset(self, prefix: str) -> int:
-        literal = re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
+    def _claim_cluster(self) -> AgentSlots:
+        slots = AgentSlots(self._prefix)
+        client = self._threads.follow_cluster()
+        if not evaluate(client, CLAIM, slots.common, [LAYOUT]):
+            raise StoreUnavailableError(
+                f"Redis has counters of {self._prefix!r} by another toolcell",
+                hint="give another prefix, or delete its keys when no such host runs",
+            )
+        return slots
+
+    def _reset(self, client: Any, prefix: str) -> int:
+        assert self._slots is not None
         found = 0
         for kind in ("account", "window", "bucket"):
-            for key in self._client.scan_iter(f"{self._prefix}{kind}:{literal}*"):
+            pattern = self._slots.pattern(kind, f"{literal(prefix)}*")
+            for key in client.scan_iter(pattern):
                 found += 1
                 if kind == "account":
-                    self._client.hset(key, "used", 0)
+                    client.hset(key, "used", 0)
                 else:
-                    self._client.delete(key)
+                    client.delete(key)
+        agent = _RESET_AGENT.fullmatch(prefix)
+        if agent and isinstance(self._slots, AgentSlots):
+            client.hdel(f"{self._slots.common}homes", agent[1])
+            self._slots.forget_homes()
         return found

@@ -2,8 +2,11 @@
 
 Numbers stay below 2^53 and are written with `%.0f`, since Lua's own way of writing
 them rounds. An account is a hash, a window a sorted set of times, a bucket a string.
-A hold is a list: `open` or `ended`, then key, amount, refund and keep of each part.
+A hold is a list: `open` or `ended`, then key, amount, refund and keep of each part. A
+part without a key is counted in another slot of a cluster.
 """
+
+from .redis_threads import Script
 
 _COMMON = """
 local prefix = KEYS[1]
@@ -46,10 +49,12 @@ local function finish(hold, now)
         return redis.call('ZREM', prefix .. 'ends', hold)
     end
     for i = 2, #parts, 4 do
-        local held = tonumber(parts[i + 1])
-        local due = held
-        if parts[i + 2] == '1' then due = 0 end
-        use(parts[i], due, held, tonumber(parts[i + 3]))
+        if parts[i] ~= '' then
+            local held = tonumber(parts[i + 1])
+            local due = held
+            if parts[i + 2] == '1' then due = 0 end
+            use(parts[i], due, held, tonumber(parts[i + 3]))
+        end
     end
     redis.call('LSET', hold, 0, 'ended')
     redis.call('ZADD', prefix .. 'ends', text(now + DAY), hold)
@@ -68,7 +73,7 @@ local function tick(given)
 end
 """
 
-RESERVE = (
+RESERVE = Script.of(
     _COMMON
     + """
 local now = tick(ARGV[1])
@@ -106,14 +111,19 @@ end
 for i = 1, tonumber(arg()) do
     local charge = {key = arg(), amount = arg(), limit = tonumber(arg()),
                     keep = tonumber(arg()), refund = arg(), enforced = arg()}
-    charge.name = prefix .. 'account:' .. charge.key
-    local used = number(redis.call('HGET', charge.name, 'used'))
-    charge.held = number(redis.call('HGET', charge.name, 'held'))
-    charge.amount = tonumber(charge.amount)
-        or math.max(charge.limit - used - charge.held, 1)
-    if used + charge.held + charge.amount > charge.limit
-            and charge.enforced == '1' then
-        admitted = 0
+    local used = 0
+    if charge.key == '' then
+        charge.held, charge.amount = 0, 0
+    else
+        charge.name = prefix .. 'account:' .. charge.key
+        used = number(redis.call('HGET', charge.name, 'used'))
+        charge.held = number(redis.call('HGET', charge.name, 'held'))
+        charge.amount = tonumber(charge.amount)
+            or math.max(charge.limit - used - charge.held, 1)
+        if used + charge.held + charge.amount > charge.limit
+                and charge.enforced == '1' then
+            admitted = 0
+        end
     end
     charges[i] = charge
     table.insert(answer, used)
@@ -134,10 +144,12 @@ if take == '1' and admitted == 1 then
         end
     end
     for _, charge in ipairs(charges) do
-        redis.call('HSET', charge.name, 'held', text(charge.held + charge.amount))
-        local keep = charge.keep
-        if keep > 0 then keep = keep + length end
-        remember(charge.name, keep)
+        if charge.key ~= '' then
+            redis.call('HSET', charge.name, 'held', text(charge.held + charge.amount))
+            local keep = charge.keep
+            if keep > 0 then keep = keep + length end
+            remember(charge.name, keep)
+        end
         if redis.call('EXISTS', hold) == 0 then redis.call('RPUSH', hold, 'open') end
         redis.call('RPUSH', hold, charge.key, text(charge.amount), charge.refund,
                    text(charge.keep))
@@ -151,7 +163,7 @@ return {admitted, answer}
 )
 """Arguments: time or '', hold, its length, take, hits of 5 values, charges of 6."""
 
-SETTLE = (
+SETTLE = Script.of(
     _COMMON
     + """
 local now = tick(ARGV[1])
@@ -163,11 +175,14 @@ if #parts == 0 then
     return 0
 end
 if parts[1] == 'ended' and #ARGV == 2 then return 0 end
+local settled = 1
 for i = 2, #parts, 4 do
     local held, due = tonumber(parts[i + 1]), 0
     if parts[i + 2] ~= '1' then due = held end
     local actual = tonumber(ARGV[3 + (i - 2) / 4] or due)
-    if parts[1] == 'open' then
+    if parts[i] == '' then
+        settled = 2
+    elseif parts[1] == 'open' then
         use(parts[i], actual, held, tonumber(parts[i + 3]))
     else
         use(parts[i], actual - due, 0, tonumber(parts[i + 3]))
@@ -175,7 +190,60 @@ for i = 2, #parts, 4 do
 end
 redis.call('DEL', hold)
 redis.call('ZREM', prefix .. 'ends', hold)
-return 1
+return settled
 """
 )
-"""Arguments: time or '', hold, and what each part cost, or nothing."""
+"""Arguments: time or '', hold, and what each part cost, or nothing. Returns 0 if it was
+settled before, 2 if it has parts in another slot too, else 1."""
+
+TAKE_BACK = Script.of(
+    _COMMON
+    + """
+tick(ARGV[1])
+local hold = prefix .. 'hold:' .. ARGV[2]
+for i = 3, #ARGV, 2 do
+    local key, interval = ARGV[i], tonumber(ARGV[i + 1])
+    if interval == 0 then
+        redis.call('ZREM', prefix .. 'window:' .. key, ARGV[2])
+    else
+        local bucket = prefix .. 'bucket:' .. key
+        local full = number(redis.call('GET', bucket)) - interval
+        if full > 0 then redis.call('SET', bucket, text(full), 'KEEPTTL') end
+    end
+end
+local parts = redis.call('LRANGE', hold, 0, -1)
+for i = 2, #parts, 4 do
+    if parts[1] == 'open' and parts[i] ~= '' then
+        use(parts[i], 0, tonumber(parts[i + 1]), tonumber(parts[i + 3]))
+    end
+end
+redis.call('DEL', hold)
+redis.call('ZREM', prefix .. 'ends', hold)
+"""
+)
+"""Undoes a reservation that another slot refused. Arguments: time or '', hold, and key
+and interval of each rate that has counted it."""
+
+LAYOUT = "toolcell 2: keys by agent"
+"""The text in the place of the ends of holds, which older hosts, that have all keys in
+one slot, cannot read as such: they refuse every call."""
+
+CLAIM = Script.of("""
+local ends = KEYS[1] .. 'ends'
+local kind = redis.call('TYPE', ends).ok
+if kind == 'none' then redis.call('SET', ends, ARGV[1]) return 1 end
+if kind == 'string' and redis.call('GET', ends) == ARGV[1] then return 1 end
+return 0
+""")
+"""Marks the keys of a prefix with a layout; returns 0 if they have another one."""
+
+FIND_HOMES = Script.of("""
+local found = {}
+for i = 2, #ARGV do
+    redis.call('HSETNX', KEYS[1] .. 'homes', ARGV[i], ARGV[1])
+    found[i - 1] = redis.call('HGET', KEYS[1] .. 'homes', ARGV[i])
+end
+return found
+""")
+"""Returns where the counters of agents are. Arguments: where they would be begun, and
+the agents."""

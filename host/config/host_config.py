@@ -173,7 +173,8 @@ class StateConfig(Model):
     most a thousand with every hundredth call."""
 
     redis_url: SecretReference | None = None
-    """A Redis server for the guard's counters, shared by many machines."""
+    """A Redis server, or a node of a Redis Cluster, for the guard's counters, shared by
+    many machines."""
 
     redis_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")] = "toolcell"
     """Before every key in Redis."""

@@ -16,13 +16,14 @@ from toolcell.guard import SQLiteStore, Store
 from toolcell.guard.stores.base import Reservation, ReservationOutcome
 
 from .builders import FakeClock
+from .redis_cluster import redis_cluster
 from .redis_server import RedisServer
 from .worker import Place
 
-STORES = ["memory", "sqlite", "redis"]
-"""The table of stores."""
+STORES = ["memory", "sqlite", "redis", "cluster"]
+"""The table of stores; `cluster` is a Redis Cluster."""
 
-SHARED = ["sqlite", "redis"]
+SHARED = ["sqlite", "redis", "cluster"]
 """Those that processes share."""
 
 StoreMaker = Callable[[FakeClock], Store]
@@ -51,6 +52,8 @@ def store_places(name: str) -> Iterator[Callable[[], Place]]:
             stack.callback(server.kill)
             server.start()
             url = server.url
+        elif name == "cluster":
+            url = stack.enter_context(redis_cluster(Path(folder))).url
 
         def place() -> Place:
             number = next(numbers)
