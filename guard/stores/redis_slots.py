@@ -1,4 +1,4 @@
-"""Where the keys of counters are: in one slot, or on a cluster in one for each home.
+"""The places of keys of counters: one slot, or on a cluster one for each home.
 
 A script is one step, and reads the keys of one slot. On a single server all keys are in
 one. On a cluster the counters of an agent, its parents and their other children are in
