@@ -18,7 +18,7 @@ from ..values.send import Send, SendBatch, normalize_sends
 from .operations import check_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Returned:
     """An output, and its update as the state takes it."""
 
@@ -94,7 +94,7 @@ def _steered(
             return Returned(output=Output(goto=list(output.sends)))
         _check_aggregator(graph, output.aggregator_node)
         return Returned(output=Output(batch=output))
-    sends = normalize_sends(output)
+    sends = None if is_command(output) else normalize_sends(output)
     if sends is not None:
         check_targets(graph, sends)
         return Returned(output=Output(goto=list(sends) or None))
@@ -106,8 +106,8 @@ def _steered(
         goto = command.targets if command.has_goto else None
         check_targets(meant, goto or ())
     pieces = meant.schema.encode_update(update, spec.node)
-    steered = Output(
-        goto=goto,
+    steered = Output.steering(
+        goto,
         ends=isinstance(command, End),
         graph=None if meant is graph else meant.name,
     )
@@ -123,10 +123,12 @@ def _meant(
             f"node {spec.node!r} returned an answer",
             hint="give answers to flow.resume",
         )
+    if command.graph is None:
+        return graph
     inside: list[Graph[Any]] = [*outer, graph]
     each: Graph[Any]
     for each in reversed(inside):
-        if command.graph in (None, each.name):
+        if command.graph == each.name:
             return each
     raise InvalidInputError(
         f"node {spec.node!r} commands the graph {command.graph!r}",

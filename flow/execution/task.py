@@ -74,8 +74,10 @@ class TaskRun:
         self._step = view.checkpoint.step + 1
         self._began = view.checkpoint.at
         self._alone = alone
+        self._milliseconds: float | None = None
         self._end: Ended | None = None
-        self._calls = Calls(parts, journal, spec.node)
+        self._own_task: int | None = None
+        self._questions: Questions | None = None
         self._operations: TaskOperations | None = None
         self._failed_before = False
         self._sends = 0
@@ -88,8 +90,13 @@ class TaskRun:
             ended is not None and ended.status == "done"
         )
 
-    async def run(self) -> None:
-        """Run it until it returns, asks or fails; errors of the node are recorded."""
+    async def run(self, own_task: int) -> None:
+        """Run it until it returns, asks or fails; errors of the node are recorded.
+
+        Args:
+            own_task: The id of the caller's task, in which an async node runs.
+        """
+        self._own_task = own_task if self._node.is_async else None
         limiter = self._parts.rooms.get(self.spec.node)
         await self._parts.enter_room(self)
         try:
@@ -112,9 +119,9 @@ class TaskRun:
         while True:
             attempt += 1
             self.error = None
-            await self._parts.announce(
-                TaskStarted(self.journal.task_id, self.spec.node, attempt)
-            )
+            if self._parts.tell is not None:
+                started_now = TaskStarted(self.journal.task_id, self.spec.node, attempt)
+                await self._parts.announce(started_now)
             failure = await self._attempt(attempt)
             if self._is_asking:
                 await self._write_questions()
@@ -128,13 +135,14 @@ class TaskRun:
             retry = self._node.retry
             if retry is not None:
                 await anyio.sleep(retry.pause(attempt))
-        await self._write_end((time.perf_counter() - started) * 1000)
+        self._milliseconds = (time.perf_counter() - started) * 1000
+        await self._write_end()
         await self._announce_end("done" if self.error is None else "failed")
 
     @property
     def _is_asking(self) -> bool:
         """True if the last attempt waits for answers."""
-        return bool(self._calls.questions.asked)
+        return self._questions is not None and bool(self._questions.asked)
 
     async def _announce_end(self, status: Literal["done", "asking", "failed"]) -> None:
         if self._parts.tell is not None:
@@ -159,19 +167,14 @@ class TaskRun:
             if rest is not None and not isinstance(rest, Exception):
                 raise
             return rest
-        if self._calls.questions.asked:
+        if self._is_asking:
             # The node caught the exception of its question.
             self.returned = None
         return None
 
     async def _called(self, attempt: int) -> Any:
-        node, parts = self._node, self._parts
-        own = anyio.get_current_task().id if node.is_async else None
-        questions = Questions(parts, self.journal, node.name)
-        self._calls.questions = questions
-        self._operations = TaskOperations(
-            parts, self.journal, questions, self._calls, own
-        )
+        node = self._node
+        self._questions = self._operations = None
         self._sends = 0
         takes = node.signature
         given = Given(
@@ -189,7 +192,6 @@ class TaskRun:
 
     def _context(self, attempt: int) -> NodeContext:
         parts = self._parts
-        assert self._operations is not None
         return NodeContext(
             thread_id=parts.lease.thread_id,
             graph=parts.flow.graph.name,
@@ -200,8 +202,22 @@ class TaskRun:
             agent_id=parts.agent,
             started_at=self._began,
             seed=self._seed,
-            operations=self._operations,
+            operations=self._begin_operations(),
         )
+
+    def _begin_operations(self) -> TaskOperations:
+        """Return the operations of the attempt, which most nodes have none of."""
+        if self._operations is None or self._questions is None:
+            self._questions = Questions(self._parts, self.journal, self._node.name)
+            self._calls.questions = self._questions
+            self._operations = TaskOperations(
+                self._parts, self.journal, self._questions, self._calls, self._own_task
+            )
+        return self._operations
+
+    @cached_property
+    def _calls(self) -> Calls:
+        return Calls(self._parts, self.journal, self._node.name)
 
     async def _in_node(self, function: Callable[[], Any]) -> Any:
         current.set(self)
@@ -211,9 +227,9 @@ class TaskRun:
 
     def ask(self, question: Question) -> Any:
         """Return the answer to a question of the node, or raise to pause."""
-        assert self._operations is not None
-        op = self._operations.place(question.key)
-        return self._calls.questions.ask(op, question)
+        op = self._begin_operations().place(question.key)
+        assert self._questions is not None
+        return self._questions.ask(op, question)
 
     @cached_property
     def _seed(self) -> str:
@@ -240,7 +256,10 @@ class TaskRun:
             await self._parts.write(self.journal, redo)
 
     async def _write_questions(self) -> None:
-        questions, task = self._calls.questions, self.journal.task_id
+        questions, task = self._questions, self.journal.task_id
+        if questions is None:
+            # Those of an inner graph are written by its own tasks.
+            return
         known = {each.interrupt.interrupt_id for each in self.journal.asked.values()}
         records = [
             Asked(task=task, op=questions.places[each.interrupt_id], interrupt=each)
@@ -252,27 +271,37 @@ class TaskRun:
         for record in records:
             await self._parts.announce(Interrupted(record.interrupt))
 
-    async def _write_end(self, took: float) -> None:
-        task = self.journal.task_id
+    async def _write_end(self) -> None:
         if self.error is not None:
-            info = ErrorInfo.of(self.error)
-            ended = Ended(task=task, status="failed", error=info, ms=took)
-            self._end = ended
-            return await self._parts.write(self.journal, ended)
-        self._end = Ended(task=task, status="done", output=self.record, ms=took)
-        if not self._alone:
-            # Nobody waits: if it is lost, the node runs again over its journal.
-            self._parts.writer.write_later(self.journal, self._end)
+            assert self.end is not None
+            await self._parts.write(self.journal, self.end)
+        elif not self._alone:
+            self._write_later()
+
+    def _write_later(self) -> None:
+        # Nobody waits: if it is lost, the node runs again over its journal.
+        assert self.end is not None
+        self._parts.writer.write_later(self.journal, self.end)
 
     @property
     def end(self) -> Ended | None:
         """The record of its end; None: it has not ended."""
+        if self._end is None and self._milliseconds is not None:
+            self._end = self._new_end(self._milliseconds)
         return self._end or self.journal.ended
+
+    def _new_end(self, took: float) -> Ended:
+        task = self.journal.task_id
+        if self.error is not None:
+            info = ErrorInfo.of(self.error)
+            return Ended(task=task, status="failed", error=info, ms=took)
+        return Ended(task=task, status="done", output=self.record, ms=took)
 
     def keep_end(self) -> None:
         """Have its end written, if that was left to a commit."""
-        if self._alone and self._end is not None and self.journal.ended is None:
-            self._parts.writer.write_later(self.journal, self._end)
+        if self._alone and self.journal.ended is None:
+            if self._milliseconds is not None:
+                self._write_later()
 
     @property
     def output(self) -> Output:

@@ -61,19 +61,24 @@ class ThreadView:
 
     def open_questions(self) -> list[InterruptValue]:
         """Return the questions without an answer, in the order of the tasks."""
+        asking = [each for each in self.journals.values() if each.asked]
+        if not asking:
+            return []
         found = [
-            (_places(task_id), each.interrupt)
-            for task_id, journal in self.journals.items()
-            if journal.asked and task_id.startswith(self.prefix)
+            (_places(journal.task_id), each.interrupt)
+            for journal in asking
+            if journal.task_id.startswith(self.prefix)
             for each in journal.open
         ]
         return [question for _, question in sorted(found, key=itemgetter(0))]
 
     def waiting_tasks(self) -> set[str]:
         """Return the ids of the step's tasks that wait for answers."""
-        start = len(self.prefix)
-        asking = (each.task_id[start:] for each in self.open_questions())
-        return {self.prefix + task_id.partition("/")[0] for task_id in asking}
+        asking = self.open_questions()
+        if not asking:
+            return set()
+        ids = (each.task_id[len(self.prefix) :] for each in asking)
+        return {self.prefix + task_id.partition("/")[0] for task_id in ids}
 
     def expired_questions(self, now: datetime) -> list[InterruptValue]:
         """Return the open questions whose time is over; approvals have their own."""

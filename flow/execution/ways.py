@@ -34,7 +34,7 @@ class Plan:
             self.tasks.append(TaskSpec(node=target.node, send=target))
         elif target != END and target not in self.plain:
             self.plain.add(target)
-            self.tasks.append(TaskSpec(node=target))
+            self.tasks.append(TaskSpec.plain(target))
 
     def fan_out(self, batch: SendBatch) -> None:
         """Add the workers of a batch; of an empty one the aggregator."""

@@ -48,7 +48,7 @@ def size_of(pieces: Pieces) -> int:
 
 def diff(old: Pieces, new: Pieces) -> bytes | None:
     """Return the JSON text of what makes one value another; None: they are the same."""
-    if old == new:
+    if old is new or old == new:
         return None
     if isinstance(old, tuple) and isinstance(new, tuple):
         same = _common(old, new)

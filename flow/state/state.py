@@ -48,7 +48,7 @@ class State:
         """
         named = self.schema.of(self.pieces)
         values = {name: self._value(field) for name, field in named}
-        return self.schema.model.model_construct(**values)
+        return self.schema.construct(values)
 
     def _value(self, field: Field) -> Any:
         if field.name in self._values:

@@ -16,7 +16,6 @@ from toolcell.core import (
     NodeFailedError,
     ToolcellError,
 )
-from toolcell.core.models import put_together
 
 from ..execution.desk import Desk
 from ..execution.parts import RunParts
@@ -24,15 +23,13 @@ from ..execution.task import TaskRun
 from ..execution.thread import ThreadView
 from ..execution.ways import Plan, next_tasks
 from ..state.state import State
-from ..stores.records import Checkpoint, GivenAnswer, Head, Redo, TaskSpec
+from ..stores.records import Checkpoint, GivenAnswer, Redo, TaskSpec
 from ..values.events import StepCommitted, StepStarted
 from .answering import Answering
 from .merging import collected_of, given_answers, output_of, updates_of
 
 _LEAST_WHOLE_BYTES = 4_096
 _MOST_PATCHES = 256
-
-_HEAD = set(Head.model_fields)
 
 Outcome = Literal["done", "interrupted", "failed", "cancelled"]
 
@@ -65,6 +62,7 @@ class Runner:
 
         self._tries_failed = tries_failed
         self._answering = Answering(parts, view)
+        self._own_task = 0
 
     async def run(self) -> Outcome:
         """Run steps until the thread pauses, fails or ends, and store its status.
@@ -94,6 +92,7 @@ class Runner:
     async def run_steps(self) -> Outcome:
         """Run steps until the thread pauses, fails or ends. Raises as `run`."""
         steps = 0
+        self._own_task = anyio.get_current_task().id
         while self.view.checkpoint.next:
             limit = self._parts.flow.limits.max_steps
             if steps == limit:
@@ -107,12 +106,14 @@ class Runner:
     async def _step(self) -> Outcome | None:
         """Run one step; None: it was committed."""
         tasks = self._tasks()
-        ids = tuple(each.journal.task_id for each in tasks)
-        await self._parts.announce(StepStarted(self.view.checkpoint.step + 1, ids))
+        if self._parts.tell is not None:
+            ids = tuple(each.journal.task_id for each in tasks)
+            await self._parts.announce(StepStarted(self.view.checkpoint.step + 1, ids))
         while True:
             waiting = self.view.waiting_tasks()
             await self._run_tasks([t for t in tasks if self._may_run(t, waiting)])
-            await self._land()
+            if self._parts.flying:
+                await self._land()
             self._tries_failed = False
             if not self.view.open_questions():
                 break
@@ -180,18 +181,19 @@ class Runner:
     async def _run_tasks(self, tasks: Sequence[TaskRun]) -> None:
         """Run tasks, as many at once as may."""
         if len(tasks) == 1:
-            return await tasks[0].run()
+            return await tasks[0].run(self._own_task)
         graphs = [each for each in tasks if isinstance(each, self._parts.graph_task)]
         others = iter([each for each in tasks if each not in graphs])
 
         async def work() -> None:
+            own_task = anyio.get_current_task().id
             for task in others:
-                await task.run()
+                await task.run(own_task)
 
         try:
             async with anyio.create_task_group() as group:
                 for task in graphs:
-                    group.start_soon(task.run)
+                    group.start_soon(task.run, self._own_task)
                 most = self._parts.flow.limits.max_concurrency
                 for _ in range(min(len(tasks) - len(graphs), most)):
                     group.start_soon(work)
@@ -257,14 +259,11 @@ class Runner:
         view = self.view
         patch = view.state.changes(state)
         whole = self._is_whole(sum(map(len, patch.values())))
-        number = view.checkpoint.step + 1
-        checkpoint = Checkpoint(
-            id=str(number),
-            step=number,
-            at=self._parts.flow.clock(),
-            turn=view.checkpoint.turn,
-            of=None if whole else view.checkpoint.id,
-            next=plan.tasks,
+        checkpoint = Checkpoint.after(
+            view.checkpoint,
+            self._parts.flow.clock(),
+            whole=whole,
+            tasks=plan.tasks,
             joins=plan.joins,
             batches=plan.batches,
             answers=list(answers),
@@ -275,20 +274,14 @@ class Runner:
         view.patches = 0 if whole else view.patches + 1
         view.patch_bytes = 0 if whole else view.patch_bytes + len(text)
         view.whole_bytes = len(text) if whole else view.whole_bytes
-        made = f"{view.prefix}{checkpoint.id}"
-        await self._parts.announce(StepCommitted(number, made, tuple(sorted(patch))))
+        if self._parts.tell is not None:
+            made, changed = f"{view.prefix}{checkpoint.id}", tuple(sorted(patch))
+            committed = StepCommitted(checkpoint.step, made, changed)
+            await self._parts.announce(committed)
 
     async def _store(self, checkpoint: Checkpoint, text: bytes, *, whole: bool) -> None:
         flow, view = self._parts.flow, self.view
-        changes = {
-            "status": "running" if checkpoint.next else "done",
-            "checkpoint": checkpoint.id,
-            "version": flow.graph.version,
-            "shape": flow.shape,
-            "error": None,
-            "updated": checkpoint.at,
-        }
-        head = put_together(Head, {**view.head.__dict__, **changes}, _HEAD)
+        head = view.head.at(checkpoint, flow.graph.version, flow.shape)
         # The checkpoint has what they would say.
         await self._parts.writer.drop()
         await flow.checkpointer.commit(self._parts.lease, text, head, whole=whole)

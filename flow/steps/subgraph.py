@@ -92,7 +92,7 @@ async def write_step(parts: RunParts, journal: TaskJournal, text: bytes) -> None
 class GraphTask(TaskRun):
     """A task whose node is a graph. It takes none of the thread's `max_concurrency`."""
 
-    async def run(self) -> None:
+    async def run(self, own_task: int) -> None:
         limiter = self._parts.rooms.get(self.spec.node)
         if limiter is None:
             await self._tries()

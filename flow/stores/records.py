@@ -26,7 +26,7 @@ from toolcell.core import (
     InvalidInputError,
     ToolcellError,
 )
-from toolcell.core.models import FrozenModel
+from toolcell.core.models import FrozenModel, put_together
 
 from ..values.interrupt import InterruptValue
 from ..values.json_values import json_bytes, read_json_bytes
@@ -81,6 +81,12 @@ class TaskSpec(FrozenModel):
     results: list[SendResult] | None = None
     """The results that an aggregator gets; None: it is no aggregator."""
 
+    @classmethod
+    def plain(cls, node: str) -> TaskSpec:
+        """Return the task of a node that gets no more than the state."""
+        fields = {"node": node, "send": None, "batch": None, "results": None}
+        return put_together(cls, fields, {"node"})
+
 
 class Batch(FrozenModel):
     """Workers of a step whose results are collected."""
@@ -119,6 +125,44 @@ class Checkpoint(Record):
     batches: list[Batch] = Field(default_factory=list)
     answers: list[GivenAnswer] = Field(default_factory=list)
 
+    @classmethod
+    def after(
+        cls,
+        before: Checkpoint,
+        at: datetime,
+        *,
+        whole: bool,
+        tasks: list[TaskSpec],
+        joins: dict[str, list[str]],
+        batches: list[Batch],
+        answers: list[GivenAnswer],
+    ) -> Checkpoint:
+        """Return the next checkpoint of a thread, without its patch or state.
+
+        Args:
+            before: The checkpoint before it.
+            at: The time of the commit.
+            whole: True if it holds the whole state, False if it is a patch.
+            tasks: The tasks of the next step; `joins`, `batches` and `answers`.
+        """
+        number = before.step + 1
+        fields = {
+            "v": VERSION,
+            "type": "checkpoint",
+            "id": str(number),
+            "step": number,
+            "at": at,
+            "turn": before.turn,
+            "of": None if whole else before.id,
+            "patch": None,
+            "state": None,
+            "next": tasks,
+            "joins": joins,
+            "batches": batches,
+            "answers": answers,
+        }
+        return put_together(cls, fields, set(fields))
+
     def with_fields(self, fields: Mapping[str, bytes]) -> bytes:
         """Return its text with the patch or state put in as texts."""
         rest = self._text(without={"patch", "state"})
@@ -144,6 +188,25 @@ class Head(Record):
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
     created: datetime
     updated: datetime
+
+    def at(self, checkpoint: Checkpoint, version: str, shape: str) -> Head:
+        """Return the head of the thread once a checkpoint was added.
+
+        Args:
+            checkpoint: The checkpoint.
+            version: The version of the graph that runs.
+            shape: The shape of that graph.
+        """
+        fields = {
+            **self.__dict__,
+            "status": "running" if checkpoint.next else "done",
+            "checkpoint": checkpoint.id,
+            "version": version,
+            "shape": shape,
+            "error": None,
+            "updated": checkpoint.at,
+        }
+        return put_together(Head, fields, set(fields))
 
 
 class Begin(Record):
@@ -205,6 +268,22 @@ class Output(FrozenModel):
     batch: SendBatch | None = None
     result: JsonValue = None
     """The value that a worker of a batch returned."""
+
+    @classmethod
+    def steering(
+        cls, goto: list[str | Send] | None, *, ends: bool, graph: str | None
+    ) -> Output:
+        """Return an output without update or result, of targets that were checked."""
+        fields = {
+            "update": {},
+            "goto": goto,
+            "ends": ends,
+            "replaces": False,
+            "graph": graph,
+            "batch": None,
+            "result": None,
+        }
+        return put_together(cls, fields, set(fields))
 
 
 class Ended(Record):
