@@ -271,6 +271,22 @@ async def check_deleting_is_of_one_thread(open_one: OpenOne) -> None:
         await store.release(lease)
 
 
+async def check_a_thread_is_made_anew(open_one: OpenOne) -> None:
+    """A thread that another instance took and deleted is a new one if made again."""
+    async with open_one() as store, open_one() as other:
+        old = await store.create(_head("anew"), _checkpoint(0))
+        await store.append(old, [b'{"old":1}'])
+        await other.release(await other.claim("anew", steal=True))
+        _require(await other.delete("anew"), "it deletes no thread that was stolen")
+        lease = await store.create(_head("anew"), _checkpoint(0))
+        await store.append(lease, [b'{"new":1}'])
+        stored = await other.read("anew")
+        assert stored is not None
+        same = list(stored.journal) == [b'{"new":1}']
+        _require(same, "its rows follow those of the old one")
+        await store.release(lease)
+
+
 async def check_texts_of_every_kind(open_one: OpenOne) -> None:
     """Any text comes back, a large one and ten thousand at once."""
     texts = [chr(plane * 0x10000 + 0xF0).encode() for plane in range(17)]
@@ -315,6 +331,7 @@ FLOW_CHECKPOINTER_CHECKS = (
     check_checkpoints_are_paged,
     check_threads_are_found,
     check_deleting_is_of_one_thread,
+    check_a_thread_is_made_anew,
     check_texts_of_every_kind,
     check_threads_that_are_not_there,
     check_saved_states,

@@ -155,6 +155,7 @@ class SQLiteCheckpointer(Checkpointer):
             self._file.execute("COMMIT")
             return done
         except BaseException as error:
+            self._tables.forget()
             self._roll_back()
             if isinstance(error, sqlite3.Error | OSError):
                 _log.error("the store of threads failed: %s", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .base import Lease, Stored
@@ -49,7 +50,24 @@ CREATE TABLE IF NOT EXISTS flow_answers (
 ) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS flow_answer ON flow_answers (thread, key);
 """
+_CHANGE = ", changed = (SELECT max(changed) + 1 FROM flow_threads)"
 _TABLES = ("flow_threads", "flow_checkpoints", "flow_journal", "flow_answers")
+
+
+@dataclass(slots=True)
+class _Last:
+    """The last rows of a thread, which the next ones follow."""
+
+    token: int
+    checkpoint: int
+    """The number of the last checkpoint."""
+
+    checkpoint_sum: bytes
+    journal: int
+    """The number of records in the journal."""
+
+    chain: bytes
+    head: bytes
 
 
 class Tables:
@@ -69,6 +87,13 @@ class Tables:
         self._held: dict[str, int] = {}
         """The tokens of threads that this store's users hold."""
 
+        self._lasts: dict[str, _Last] = {}
+        """As far as known: nobody else writes after the last rows of those threads."""
+
+    def forget(self) -> None:
+        """Read the last rows anew: a transaction was rolled back."""
+        self._lasts.clear()
+
     def create(self, db: sqlite3.Connection, head: Head, checkpoint: bytes) -> Lease:
         thread = head.thread_id
         text, chain = head.to_bytes(), chained(thread.encode(), checkpoint)
@@ -83,8 +108,13 @@ class Tables:
         except sqlite3.IntegrityError:
             raise busy(thread) from None
         self._add(db, thread, 0, head.checkpoint, True, checkpoint, chain)
-        self._held[thread] = 1
-        return Lease(thread, 1)
+        return self._hold(thread, 1)
+
+    def _hold(self, thread: str, token: int) -> Lease:
+        self._held[thread] = token
+        # A thread that was deleted and made anew has the tokens of the old one.
+        self._lasts.pop(thread, None)
+        return Lease(thread, token)
 
     def _add(
         self, db: sqlite3.Connection, thread: str, number: int, *rest: Any
@@ -105,8 +135,7 @@ class Tables:
             "UPDATE flow_threads SET token = ?, owner = ? WHERE thread = ?",
             [token + 1, self._owner, thread],
         )
-        self._held[thread] = token + 1
-        return Lease(thread, token + 1)
+        return self._hold(thread, token + 1)
 
     def _is_held(self, thread: str, token: int, owner: str | None) -> bool:
         if owner is None:
@@ -118,6 +147,7 @@ class Tables:
     def release(self, db: sqlite3.Connection, lease: Lease) -> None:
         if self._held.get(lease.thread_id) == lease.token:
             del self._held[lease.thread_id]
+            self._lasts.pop(lease.thread_id, None)
         db.execute(
             "UPDATE flow_threads SET owner = NULL WHERE thread = ? AND token = ?",
             [lease.thread_id, lease.token],
@@ -130,18 +160,18 @@ class Tables:
         records: Sequence[bytes],
         head: Head | None,
     ) -> None:
-        old, chain = self._owned(db, lease)
-        [last] = db.execute(
-            "SELECT coalesce(max(number), -1) FROM flow_journal WHERE thread = ?",
-            [lease.thread_id],
-        ).fetchone()
-        for number, record in enumerate(records, last + 1):
-            chain = chained(chain, record)
-            db.execute(
-                "INSERT INTO flow_journal VALUES (?, ?, ?)",
-                [lease.thread_id, number, record],
-            )
-        self._set_head(db, lease.thread_id, head, old, chain)
+        last, thread = self._last(db, lease), lease.thread_id
+        if head is not None:
+            last.head = head.to_bytes()
+        for record in records:
+            last.chain = chained(last.chain, record)
+        self._set_head(db, thread, last, None if head is None else head.status)
+        numbered = enumerate(records, last.journal)
+        db.executemany(
+            "INSERT INTO flow_journal VALUES (?, ?, ?)",
+            [(thread, number, record) for number, record in numbered],
+        )
+        last.journal += len(records)
 
     def commit(
         self,
@@ -151,52 +181,64 @@ class Tables:
         head: Head,
         whole: bool,
     ) -> None:
-        self._owned(db, lease)
-        thread = lease.thread_id
-        number, before = db.execute(
-            "SELECT number, sum FROM flow_checkpoints WHERE thread = ?"
-            " ORDER BY number DESC LIMIT 1",
-            [thread],
-        ).fetchone()
-        chain = chained(before, checkpoint)
-        row = (number + 1, head.checkpoint, whole, checkpoint, chain)
+        last, thread = self._last(db, lease), lease.thread_id
+        last.chain = last.checkpoint_sum = chained(last.checkpoint_sum, checkpoint)
+        last.checkpoint += 1
+        last.head = head.to_bytes()
+        self._set_head(db, thread, last, head.status)
+        row = (last.checkpoint, head.checkpoint, whole, checkpoint, last.chain)
         self._add(db, thread, *row)
-        for table in ("flow_journal", "flow_answers"):
-            db.execute(f"DELETE FROM {table} WHERE thread = ?", [thread])  # noqa: S608
-        self._set_head(db, thread, head, b"", chain)
+        if last.journal:
+            db.execute("DELETE FROM flow_journal WHERE thread = ?", [thread])
+            last.journal = 0
+        db.execute("DELETE FROM flow_answers WHERE thread = ?", [thread])
 
-    def _owned(self, db: sqlite3.Connection, lease: Lease) -> tuple[bytes, bytes]:
-        """Return the head's text and the chain. Raises LeaseLostError."""
+    def _last(self, db: sqlite3.Connection, lease: Lease) -> _Last:
+        """Return the last rows of a thread. Raises LeaseLostError."""
+        known = self._lasts.get(lease.thread_id)
+        if known is not None and known.token == lease.token:
+            return known
         row = db.execute(
-            "SELECT head, chain FROM flow_threads"
-            " WHERE thread = ? AND token = ? AND owner = ?",
+            "SELECT number, c.sum,"
+            " (SELECT count(*) FROM flow_journal WHERE thread = ?1), chain, head"
+            " FROM flow_threads t JOIN flow_checkpoints c ON c.thread = t.thread"
+            " WHERE t.thread = ?1 AND token = ?2 AND owner = ?3"
+            " ORDER BY number DESC LIMIT 1",
             [lease.thread_id, lease.token, self._owner],
         ).fetchone()
         if row is None:
             raise lost(lease.thread_id)
-        return row[0], row[1]
+        last = self._lasts[lease.thread_id] = _Last(lease.token, *row)
+        return last
 
     def _set_head(
         self,
         db: sqlite3.Connection,
         thread: str,
-        head: Head | None,
-        old: bytes,
-        chain: bytes,
+        last: _Last,
+        status: ThreadStatus | None,
     ) -> None:
-        text = old if head is None else head.to_bytes()
-        row = [text, chained(chain, text), chain]
-        if head is None:
-            db.execute(
-                "UPDATE flow_threads SET head = ?, sum = ?, chain = ? WHERE thread = ?",
-                [*row, thread],
-            )
-            return
-        db.execute(
-            "UPDATE flow_threads SET head = ?, sum = ?, chain = ?, status = ?,"
-            " changed = (SELECT max(changed) + 1 FROM flow_threads) WHERE thread = ?",
-            [*row, head.status, thread],
+        """Write the head and the sums if the lease holds. Raises LeaseLostError.
+
+        Args:
+            db: The database.
+            thread: The id of the thread.
+            last: Its last rows after this transaction.
+            status: The status; None: the head stays, and so does its place in lists.
+        """
+        stays = status is None or _last_changed(db) == thread
+        change = "" if stays else _CHANGE
+        written = db.execute(
+            "UPDATE flow_threads SET head = ?, sum = ?, chain = ?,"  # noqa: S608
+            f" status = coalesce(?, status){change}"
+            " WHERE thread = ? AND token = ? AND owner = ?",
+            [
+                *(last.head, chained(last.chain, last.head), last.chain, status),
+                *(thread, last.token, self._owner),
+            ],
         )
+        if written.rowcount != 1:
+            raise lost(thread)
 
     def put_once(
         self, db: sqlite3.Connection, thread: str, key: str, record: bytes
@@ -331,6 +373,12 @@ def answers_of(db: sqlite3.Connection, thread: str) -> list[bytes]:
 def _column(db: sqlite3.Connection, query: str, *values: object) -> list[bytes]:
     rows: Iterable[tuple[bytes]] = db.execute(query, values)
     return [value for (value,) in rows]
+
+
+def _last_changed(db: sqlite3.Connection) -> str:
+    """Return the thread that changed last, whose place in the index may stay."""
+    query = "SELECT thread FROM flow_threads ORDER BY changed DESC LIMIT 1"
+    return str(db.execute(query).fetchone()[0])
 
 
 def _next_change(db: sqlite3.Connection) -> int:

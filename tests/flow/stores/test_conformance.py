@@ -68,8 +68,8 @@ class HasTwoOwners(Tables):
 
 
 class BelievesAnyLease(Tables):
-    def _owned(self, db: sqlite3.Connection, lease: Lease) -> tuple[bytes, bytes]:
-        return super()._owned(db, Lease(lease.thread_id, self._held[lease.thread_id]))
+    def _last(self, db: sqlite3.Connection, lease: Lease) -> Any:
+        return super()._last(db, Lease(lease.thread_id, self._held[lease.thread_id]))
 
 
 class FreesForAnybody(Tables):
