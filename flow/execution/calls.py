@@ -143,7 +143,7 @@ class Calls:
             if is_parked(result):
                 await self._park(call, op, result)
             else:
-                await self._finish(op, call.name, body, result, lasting=True)
+                await self._finish(op, body, result, lasting=True)
         finally:
             del self._flying[op]
             self._parts.flying.discard(ended)
@@ -153,15 +153,9 @@ class Calls:
         """Record that a call begins, unless an earlier process did so."""
         if op in self._journal.begun:
             return
-        begin = Begin(
-            task=self._journal.task_id,
-            op=op,
-            tool=call.name,
-            digest=body,
-            call_id=call.id,
-            at=self._parts.flow.clock(),
-        )
-        await self._parts.write(self._journal, begin)
+        now = self._parts.flow.clock()
+        begin = Begin.of(self._journal.task_id, op, call, body, now)
+        await self._parts.write(self._journal, begin, lasting=True)
 
     async def _park(self, call: ToolCall, op: str, result: ToolResult) -> None:
         """Record that a call was not made, since a person has to approve it."""
@@ -173,22 +167,12 @@ class Calls:
     async def _finish(
         self,
         op: str,
-        name: str,
         body: str,
         result: ToolResult,
         *,
         lasting: bool = False,
     ) -> None:
-        kept = self._cut(result)
-        finish = Finish(
-            task=self._journal.task_id,
-            op=op,
-            kind="call",
-            name=name,
-            digest=body,
-            value=kept.model_dump(mode="json"),
-            ok=kept.ok,
-        )
+        finish = Finish.of(self._journal.task_id, op, body, self._cut(result))
         await self._parts.write(self._journal, finish, lasting=lasting)
 
     def _cut(self, result: ToolResult) -> ToolResult:
@@ -209,7 +193,7 @@ class Calls:
             return True
         begun = self._journal.begun[op]
         if self._parts.flow.in_doubt == "tell":
-            await self._finish(op, name, begun.digest, self._unknown(name, op))
+            await self._finish(op, begun.digest, self._unknown(name, op))
             return True
         payload: JsonValue = {
             "question": "did this call take effect?",
@@ -226,7 +210,7 @@ class Calls:
             redo = Redo(task=self._journal.task_id, ops=[op])
             await self._parts.write(self._journal, redo)
         else:
-            await self._finish(op, name, begun.digest, result)
+            await self._finish(op, begun.digest, result)
         return True
 
     def _unknown(self, name: str, op: str) -> ToolResult:

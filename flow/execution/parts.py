@@ -52,6 +52,8 @@ class RunParts:
     agent: str | None
     run_id: str
     room: anyio.CapacityLimiter
+    """Has a place for each of the thread's tasks that may run at once."""
+
     rooms: dict[str, anyio.CapacityLimiter] = field(default_factory=dict)
     """The limiters of nodes with a `max_concurrency`, by the node's name."""
 
@@ -70,14 +72,6 @@ class RunParts:
 
     wait_until: float = 0.0
     """The time of the event loop until which answers of others are waited for."""
-
-    async def enter_room(self, borrower: object) -> None:
-        """Wait until one more of the thread's tasks may run."""
-        try:
-            # Without a turn of the event loop, which the store takes anyway.
-            self.room.acquire_on_behalf_of_nowait(borrower)
-        except anyio.WouldBlock:
-            await self.room.acquire_on_behalf_of(borrower)
 
     async def announce(self, event: FlowEvent) -> None:
         """Hand an event to the reader of the stream, if there is one."""

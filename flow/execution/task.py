@@ -98,7 +98,12 @@ class TaskRun:
         """
         self._own_task = own_task if self._node.is_async else None
         limiter = self._parts.rooms.get(self.spec.node)
-        await self._parts.enter_room(self)
+        room = self._parts.room
+        try:
+            # Without a turn of the event loop, which the store takes anyway.
+            room.acquire_on_behalf_of_nowait(self)
+        except anyio.WouldBlock:
+            await room.acquire_on_behalf_of(self)
         try:
             if limiter is None:
                 await self._tries()
@@ -106,7 +111,7 @@ class TaskRun:
                 async with limiter:
                     await self._tries()
         finally:
-            self._parts.room.release_on_behalf_of(self)
+            room.release_on_behalf_of(self)
 
     async def _tries(self) -> None:
         started = time.perf_counter()
@@ -120,12 +125,11 @@ class TaskRun:
             attempt += 1
             self.error = None
             if self._parts.tell is not None:
-                started_now = TaskStarted(self.journal.task_id, self.spec.node, attempt)
-                await self._parts.announce(started_now)
+                begun = TaskStarted(self.journal.task_id, self.spec.node, attempt)
+                await self._parts.announce(begun)
             failure = await self._attempt(attempt)
             if self._is_asking:
-                await self._write_questions()
-                return await self._announce_end("asking")
+                return await self._write_questions()
             if failure is None:
                 break
             self.error = self._shown(failure)
@@ -137,7 +141,6 @@ class TaskRun:
                 await anyio.sleep(retry.pause(attempt))
         self._milliseconds = (time.perf_counter() - started) * 1000
         await self._write_end()
-        await self._announce_end("done" if self.error is None else "failed")
 
     @property
     def _is_asking(self) -> bool:
@@ -145,10 +148,9 @@ class TaskRun:
         return self._questions is not None and bool(self._questions.asked)
 
     async def _announce_end(self, status: Literal["done", "asking", "failed"]) -> None:
-        if self._parts.tell is not None:
-            error = None if self.error is None else ErrorInfo.of(self.error)
-            ended = TaskEnded(self.journal.task_id, self.spec.node, status, error)
-            await self._parts.announce(ended)
+        error = None if self.error is None else ErrorInfo.of(self.error)
+        ended = TaskEnded(self.journal.task_id, self.spec.node, status, error)
+        await self._parts.announce(ended)
 
     async def _attempt(self, attempt: int) -> BaseException | None:
         """Run the node once; return what it raised, if it did not ask."""
@@ -256,20 +258,26 @@ class TaskRun:
             await self._parts.write(self.journal, redo)
 
     async def _write_questions(self) -> None:
-        questions, task = self._questions, self.journal.task_id
-        if questions is None:
-            # Those of an inner graph are written by its own tasks.
-            return
-        known = {each.interrupt.interrupt_id for each in self.journal.asked.values()}
-        records = [
-            Asked(task=task, op=questions.places[each.interrupt_id], interrupt=each)
-            for each in questions.asked
-            if each.interrupt_id not in known
-        ]
+        records = self._new_questions()
         if records:
             await self._parts.write(self.journal, *records)
         for record in records:
             await self._parts.announce(Interrupted(record.interrupt))
+        if self._parts.tell is not None:
+            await self._announce_end("asking")
+
+    def _new_questions(self) -> list[Asked]:
+        """Return the questions of the attempt that are not stored yet."""
+        questions, task = self._questions, self.journal.task_id
+        if questions is None:
+            # Those of an inner graph are written by its own tasks.
+            return []
+        known = {each.interrupt.interrupt_id for each in self.journal.asked.values()}
+        return [
+            Asked(task=task, op=questions.places[each.interrupt_id], interrupt=each)
+            for each in questions.asked
+            if each.interrupt_id not in known
+        ]
 
     async def _write_end(self) -> None:
         if self.error is not None:
@@ -277,6 +285,8 @@ class TaskRun:
             await self._parts.write(self.journal, self.end)
         elif not self._alone:
             self._write_later()
+        if self._parts.tell is not None:
+            await self._announce_end("done" if self.error is None else "failed")
 
     def _write_later(self) -> None:
         # Nobody waits: if it is lost, the node runs again over its journal.

@@ -18,7 +18,18 @@ class _Batch:
     records: list[tuple[TaskJournal, JournalRecord, bytes | None]] = field(
         default_factory=list
     )
-    written: anyio.Event = field(default_factory=anyio.Event)
+    _written: anyio.Event | None = None
+
+    async def wait(self) -> None:
+        """Return once they are stored."""
+        if self._written is None:
+            self._written = anyio.Event()
+        await self._written.wait()
+
+    def end(self) -> None:
+        """Wake those that wait."""
+        if self._written is not None:
+            self._written.set()
 
 
 class JournalWriter:
@@ -69,7 +80,7 @@ class JournalWriter:
             self._go_on()
             return
         self._begin()
-        await batch.written.wait()
+        await batch.wait()
 
     def write_later(self, journal: TaskJournal, record: JournalRecord) -> None:
         """Have a record written that nobody waits for."""
@@ -79,15 +90,15 @@ class JournalWriter:
     async def flush(self) -> None:
         """Return once all records are stored."""
         if self._next.records:
-            await self._next.written.wait()
+            await self._next.wait()
         elif self._running is not None:
-            await self._running.written.wait()
+            await self._running.wait()
 
     async def drop(self) -> None:
         """Forget records that are not yet being written; wait for those that are."""
         self._next.records.clear()
         if self._running is not None:
-            await self._running.written.wait()
+            await self._running.wait()
 
     def _begin(self) -> None:
         if not self._busy:
@@ -111,4 +122,4 @@ class JournalWriter:
         for journal, record, _ in batch.records:
             journal.add(record)
         self._running = None
-        batch.written.set()
+        batch.end()

@@ -24,7 +24,9 @@ from toolcell.core import (
     CheckpointSerializationError,
     ErrorInfo,
     InvalidInputError,
+    ToolCall,
     ToolcellError,
+    ToolResult,
 )
 from toolcell.core.models import FrozenModel, put_together
 
@@ -220,6 +222,21 @@ class Begin(Record):
     call_id: str
     at: datetime
 
+    @classmethod
+    def of(cls, task: str, op: str, call: ToolCall, digest: str, at: datetime) -> Begin:
+        """Return the record of a call that was checked."""
+        fields = {
+            "v": VERSION,
+            "type": "begin",
+            "task": task,
+            "op": op,
+            "tool": call.name,
+            "digest": digest,
+            "call_id": call.id,
+            "at": at,
+        }
+        return put_together(cls, fields, set(fields))
+
 
 class Finish(Record):
     """An operation has ended, with this value."""
@@ -232,6 +249,22 @@ class Finish(Record):
     digest: str | None = None
     value: JsonValue
     ok: bool = True
+
+    @classmethod
+    def of(cls, task: str, op: str, digest: str, result: ToolResult) -> Finish:
+        """Return the record of the result of a call."""
+        fields = {
+            "v": VERSION,
+            "type": "end",
+            "task": task,
+            "op": op,
+            "kind": "call",
+            "name": result.name,
+            "digest": digest,
+            "value": result.model_dump(mode="json"),
+            "ok": result.ok,
+        }
+        return put_together(cls, fields, set(fields))
 
 
 class Redo(Record):

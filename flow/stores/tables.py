@@ -50,7 +50,6 @@ CREATE TABLE IF NOT EXISTS flow_answers (
 ) STRICT;
 CREATE UNIQUE INDEX IF NOT EXISTS flow_answer ON flow_answers (thread, key);
 """
-_CHANGE = ", changed = (SELECT max(changed) + 1 FROM flow_threads)"
 _TABLES = ("flow_threads", "flow_checkpoints", "flow_journal", "flow_answers")
 
 
@@ -224,18 +223,19 @@ class Tables:
             db: The database.
             thread: The id of the thread.
             last: Its last rows after this transaction.
-            status: The status; None: the head stays, and so does its place in lists.
+            status: The status; None: the head is as it was.
         """
-        stays = status is None or _last_changed(db) == thread
-        change = "" if stays else _CHANGE
+        values = [chained(last.chain, last.head), last.chain]
+        change = ""
+        if status is not None:
+            change = ", head = ?, status = ?"
+            values += [last.head, status]
+            if _last_changed(db) != thread:
+                change += ", changed = (SELECT max(changed) + 1 FROM flow_threads)"
         written = db.execute(
-            "UPDATE flow_threads SET head = ?, sum = ?, chain = ?,"  # noqa: S608
-            f" status = coalesce(?, status){change}"
+            f"UPDATE flow_threads SET sum = ?, chain = ?{change}"  # noqa: S608
             " WHERE thread = ? AND token = ? AND owner = ?",
-            [
-                *(last.head, chained(last.chain, last.head), last.chain, status),
-                *(thread, last.token, self._owner),
-            ],
+            [*values, thread, last.token, self._owner],
         )
         if written.rowcount != 1:
             raise lost(thread)
