@@ -307,7 +307,7 @@ class Output(FrozenModel):
         cls, goto: list[str | Send] | None, *, ends: bool, graph: str | None
     ) -> Output:
         """Return an output without update or result, of targets that were checked."""
-        fields = {
+        fields: dict[str, Any] = {
             "update": {},
             "goto": goto,
             "ends": ends,

@@ -225,7 +225,7 @@ class Tables:
             last: Its last rows after this transaction.
             status: The status; None: the head is as it was.
         """
-        values = [chained(last.chain, last.head), last.chain]
+        values: list[Any] = [chained(last.chain, last.head), last.chain]
         change = ""
         if status is not None:
             change = ", head = ?, status = ?"
