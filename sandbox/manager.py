@@ -13,15 +13,14 @@ from .client.host_calls import HostCalls
 from .client.types import Freshness, Language, OnOutput
 from .config.settings import Limits, Network, SandboxConfig
 from .lifecycle import SandboxLifecycle
-from .programs.function_program import call_program, returned
 from .programs.program import RunRequest
-from .results.events import Event
 from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
     from .batch import BatchResults, OnProgress, Programs
     from .network.types import OnConnection
     from .packages.distributions import OnStep
+    from .results.events import Event
     from .session import Session
 
 
@@ -201,6 +200,8 @@ class SandboxManager(SandboxLifecycle):
             SandboxUnavailableError: There is no cell to be had.
             CellLostError: The cell went away during the call.
         """
+        from .programs.function_program import call_program, returned
+
         program = call_program(function, args, kwargs)
         result = await self.run(program.code, inputs=program.inputs)
         return returned(function, result)

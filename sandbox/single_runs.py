@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from .client.argument_checks import check_freshness
 from .client.cell import Cell
-from .client.event_stream import PendingEvents, stream_run
 from .client.types import OnOutput, Program
 from .client.workdir import WorkDir
 from .program_factory import ProgramFactory
 from .programs.program import RunRequest
-from .results.events import Event, Finished
 from .results.result import ExecutionResult
 from .scheduling.cell_supply import CellSupply
 
 if TYPE_CHECKING:
     from .network.types import OnConnection
+    from .results.events import Event
 
 
 class SingleRuns:
@@ -54,6 +53,9 @@ class SingleRuns:
 
     async def stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:
         """Run a program and yield its events; see `SandboxManager.stream`."""
+        from .client.event_stream import PendingEvents, stream_run
+        from .results.events import Finished
+
         pending = PendingEvents()
         program = self._program(request, pending.add_connection)
         refusal = self._programs.refusal(program)

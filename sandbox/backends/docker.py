@@ -118,7 +118,7 @@ class DockerBackend:
         Raises:
             SandboxUnavailableError: One of them is missing, or does not work.
         """
-        if self._config.mounts or layers.wants_packages(self._config):
+        if self._config.mounts or self._config.wants_packages:
             mount_rules.require_local(self._where())
         try:
             info = await self._ask(self._connect)

@@ -13,7 +13,6 @@ from ..config import mount_rules
 from ..config.environment import cell_environment
 from ..config.settings import Limits, SandboxConfig
 from ..machine import host_cgroups
-from ..packages import layer_store as layers
 from .cell_bundle import interpreter
 
 REQUIRED = ("no_capabilities", "no_new_privileges", "seccomp")
@@ -90,7 +89,11 @@ class LauncherSetup:
         binds = mount_rules.follow(mount.bind for mount in config.mounts)
         scratch = mount_rules.Bind("", config.work_dir, read_only=False)
         mount_rules.keep_clear_of([scratch, *binds], show)
-        binds += [*layers.store_binds(config), *node_binds(config.node)]
+        if config.wants_packages:
+            from ..packages.layer_store import store_binds
+
+            binds += store_binds(config)
+        binds += node_binds(config.node)
         setup = {
             "cell_uid": CELL_UID,
             "workdir": config.work_dir,

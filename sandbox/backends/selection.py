@@ -7,7 +7,6 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from ..client.backend import Backend
 from ..client.types import CellTraits
 from ..config.settings import ENFORCERS, LEVELS, IsolationLevel, Network, SandboxConfig
-from ..packages.layer_store import require_possible
 
 
 async def open_backend(config: SandboxConfig) -> tuple[Backend, tuple[str, ...]]:
@@ -71,7 +70,7 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
             f"{wanted!r} was asked for",
             hint="choose a stronger `runtime` or `backend`; see `toolcell doctor`",
         )
-    require_possible(config, traits.level)
+    check_packages(config, traits.level)
     if config.mounts and traits.level == "process":
         raise SandboxUnavailableError(
             "'process' isolation has no file system of its own to mount into",
@@ -93,6 +92,15 @@ def check_strength(config: SandboxConfig, traits: CellTraits) -> None:
                 f"{config.minimum_enforcement!r} was asked for",
                 hint="`toolcell doctor` says how to get cgroups",
             )
+
+
+def check_packages(config: SandboxConfig, level: IsolationLevel) -> None:
+    """Raise SandboxUnavailableError if cells of a level cannot have packages."""
+    if config.wants_packages and level == "process":
+        raise SandboxUnavailableError(
+            "'process' isolation imports no packages",
+            hint="`toolcell doctor` says how to get namespaces, or use Docker",
+        )
 
 
 def check_network(network: Network, level: IsolationLevel) -> None:

@@ -368,6 +368,11 @@ class SandboxConfig(SettingsModel):
         return self
 
     @property
+    def wants_packages(self) -> bool:
+        """True if programs may have packages."""
+        return bool(self.packages or self.package_rules.allow)
+
+    @property
     def names_docker(self) -> bool:
         """True if a runtime or an image is named, which only Docker has."""
         return self.runtime is not None or "image" in self.model_fields_set

@@ -32,7 +32,7 @@ from .distributions import (
     canonical,
 )
 from .layer_files import remove_tree
-from .layer_store import TARGET, LayerStore, wants_packages
+from .layer_store import TARGET, LayerStore
 from .source_builder import SourceBuilder
 from .target_interpreter import Interpreter
 from .uv import Uv
@@ -61,7 +61,7 @@ class PackageInstaller:
         self._open_build_session = open_build_session
         self._rules = config.package_rules
         self._always = _sorted(config.packages)
-        self._store = LayerStore(self._rules.folder) if wants_packages(config) else None
+        self._store = LayerStore(self._rules.folder) if config.wants_packages else None
         self._target: Interpreter | None = None
         self._layers: dict[tuple[str, ...], str] = {(): ""}
         self._held: dict[str, int] = {}

@@ -303,27 +303,9 @@ def store_binds(config: SandboxConfig) -> list[Bind]:
     Raises:
         SandboxUnavailableError: The folder of packages cannot be used.
     """
-    if not wants_packages(config):
+    if not config.wants_packages:
         return []
     return [LayerStore(config.package_rules.folder).bind]
-
-
-def wants_packages(config: SandboxConfig) -> bool:
-    """Return True if the configuration allows any packages."""
-    return bool(config.packages or config.package_rules.allow)
-
-
-def require_possible(config: SandboxConfig, level: str) -> None:
-    """Refuse packages in `process` isolation, which has no file system of its own.
-
-    Raises:
-        SandboxUnavailableError: The configuration allows packages there.
-    """
-    if wants_packages(config) and level == "process":
-        raise SandboxUnavailableError(
-            "'process' isolation imports no packages",
-            hint="`toolcell doctor` says how to get namespaces, or use Docker",
-        )
 
 
 def list_packages(folder: str | None = None) -> tuple[PackageLayer, ...]:

@@ -27,7 +27,8 @@ from toolcell.sandbox import (
     list_packages,
     prune_packages,
 )
-from toolcell.sandbox.packages import layer_files, layer_store, uv
+from toolcell.sandbox.backends.selection import check_packages
+from toolcell.sandbox.packages import layer_files, uv
 
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.cells.package_index import Index, filled
@@ -319,7 +320,7 @@ async def test_packages_need_a_file_system_of_ones_own(
         async with SandboxManager(config):
             pass
     with pytest.raises(SandboxUnavailableError, match="imports no packages"):
-        layer_store.require_possible(config, "process")
+        check_packages(config, "process")
 
 
 async def test_tasks_and_processes_build_a_set_once(
