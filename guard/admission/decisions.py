@@ -166,7 +166,8 @@ def _reached(
     # `limits` stands last, so that this does not take one too many.
     for hit, wait, limit in zip(demand.hits, outcome.waits, limits, strict=False):
         if wait > 0:
-            reached.append((limit, hit.enforced, wait))
+            fits = hit.calls <= hit.limit
+            reached.append((limit, hit.enforced, wait if fits else None))
     for charge, level, limit in zip(
         demand.charges, outcome.levels, limits, strict=True
     ):
@@ -230,8 +231,9 @@ def remaining_by_limit(
     """Return what each limit leaves, by label; with `taken` after this call."""
     remaining: dict[str, int | str] = {}
     limits = iter(lines.limits)
-    for room in outcome.room:
-        remaining[next(limits).label] = room - taken if room > taken else 0
+    for hit, room in zip(lines.demand.hits, outcome.room, strict=True):
+        rest = room - hit.calls if taken else room
+        remaining[next(limits).label] = rest if rest > 0 else 0
     for limit, (used, held, amount) in zip(limits, outcome.levels, strict=True):
         rest = limit.amount - used - held - (amount if taken else 0)
         remaining[limit.label] = show_amount(limit.unit, rest if rest > 0 else 0)

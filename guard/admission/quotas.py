@@ -95,7 +95,6 @@ class ChargeTemplate:
         self.enforced = enforced
         self._refund = refund
         self._keep = _KEEP[limit.window]
-        self._counts = limit.unit in ("calls", "slots")
         self._of_run = limit.window in ("run", "turn")
 
     def charge(self, facts: CallFacts, now: int) -> Charge:
@@ -109,10 +108,17 @@ class ChargeTemplate:
             key = f"{key}|{_run_key(limit, facts)}"
         elif limit.window in _NAMES:
             key = f"{key}|{_NAMES[limit.window](now)}"
-        amount = 1 if self._counts else _amount(limit.unit, facts)
+        amount = self._amount(facts)
         return Charge(
             key, amount, limit.amount, self._keep, self._refund, self.enforced
         )
+
+    def _amount(self, facts: CallFacts) -> int | None:
+        if self.limit.unit == "calls":
+            return facts.calls
+        if self.limit.unit == "slots":
+            return facts.at_once
+        return _amount(self.limit.unit, facts)
 
 
 def _run_key(limit: Limit, facts: CallFacts) -> str:
@@ -176,7 +182,10 @@ class LimitPlan:
             periods = [_period(limit.window, now) for limit in self.limits]
             since = max((begins for begins, _ in periods), default=0)
             until = min((ends for _, ends in periods), default=_NEVER)
-            demand = Demand(self.hits, charges, facts.hold_microseconds)
+            hits = self.hits
+            if facts.calls != 1:
+                hits = [hit._replace(calls=facts.calls) for hit in hits]
+            demand = Demand(hits, charges, facts.hold_microseconds)
             last = Lines(
                 facts, (since, until), demand, self.limits, self.home, self.on_trial
             )
@@ -236,8 +245,10 @@ class Lines:
 
         for place, limit in enumerate(limits[len(demand.hits) :]):
             self.places.setdefault(limit.unit, []).append(place)
-            # Calls and slots are counted by the guard, whatever cost is reported.
-            if limit.unit not in ("calls", "slots"):
+            # Slots are counted by the guard, whatever cost is reported, and so is a
+            # call that is not a batch.
+            counted = limit.unit == "slots" or (limit.unit, facts.calls) == ("calls", 1)
+            if not counted:
                 self.measured.append((place, limit.unit))
         self.slots = self.places.get("slots", ())
 

@@ -68,10 +68,14 @@ class ApprovalRequest:
     expires_at: float
     """The time at which the request, or an approval that nobody has used, expires."""
 
+    calls: int = 1
+    """The calls that this one stands for; more than 1 are a batch."""
+
     @property
     def facts(self) -> CallFacts:
         """The facts to which the answer is bound beside the call."""
         return CallFacts(
+            calls=self.calls,
             version=self.version,
             definition_hash=self.definition_hash,
             tags=self.tags,
@@ -128,6 +132,8 @@ class ApprovalRequest:
         }
         shown = {name: redact(value) for name, value in lines.items()}
         shown["arguments"] = self.call.arguments if opened else view.shown
+        if self.calls != 1:
+            shown["calls"] = self.calls
         if opened:
             shown["code"] = self.code
         elif view.hidden:

@@ -99,12 +99,14 @@ class ApprovalWorkflow:
             rule=decision.rule or "",
             asked_at=now,
             expires_at=now + self._expiry_seconds,
+            calls=facts.calls,
         )
         record = partial(
             self._record,
             "approval_asked",
             **_named(request),
             run_id=facts.run_id,
+            **({} if facts.calls == 1 else {"calls": facts.calls}),
             arguments=call.arguments,
             hidden=hidden_as_json(request.view(self.redactor).hidden),
             rule=request.rule,

@@ -267,8 +267,9 @@ class AuditLog:
             hold_id: The name of its reservation; None if it has none.
         """
         parent = "null" if call.parent_id is None else self._redacted(call.parent_id)
+        batch = "" if facts.calls == 1 else f'"calls":{facts.calls},'
         return (
-            f'"agent_id":{_quoted(call.agent_id)},"run_id":{_quoted(facts.run_id)},'
+            f'{batch}"agent_id":{_quoted(call.agent_id)},"run_id":{_quoted(facts.run_id)},'
             f'"tool_version":{quoted(facts.version)},'
             f'"definition_hash":{quoted(facts.definition_hash)},'
             f'"tool":{self._redacted(call.name)},"hold_id":{_quoted(hold_id)},'

@@ -1,6 +1,6 @@
 """The contract of stores, which hold the counters of limits.
 
-A reservation has two kinds of lines. A `RateHit` counts one call now against a rate. A
+A reservation has two kinds of lines. A `RateHit` counts calls now against a rate. A
 `Charge` holds an amount of an account until it is settled. A store takes all lines of a
 reservation or none. All times are whole microseconds by the store's own clock.
 """
@@ -17,7 +17,7 @@ CORRECTION_MICROSECONDS = 86_400_000_000
 
 
 class RateHit(NamedTuple):
-    """One call against a rate."""
+    """Calls against a rate, all at one time."""
 
     key: str
     limit: int
@@ -30,6 +30,8 @@ class RateHit(NamedTuple):
     """Microseconds between calls of a bucket; 0 for a sliding window."""
 
     enforced: bool = True
+    calls: int = 1
+    """The calls that it counts as; more than `limit` are never admitted."""
 
 
 class Charge(NamedTuple):
@@ -110,7 +112,8 @@ class ReservationOutcome(NamedTuple):
 
     admitted: bool
     waits: Sequence[int]
-    """For each hit the microseconds until it would be admitted; 0 for now."""
+    """For each hit the microseconds until it would be admitted; 0 for now. For one of
+    more calls than the limit any number above 0."""
 
     room: Sequence[int]
     """For each hit the number of calls that could come now."""
@@ -238,18 +241,21 @@ def evaluate(
 
 
 def room_in_bucket(
-    full_at: int, now: int, interval: int, burst: int
+    full_at: int, now: int, interval: int, burst: int, calls: int = 1
 ) -> tuple[int, int]:
-    """Return the wait of a call in microseconds, and the calls that could come now.
+    """Return the wait of calls in microseconds, and how many could come now.
 
     Args:
         full_at: The time at which the bucket is full again; 0 for a new bucket.
         now: The time, in microseconds.
         interval: Microseconds that one call takes up.
         burst: Calls that a full bucket admits at once.
+        calls: The calls that would come.
     """
-    if full_at <= now:
-        return 0, burst
     behind = full_at - now
-    wait = behind + interval - burst * interval
+    if behind <= 0:
+        if calls <= burst:
+            return 0, burst
+        behind = 0
+    wait = behind + (calls - burst) * interval
     return wait if wait > 0 else 0, burst - -(-behind // interval)

@@ -40,11 +40,18 @@ class _Window:
         times, edge = self.times, now - hit.window
         while times and times[0] <= edge:
             times.popleft()
-        free = hit.limit - len(times)
-        return (0, free) if free > 0 else (times[-free] - edge, 0)
+        free, calls = hit.limit - len(times), hit.calls
+        if calls <= free:
+            return 0, free
+        if calls > hit.limit:
+            return hit.window, max(free, 0)
+        return times[calls - free - 1] - edge, max(free, 0)
 
     def count(self, hit: RateHit, now: int) -> None:
-        self.times.append(now)
+        if hit.calls == 1:
+            self.times.append(now)
+        else:
+            self.times.extend([now] * hit.calls)
 
     def is_over(self, now: int) -> bool:
         return not self.times or self.times[-1] <= now - self.length
@@ -55,11 +62,12 @@ class _Bucket:
     full_at: int = 0
 
     def room(self, hit: RateHit, now: int) -> tuple[int, int]:
-        return room_in_bucket(self.full_at, now, hit.interval, hit.limit)
+        _, limit, _, interval, _, calls = hit
+        return room_in_bucket(self.full_at, now, interval, limit, calls)
 
     def count(self, hit: RateHit, now: int) -> None:
         starts = self.full_at if self.full_at > now else now
-        self.full_at = starts + hit.interval
+        self.full_at = starts + hit.interval * hit.calls
 
     def is_over(self, now: int) -> bool:
         return self.full_at <= now

@@ -34,6 +34,12 @@ local function remember(key, microseconds)
     end
 end
 
+-- The member of a window that stands for one of the calls of a hold.
+local function call(number)
+    if number == 1 then return ARGV[2] end
+    return ARGV[2] .. ':' .. text(number)
+end
+
 local function use(key, amount, freed, keep)
     local account = prefix .. 'account:' .. key
     local used = number(redis.call('HGET', account, 'used')) + amount
@@ -84,23 +90,27 @@ local function arg() next = next + 1; return ARGV[next - 1] end
 local admitted, hits, charges, answer = 1, {}, {}, {}
 for i = 1, tonumber(arg()) do
     local hit = {key = arg(), limit = tonumber(arg()), window = tonumber(arg()),
-                 interval = tonumber(arg()), enforced = arg(), wait = 0}
+                 interval = tonumber(arg()), enforced = arg(),
+                 calls = tonumber(arg()), wait = 0}
     local room
     if hit.interval > 0 then
         hit.name = prefix .. 'bucket:' .. hit.key
         hit.full = number(redis.call('GET', hit.name))
         local behind = math.max(hit.full - now, 0)
-        hit.wait = math.max(behind + hit.interval - hit.limit * hit.interval, 0)
+        hit.wait = math.max(behind + (hit.calls - hit.limit) * hit.interval, 0)
         room = hit.limit - math.ceil(behind / hit.interval)
     else
         hit.name = prefix .. 'window:' .. hit.key
         redis.call('ZREMRANGEBYSCORE', hit.name, '-inf', text(now - hit.window))
         room = hit.limit - redis.call('ZCARD', hit.name)
-        if room <= 0 then
-            local at = text(0 - room)
+        if hit.calls > hit.limit then
+            hit.wait = hit.window
+        elseif hit.calls > room then
+            local at = text(hit.calls - room - 1)
             local first = redis.call('ZRANGE', hit.name, at, at, 'WITHSCORES')
-            hit.wait, room = tonumber(first[2]) + hit.window - now, 0
+            hit.wait = tonumber(first[2]) + hit.window - now
         end
+        room = math.max(room, 0)
     end
     if hit.wait > 0 and hit.enforced == '1' then admitted = 0 end
     hits[i] = hit
@@ -135,11 +145,13 @@ if redis.call('EXISTS', prefix .. 'void:' .. ARGV[2]) == 1 then admitted = 0 end
 if take == '1' and admitted == 1 then
     for _, hit in ipairs(hits) do
         if hit.wait == 0 and hit.interval > 0 then
-            local full = math.max(hit.full, now) + hit.interval
+            local full = math.max(hit.full, now) + hit.interval * hit.calls
             redis.call('SET', hit.name, text(full))
             remember(hit.name, full - now + MARGIN)
         elseif hit.wait == 0 then
-            redis.call('ZADD', hit.name, text(now), ARGV[2])
+            for i = 1, hit.calls do
+                redis.call('ZADD', hit.name, text(now), call(i))
+            end
             remember(hit.name, hit.window + MARGIN)
         end
     end
@@ -161,7 +173,7 @@ end
 return {admitted, answer}
 """
 )
-"""Arguments: time or '', hold, its length, take, hits of 5 values, charges of 6."""
+"""Arguments: time or '', hold, its length, take, hits of 6 values, charges of 6."""
 
 SETTLE = Script.of(
     _COMMON
@@ -201,13 +213,13 @@ TAKE_BACK = Script.of(
     + """
 tick(ARGV[1])
 local hold = prefix .. 'hold:' .. ARGV[2]
-for i = 3, #ARGV, 2 do
-    local key, interval = ARGV[i], tonumber(ARGV[i + 1])
+for i = 3, #ARGV, 3 do
+    local key, interval, calls = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
     if interval == 0 then
-        redis.call('ZREM', prefix .. 'window:' .. key, ARGV[2])
+        for n = 1, calls do redis.call('ZREM', prefix .. 'window:' .. key, call(n)) end
     else
         local bucket = prefix .. 'bucket:' .. key
-        local full = number(redis.call('GET', bucket)) - interval
+        local full = number(redis.call('GET', bucket)) - interval * calls
         if full > 0 then redis.call('SET', bucket, text(full), 'KEEPTTL') end
     end
 end
@@ -221,8 +233,8 @@ redis.call('DEL', hold)
 redis.call('ZREM', prefix .. 'ends', hold)
 """
 )
-"""Undoes a reservation that another slot refused. Arguments: time or '', hold, and key
-and interval of each rate that has counted it."""
+"""Undoes a reservation that another slot refused. Arguments: time or '', hold, and key,
+interval and calls of each rate that has counted it."""
 
 LAYOUT = "toolcell 2: keys by agent"
 """The text in the place of the ends of holds, which older hosts, that have all keys in

@@ -134,7 +134,7 @@ class AgentSlots:
             values: list[Any] = [now, request.hold_id]
             for hit, wait in counted:
                 if not wait:
-                    values += [hit.key, hit.interval]
+                    values += [hit.key, hit.interval, hit.calls]
             await way.evaluate(TAKE_BACK, self._tag(home), values)
         return first, second
 
@@ -239,8 +239,8 @@ def _values(
     """Return the arguments of `RESERVE`."""
     values: list[Any] = [now, request.hold_id, request.hold_microseconds, int(take)]
     values.append(len(hits))
-    for key, limit, window, interval, enforced in hits:
-        values += (key, limit, window, interval, int(enforced))
+    for key, limit, window, interval, enforced, calls in hits:
+        values += (key, limit, window, interval, int(enforced), calls)
     values.append(len(charges))
     for key, amount, limit, keep, refund, enforced in charges:
         held = "" if amount is None else amount

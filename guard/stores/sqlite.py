@@ -203,23 +203,28 @@ class SQLiteStore(CounterFile):
             row = self._db.execute(
                 "SELECT full_at FROM buckets WHERE key = ?", (hit.key,)
             ).fetchone()
-            return room_in_bucket(row[0] if row else 0, now, hit.interval, hit.limit)
+            full_at = row[0] if row else 0
+            return room_in_bucket(full_at, now, hit.interval, hit.limit, hit.calls)
         since = now - hit.window
         [calls] = self._db.execute(
             "SELECT COALESCE(SUM(calls), 0) FROM hits WHERE key = ? AND at > ?",
             (hit.key, since),
         ).fetchone()
-        if calls < hit.limit:
-            return 0, hit.limit - calls
+        free = hit.limit - calls
+        if hit.calls <= free:
+            return 0, free
+        free = max(free, 0)
+        if hit.calls > hit.limit:
+            return hit.window, free
         rows = self._db.execute(
             "SELECT at, calls FROM hits WHERE key = ? AND at > ? ORDER BY at",
             (hit.key, since),
         )
         for at, number in rows:
             calls -= number
-            if calls < hit.limit:
-                return at + hit.window - now, 0
-        raise AssertionError("unreachable: a limit is at least 1")
+            if calls + hit.calls <= hit.limit:
+                return at + hit.window - now, free
+        raise AssertionError("unreachable: they fit into an empty window")
 
     def _take(
         self, request: Reservation, outcome: ReservationOutcome, now: int
@@ -255,13 +260,13 @@ class SQLiteStore(CounterFile):
             self._db.execute(
                 "INSERT INTO buckets VALUES (?1, ?2 + ?3) ON CONFLICT DO UPDATE "
                 "SET full_at = MAX(full_at, ?2) + ?3",
-                (hit.key, now, hit.interval),
+                (hit.key, now, hit.interval * hit.calls),
             )
         else:
             self._db.execute(
-                "INSERT INTO hits VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE "
-                "SET calls = calls + 1",
-                (hit.key, now, now + hit.window),
+                "INSERT INTO hits VALUES (?1, ?2, ?4, ?3) ON CONFLICT DO UPDATE "
+                "SET calls = calls + ?4",
+                (hit.key, now, now + hit.window, hit.calls),
             )
 
     def _settle(self, hold_id: str, actual: Sequence[int] | None) -> bool:

@@ -16,6 +16,8 @@ from .amounts import Amount, parse_amount
 from .clock import microseconds
 
 MAX_HOLD_SECONDS = 604_800
+MAX_CALLS = 1_000_000
+"""Calls of a batch. When it is exceeded the facts are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class CallFacts:
 
     Raises:
         InvalidInputError: A cost is negative, not finite, too large or of an unknown
-            unit, or `hold_seconds` is out of range.
+            unit, or `hold_seconds`, `calls` or `at_once` is out of range.
     """
 
     version: str = ""
@@ -59,6 +61,14 @@ class CallFacts:
     turn: str | None = None
     """The model's turn within the run."""
 
+    calls: int = 1
+    """The calls that this one stands for; default 1. A batch is admitted whole or not
+    at all: it counts as so many in rates and budgets, and `cost` is that of all."""
+
+    at_once: int = 1
+    """Those of them that run at once; default 1. Each holds a slot of
+    `max_concurrency`."""
+
     hold_seconds: float = 3600.0
     """Seconds that a reservation may stay open; default 3,600. When it is reached the
     hold expires and its maximum is charged; a later settlement corrects that."""
@@ -74,6 +84,11 @@ class CallFacts:
             raise InvalidInputError(
                 f"hold_seconds must be above 0 and at most {MAX_HOLD_SECONDS}",
                 hint="give seconds of that range, such as 60",
+            )
+        if not 1 <= self.at_once <= self.calls <= MAX_CALLS:
+            raise InvalidInputError(
+                f"{self.calls} calls, {self.at_once} at once, are no batch",
+                hint=f"calls is 1 to {MAX_CALLS:,}, and at_once 1 to calls",
             )
         amounts = self.cost and {k: parse_amount(k, v) for k, v in self.cost.items()}
         object.__setattr__(self, "amounts", amounts)
@@ -93,7 +108,7 @@ def ascii_json(value: Any) -> str:
 
 
 def call_hash(call: ToolCall, facts: CallFacts) -> str:
-    """Return a hash of the agent, the run, the tool and the arguments of a call.
+    """Return a hash of the agent, the run, the tool, arguments and number of calls.
 
     An approval is bound to it.
     """
@@ -101,4 +116,5 @@ def call_hash(call: ToolCall, facts: CallFacts) -> str:
         *(call.agent_id, facts.run_id, call.name, facts.version),
         *(facts.definition_hash, call.arguments),
     ]
-    return canonical_digest(bound)
+    # That of a single call is as it was before there were batches.
+    return canonical_digest(bound if facts.calls == 1 else [*bound, facts.calls])

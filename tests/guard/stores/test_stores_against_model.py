@@ -92,7 +92,7 @@ class Model:
         )
         if admitted:
             for hit in request.hits:
-                self.calls.setdefault(hit.key, []).append(now)
+                self.calls.setdefault(hit.key, []).extend([now] * hit.calls)
             amounts = [amount for _, _, amount in levels]
             expires = now + request.hold_microseconds
             self.holds[request.hold_id] = Hold(list(request.charges), amounts, expires)
@@ -111,6 +111,7 @@ class Model:
 
 
 amounts = st.none() | st.integers(0, 12)
+COUNTS = st.sampled_from([1, 1, 1, 2, 3, 6])
 MOVES = [0, 1, 333_333, 333_334, 500_000, SECOND - 1, SECOND, 3 * SECOND, 60 * SECOND]
 
 
@@ -138,17 +139,22 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.end_holds(self.now)
 
     @rule(
-        hits=st.sets(st.sampled_from(HITS)),
+        hits=st.dictionaries(st.sampled_from(HITS), COUNTS),
         spent=st.dictionaries(st.sampled_from(CHARGES), amounts, min_size=1),
         hold=st.sampled_from([SECOND, 5 * SECOND, 3600 * SECOND]),
         take=st.booleans() | st.just(value=True),
     )
     def reserve(
-        self, hits: set[RateHit], spent: dict[Charge, int | None], hold: int, take: bool
+        self,
+        hits: dict[RateHit, int],
+        spent: dict[Charge, int | None],
+        hold: int,
+        take: bool,
     ) -> None:
         self.count += 1
+        rates = [hit._replace(calls=calls) for hit, calls in sorted(hits.items())]
         charges = [charge._replace(amount=amount) for charge, amount in spent.items()]
-        request = Reservation(str(self.count), sorted(hits), charges, hold)
+        request = Reservation(str(self.count), rates, charges, hold)
         if take:
             outcome = self.portal.call(self.store.reserve, request)
             expected = self.model.reserve(request, self.now)

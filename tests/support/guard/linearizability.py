@@ -13,23 +13,27 @@ from .worker import Event
 
 
 def rate_room(hit: RateHit, calls: Sequence[int], now: int) -> tuple[int, int]:
-    """Return how long one more call must wait, and how many may come now.
+    """Return how long more calls must wait, and how many may come now.
 
     Args:
-        hit: The rate.
+        hit: The rate, and how many calls more.
         calls: When all others came, in their order.
         now: The time.
     """
     if not hit.interval:
         recent = [at for at in calls if at > now - hit.window]
         room = hit.limit - len(recent)
-        return (0, room) if room > 0 else (recent[-room] + hit.window - now, 0)
+        if hit.calls <= room:
+            return 0, room
+        if hit.calls > hit.limit:
+            return hit.window, room
+        return recent[hit.calls - room - 1] + hit.window - now, room
     tokens, last = Fraction(hit.limit), 0
     for at in calls:
         tokens += Fraction(at - last, hit.interval)
         tokens, last = min(tokens, Fraction(hit.limit)) - 1, at
     tokens = min(tokens + Fraction(now - last, hit.interval), Fraction(hit.limit))
-    return max(int((1 - tokens) * hit.interval), 0), int(tokens)
+    return max(int((hit.calls - tokens) * hit.interval), 0), int(tokens)
 
 
 def check(round_: Round, *, reaps: bool = False) -> None:
@@ -83,7 +87,13 @@ def _check_answer(round_: Round, call: Call, seen: Seen, *, reaps: bool) -> None
     request = call.job.request
     rooms = []
     for hit in request.hits:
-        times = [each.at for each in taken if hit in each.job.request.hits]
+        times = [
+            each.at
+            for each in taken
+            for other in each.job.request.hits
+            if other.key == hit.key
+            for _ in range(other.calls)
+        ]
         rooms.append(rate_room(hit, sorted(times), call.at))
     levels = []
     for charge in request.charges:

@@ -156,7 +156,11 @@ class Round:
         for _ in range(count):
             bit = 1 << len(self.calls)
             chosen = lines or [line for line in self.lines if self._often()]
-            hits = [line for line in chosen if isinstance(line, RateHit)]
+            hits = [
+                line._replace(calls=self.random.choice([1, 1, 1, 2, 3]))
+                for line in chosen
+                if isinstance(line, RateHit)
+            ]
             charges = [
                 Charge(f"{self.name}|marks", bit, _ALL),
                 Charge(f"{self.name}|told", bit, _ALL, refund=True),
