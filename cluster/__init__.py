@@ -9,6 +9,8 @@ if typing.TYPE_CHECKING:
     from .directory.redis import RedisDirectory
     from .driver.admin import ClusterAdmin, NodeStatus
     from .driver.sandbox import ClusterSandbox
+    from .membership.directory import RayDirectory
+    from .membership.settings import NodeSettings
     from .node.agent import NodeAgent
     from .wire.handshake import new_token
 
@@ -19,7 +21,9 @@ __all__ = [
     "FixedNodes",
     "NodeAgent",
     "NodeRecord",
+    "NodeSettings",
     "NodeStatus",
+    "RayDirectory",
     "RedisDirectory",
     "new_token",
 ]
@@ -31,6 +35,8 @@ __getattr__ = _lazy_face(
         ".directory.redis": "RedisDirectory",
         ".driver.admin": "ClusterAdmin NodeStatus",
         ".driver.sandbox": "ClusterSandbox",
+        ".membership.directory": "RayDirectory",
+        ".membership.settings": "NodeSettings",
         ".node.agent": "NodeAgent",
         ".wire.handshake": "new_token",
     },

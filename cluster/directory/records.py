@@ -9,6 +9,10 @@ from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+TOLD_SECONDS = 5.0
+"""Seconds for which it holds what a driver says of its queue. When they are over
+without a word the driver counts as gone."""
+
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
@@ -25,7 +29,7 @@ class NodeRecord(BaseModel):
 
 
 class Directory(Protocol):
-    """Finds the nodes of a cluster."""
+    """Finds the nodes of a cluster, and knows how many runs wait for them."""
 
     async def nodes(self) -> Sequence[NodeRecord]:
         """Return the nodes that were there lately.
@@ -34,9 +38,27 @@ class Directory(Protocol):
             SandboxUnavailableError: The directory does not answer.
         """
 
+    async def tell(self, driver: str, waiting: int) -> None:
+        """Note how many runs wait in a driver, for `TOLD_SECONDS`.
+
+        Args:
+            driver: Tells the driver from others; letters and digits.
+            waiting: The runs and sessions that wait.
+
+        Raises:
+            SandboxUnavailableError: The directory does not answer.
+        """
+
+    async def waiting(self) -> int:
+        """Return how many runs and sessions wait in all drivers.
+
+        Raises:
+            SandboxUnavailableError: The directory does not answer.
+        """
+
 
 class FixedNodes:
-    """A directory of nodes that never change.
+    """A directory of nodes that never change, and that hears of no queues.
 
     Args:
         records: The nodes.
@@ -47,6 +69,12 @@ class FixedNodes:
 
     async def nodes(self) -> Sequence[NodeRecord]:
         return self._records
+
+    async def tell(self, driver: str, waiting: int) -> None:
+        pass
+
+    async def waiting(self) -> int:
+        return 0
 
 
 class _Signed(BaseModel):

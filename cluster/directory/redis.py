@@ -15,7 +15,7 @@ from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.core.redis_client import open_redis
 
 from ..wire.handshake import checked_token
-from .records import NodeRecord, read_signed, sign
+from .records import TOLD_SECONDS, NodeRecord, read_signed, sign
 
 _T = TypeVar("_T")
 LIFE_SECONDS = 15.0
@@ -56,9 +56,17 @@ class RedisDirectory:
         )
         self._prefix = f"{{{name}}}:node:"
         self._index = f"{{{name}}}:nodes"
+        self._queue = f"{{{name}}}:waiting:"
+        self._drivers = f"{{{name}}}:drivers"
 
     async def nodes(self) -> Sequence[NodeRecord]:
         return await self._in_thread(self._nodes)
+
+    async def tell(self, driver: str, waiting: int) -> None:
+        await self._in_thread(lambda: self._tell(driver, waiting))
+
+    async def waiting(self) -> int:
+        return await self._in_thread(self._waiting)
 
     async def announce(self, record: NodeRecord) -> None:
         """Write a node, for `LIFE_SECONDS`. Raises SandboxUnavailableError."""
@@ -73,15 +81,30 @@ class RedisDirectory:
         self._client.close()
 
     def _nodes(self) -> list[NodeRecord]:
-        names = sorted(self._client.smembers(self._index))[:_MAX_NODES]
+        texts = self._living(self._index, self._prefix)
+        found = [read_signed(text, self._key) for text in texts]
+        return [record for record in found if record is not None]
+
+    def _living(self, index: str, prefix: str) -> list[bytes]:
+        """Return the values whose names are in an index; forget names without one."""
+        names = sorted(self._client.smembers(index))[:_MAX_NODES]
         if not names:
             return []
-        texts = self._client.mget([self._prefix + name.decode() for name in names])
+        texts = self._client.mget([prefix + name.decode() for name in names])
         gone = [name for name, text in zip(names, texts, strict=True) if text is None]
         if gone:
-            self._client.srem(self._index, *gone)
-        found = [read_signed(text, self._key) for text in texts if text is not None]
-        return [record for record in found if record is not None]
+            self._client.srem(index, *gone)
+        return [text for text in texts if text is not None]
+
+    def _tell(self, driver: str, waiting: int) -> None:
+        with self._client.pipeline() as pipe:
+            pipe.set(self._queue + driver, waiting, px=round(TOLD_SECONDS * 1000))
+            pipe.sadd(self._drivers, driver)
+            pipe.execute()
+
+    def _waiting(self) -> int:
+        told = self._living(self._drivers, self._queue)
+        return sum(int(each) for each in told if each.isdigit())
 
     def _announce(self, record: NodeRecord) -> None:
         with self._client.pipeline() as pipe:

@@ -78,6 +78,14 @@ class ClusterAdmin:
                 tasks.start_soon(look, record)
         return tuple(found[record.name] for record in records)
 
+    async def waiting(self) -> int:
+        """Return how many runs and sessions wait in all drivers.
+
+        Raises:
+            SandboxUnavailableError: The directory does not answer.
+        """
+        return await self._directory.waiting()
+
     async def drain(self, name: str, seconds: float) -> None:
         """Tell a node to take nothing new, and to end when nothing runs.
 

@@ -8,6 +8,7 @@ credit it waits in the driver's queue, where agents take turns.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -86,6 +87,8 @@ class Nodes:
         self._lost_seconds = lost_seconds
         self._tasks = tasks
         self._queue = FairQueue(0, 0)
+        self._driver = secrets.token_hex(8)
+        self._told = 0
         self._known: set[str] = set()
         self._open: dict[str, Node] = {}
         self._rules: SandboxConfig | None = None
@@ -188,10 +191,18 @@ class Nodes:
                     if record.fingerprint not in self._known:
                         self._known.add(record.fingerprint)
                         self._tasks.start_soon(self._hold, record)
+                await self._tell()
             except SandboxUnavailableError as error:
                 self._why_none = error.message
                 _log.warning("%s", error)
             await anyio.sleep(_LOOK_SECONDS)
+
+    async def _tell(self) -> None:
+        """Tell the directory how many runs wait, while some do, and that none does."""
+        waiting = self.waiting
+        if waiting or self._told:
+            await self._directory.tell(self._driver, waiting)
+            self._told = waiting
 
     async def _hold(self, record: NodeRecord) -> None:
         """Hold a link to a node until it is gone."""

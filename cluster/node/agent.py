@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any, Literal
@@ -58,6 +59,7 @@ class NodeAgent(Detachable):
         lost_seconds: Seconds without a sign of life until a driver is given up.
         check_seconds: Seconds between two tries of a cell. When two fail the node is
             sick, and takes nothing new until three in a row are good.
+        notices: Further remarks on this machine, beside those of the sandbox.
 
     Raises:
         ConfigError: The token is not one.
@@ -75,6 +77,7 @@ class NodeAgent(Detachable):
         directory: RedisDirectory | None = None,
         lost_seconds: float = LOST_SECONDS,
         check_seconds: float = CHECK_SECONDS,
+        notices: Sequence[str] = (),
     ) -> None:
         self._sandbox = sandbox
         self._key = checked_token(token)
@@ -84,6 +87,7 @@ class NodeAgent(Detachable):
         self._public_host = public_host or host
         self._directory = directory
         self._lost_seconds = lost_seconds
+        self._notices = tuple(notices)
         self._slots = sandbox.config.max_concurrency
         self._strangers = 0
         self._visitors: list[Visitor] = []
@@ -257,6 +261,6 @@ class NodeAgent(Detachable):
             "state": self.state,
             "busy": self.busy,
             "drivers": sum(each.places_runs for each in self._visitors),
-            "notices": list(self._sandbox.notices),
+            "notices": [*self._sandbox.notices, *self._notices],
             "rules": pack_model(rules_of(self._sandbox.config)),
         }

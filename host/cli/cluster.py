@@ -30,22 +30,25 @@ Seconds = Annotated[
 def up(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """Make this machine a node, until a signal or `drain` ends it.
 
-    The first signal drains it, for `cluster.drain_seconds`.
+    The first signal drains it, for `cluster.drain_seconds`. With `cluster.address` have
+    a node on each machine of Ray instead, from now on.
     """
-    run_async(_serve, _read(config), as_json)
+    settings = _read(config)
+    on_ray = settings.cluster is not None and settings.cluster.address is not None
+    run_async(_start_on_ray if on_ray else _serve, settings, as_json)
 
 
 @cluster.command()
 def status(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
-    """List the nodes, and what they are at."""
-    _show(_look(_read(config), check=False), as_json=as_json)
+    """List the nodes, and what they are at; and how many runs wait for a place."""
+    _show(*_look(_read(config), check=False), as_json=as_json)
 
 
 @cluster.command()
 def doctor(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
     """Have each node say whether it can make cells; exit with 4 if one cannot."""
-    found = _look(_read(config), check=True)
-    _show(found, as_json=as_json)
+    found, waiting = _look(_read(config), check=True)
+    _show(found, waiting, as_json=as_json)
     if not found or any(each.problem for each in found):
         raise typer.Exit(EXIT_COULD_NOT_RUN)
 
@@ -67,10 +70,10 @@ def down(
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Drain all nodes."""
+    """Drain all nodes; with `cluster.address` start no more on machines of Ray."""
     settings = _read(config)
-    names = [each.name for each in _look(settings, check=False) if each.version]
-    _drain(settings, names, seconds, as_json=as_json)
+    names = [each.name for each in _look(settings, check=False)[0] if each.version]
+    _drain(settings, names, seconds, as_json=as_json, for_good=True)
 
 
 @cluster.command()
@@ -125,9 +128,23 @@ async def _serve(settings: HostConfig, as_json: bool) -> None:
                 raise
 
 
-def _look(settings: HostConfig, *, check: bool) -> tuple[NodeStatus, ...]:
-    async def look(parts: ClusterParts) -> tuple[NodeStatus, ...]:
-        return await parts.admin().status(check=check)
+async def _start_on_ray(settings: HostConfig, as_json: bool) -> None:
+    from ..runtime.cluster import cluster_parts
+
+    with cluster_parts(settings) as parts:
+        await parts.start_on_ray(settings.sandbox)
+    if as_json:
+        print_json({"started": True})
+    else:
+        print("each machine of Ray with the resource `toolcell` is a node from now on")
+
+
+def _look(settings: HostConfig, *, check: bool) -> tuple[tuple[NodeStatus, ...], int]:
+    """Return the nodes, and how many runs wait."""
+
+    async def look(parts: ClusterParts) -> tuple[tuple[NodeStatus, ...], int]:
+        admin = parts.admin()
+        return await admin.status(check=check), await admin.waiting()
 
     from ..runtime.cluster import cluster_parts
 
@@ -141,10 +158,13 @@ def _drain(
     seconds: float,
     *,
     as_json: bool,
+    for_good: bool = False,
 ) -> None:
     async def drain(parts: ClusterParts) -> None:
         for name in names:
             await parts.admin().drain(name, seconds)
+        if for_good:
+            await parts.stop_on_ray(seconds)
 
     from ..runtime.cluster import cluster_parts
 
@@ -156,12 +176,14 @@ def _drain(
         print(f"draining: {', '.join(names) or 'no node'}")
 
 
-def _show(found: tuple[NodeStatus, ...], *, as_json: bool) -> None:
+def _show(found: tuple[NodeStatus, ...], waiting: int, *, as_json: bool) -> None:
     if as_json:
-        print_json([each.model_dump() for each in found])
+        print_json({"nodes": [each.model_dump() for each in found], "waiting": waiting})
         return
     columns = ("node", "address", "state", "busy", "slots", "drivers", "problem")
     print_table(columns, [_row(each) for each in found])
+    if waiting:
+        print(f"{waiting} runs wait for a place")
 
 
 def _row(node: NodeStatus) -> tuple[object, ...]:

@@ -32,6 +32,11 @@ def cluster_manifest(config: HostConfig, text: str, image: str) -> list[dict[str
         raise ConfigError(
             "the configuration has no [cluster]", hint="see docs/cluster.md"
         )
+    if settings.directory is None or settings.token is None:
+        raise ConfigError(
+            "a manifest is for nodes that find each other in Redis",
+            hint="set cluster.directory; with Ray, KubeRay starts the machines",
+        )
     port = int(settings.listen.rpartition(":")[2])
     if not port or settings.listen.startswith("127."):
         raise ConfigError(

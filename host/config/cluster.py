@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import ADDRESS, Model, Seconds
 from .secrets import SecretReference
+
+_OF_MACHINES = {"token", "node", "listen", "public_host", "drain_seconds"}
 
 
 class ClusterConfig(Model):
     """A cluster of machines. Where the table is, programs of the host run on its nodes,
     and `toolcell cluster up` makes this machine one of them, with cells of
-    `[sandbox]`."""
+    `[sandbox]`.
 
-    directory: SecretReference
+    Nodes are found in a directory in Redis, or are the machines of a Ray cluster: one
+    of `directory` and `address` is set."""
+
+    directory: SecretReference | None = None
     """The Redis server where nodes and drivers find each other."""
 
-    token: SecretReference
+    address: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """`HOST:PORT` of the head of a Ray cluster, or `auto`: that of this machine.
+    `toolcell cluster up` then starts a node on each machine that has the resource
+    `toolcell`, and returns."""
+
+    token: SecretReference | None = None
     """The cluster's token, 64 hex digits, the same everywhere. Whoever has it may run
-    programs on all nodes, and drain them."""
+    programs on all nodes, and drain them. With `address`, Ray's token is used."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "toolcell"
     """The cluster, so that several can share a server."""
@@ -55,3 +65,13 @@ class ClusterConfig(Model):
     retry_lost: bool = False
     """If true, a program whose node is lost is run again once, on another node, unless
     it has called a tool or its output was passed on."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.directory is None) == (self.address is None):
+            raise ValueError("set one of `directory` and `address`")
+        if self.directory is not None and self.token is None:
+            raise ValueError("`directory` needs `token`")
+        if self.address is not None and (wrong := _OF_MACHINES & self.model_fields_set):
+            raise ValueError(f"`address` excludes {', '.join(sorted(wrong))}")
+        return self

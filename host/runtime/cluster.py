@@ -9,6 +9,8 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import anyio
+
 from toolcell.core import ConfigError
 
 from ..config.cluster import ClusterConfig
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
         ClusterAdmin,
         ClusterSandbox,
         NodeAgent,
+        RayDirectory,
         RedisDirectory,
     )
-    from toolcell.sandbox import Sandbox
+    from toolcell.sandbox import Sandbox, SandboxConfig
+
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class ClusterParts:
     """The directory and the token of a cluster, and what is made of them."""
 
     settings: ClusterConfig
-    directory: RedisDirectory
+    directory: RedisDirectory | RayDirectory
     token: str = field(repr=False)
 
     def sandbox(self) -> ClusterSandbox:
@@ -47,9 +52,10 @@ class ClusterParts:
 
     def agent(self, sandbox: Sandbox) -> NodeAgent:
         """Return the agent of this machine, to be opened."""
-        from toolcell.cluster import NodeAgent
+        from toolcell.cluster import NodeAgent, RedisDirectory
 
         settings = self.settings
+        assert isinstance(self.directory, RedisDirectory)
         host, _, port = settings.listen.rpartition(":")
         return NodeAgent(
             sandbox,
@@ -62,6 +68,31 @@ class ClusterParts:
             lost_seconds=settings.lost_seconds,
             check_seconds=settings.check_seconds,
         )
+
+    async def start_on_ray(self, config: SandboxConfig) -> None:
+        """Have a node on each machine of Ray. Raises as `RayDirectory.start`."""
+        from toolcell.cluster import NodeSettings, RayDirectory
+
+        assert isinstance(self.directory, RayDirectory)
+        settings = NodeSettings(
+            sandbox=config,
+            lost_seconds=self.settings.lost_seconds,
+            check_seconds=self.settings.check_seconds,
+        )
+        await self.directory.start(settings)
+
+    async def stop_on_ray(self, seconds: float) -> None:
+        """Wait until all nodes have ended, for some seconds; start no more on Ray.
+
+        Nothing, where nodes are not started by Ray. Raises SandboxUnavailableError.
+        """
+        from toolcell.cluster import RayDirectory
+
+        if isinstance(self.directory, RayDirectory):
+            with anyio.move_on_after(seconds):
+                while await self.directory.nodes():  # noqa: ASYNC110 - it tells nobody
+                    await anyio.sleep(_LOOK_SECONDS)
+            await self.directory.stop()
 
     def admin(self) -> ClusterAdmin:
         """Return what looks at the nodes."""
@@ -89,13 +120,28 @@ def cluster_parts(
         raise ConfigError(
             "the configuration has no [cluster]", hint="see docs/cluster.md"
         )
-    from toolcell.cluster import RedisDirectory
-
     known = os.environ if environ is None else environ
-    url = read_secret(settings.directory, known).get_secret_value()
-    token = read_secret(settings.token, known).get_secret_value()
+    directory, token = _directory(settings, known)
     try:
-        directory = RedisDirectory(url, token=token, name=settings.name)
+        yield ClusterParts(settings, directory, token)
+    finally:
+        directory.close()
+
+
+def _directory(
+    settings: ClusterConfig, environ: Mapping[str, str]
+) -> tuple[RedisDirectory | RayDirectory, str]:
+    from toolcell.cluster import RayDirectory, RedisDirectory
+
+    if settings.address is not None:
+        machines = RayDirectory(settings.address, name=settings.name)
+        return machines, machines.token
+    assert settings.directory is not None
+    assert settings.token is not None
+    url = read_secret(settings.directory, environ).get_secret_value()
+    token = read_secret(settings.token, environ).get_secret_value()
+    try:
+        return RedisDirectory(url, token=token, name=settings.name), token
     except ConfigError as error:
         # The message of redis repeats the URL, and with it a password.
         raise ConfigError(
@@ -103,10 +149,6 @@ def cluster_parts(
             f"({settings.token}) cannot be used",
             hint=error.hint,
         ) from None
-    try:
-        yield ClusterParts(settings, directory, token)
-    finally:
-        directory.close()
 
 
 async def open_sandbox(

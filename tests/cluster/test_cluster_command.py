@@ -96,7 +96,9 @@ async def nodes(
 
 async def test_what_the_nodes_say(nodes: Nodes) -> None:
     for command in ("status", "doctor"):
-        found = await nodes.command("cluster", command)
+        told = await nodes.command("cluster", command)
+        assert told["waiting"] == 0
+        found = told["nodes"]
         assert [each["name"] for each in found] == ["one", "two"]
         assert {(each["state"], each["problem"]) for each in found} == {("ready", "")}
         assert {each["slots"] for each in found} == {9}
@@ -116,7 +118,7 @@ async def test_a_host_runs_code_on_the_nodes(nodes: Nodes) -> None:
         assert "42" in str(result.content), result
         [busy] = [
             each["busy"]
-            for each in await nodes.command("cluster", "status")
+            for each in (await nodes.command("cluster", "status"))["nodes"]
             if each["busy"]
         ]
         assert busy == 1
@@ -143,7 +145,8 @@ async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
     await nodes.up("three")
     nodes.processes["three"].terminate()
     assert await nodes.ended("three") == 143
-    names = [each["name"] for each in await nodes.command("cluster", "status")]
+    told = await nodes.command("cluster", "status")
+    names = [each["name"] for each in told["nodes"]]
     assert names == ["one", "two"]
 
     refused = await nodes.command("cluster", "drain", "three", code=2)
@@ -153,7 +156,8 @@ async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
 
     await nodes.command("cluster", "down")
     assert await nodes.ended("two") == 0
-    assert await nodes.command("cluster", "doctor", code=4) == []
+    told = await nodes.command("cluster", "doctor", code=4)
+    assert told == {"nodes": [], "waiting": 0}
 
 
 @pytest.fixture
@@ -190,13 +194,14 @@ async def test_a_manifest_fits_the_schema_of_kubernetes(for_kubernetes: Path) ->
     ("cluster", "words"),
     [
         ('directory = "env:A"\ntoken = "env:B"', "cluster.listen"),
+        ('address = "auto"', "nodes that find each other in Redis"),
         (
             'listen = "0.0.0.0:1"\ndirectory = "env:A"\ntoken = "file:/b"',
             "file:/b is not on the machines",
         ),
         (None, "has no \\[cluster\\]"),
     ],
-    ids=["listen", "file", "none"],
+    ids=["listen", "ray", "file", "none"],
 )
 async def test_a_manifest_that_cannot_work_is_refused(
     tmp_path: Path, cluster: str | None, words: str
@@ -205,3 +210,22 @@ async def test_a_manifest_that_cannot_work_is_refused(
     path.write_text("" if cluster is None else f"[cluster]\n{cluster}\n")
     with pytest.raises(ConfigError, match=words):
         cluster_manifest(HostConfig.from_file(path), path.read_text(), "image")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        ("", "one of `directory` and `address`"),
+        ('directory = "env:A"\ntoken = "env:B"\naddress = "auto"', "one of"),
+        ('directory = "env:A"', "needs `token`"),
+        ('address = "auto"\ntoken = "env:B"', "excludes token"),
+        ('address = "auto"\nlisten = "0.0.0.0:1"', "excludes listen"),
+    ],
+)
+async def test_nodes_are_found_in_one_way(
+    tmp_path: Path, cluster: str, words: str
+) -> None:
+    path = tmp_path / "toolcell.toml"
+    path.write_text(f"[cluster]\n{cluster}\n")
+    with pytest.raises(ConfigError, match=words):
+        HostConfig.from_file(path)

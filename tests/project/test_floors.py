@@ -31,7 +31,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "kernel relays",
         "wire",
     ),
-    "cluster": ("driver node", "directory", "wire"),
+    "cluster": ("membership", "driver node", "directory", "wire"),
     "guard": ("admission", "approvals", "policy stores audit", "values"),
     "tools": (
         "builtin",

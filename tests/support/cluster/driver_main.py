@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from toolcell.cluster import ClusterSandbox, RedisDirectory
+from toolcell.cluster import ClusterSandbox, RayDirectory, RedisDirectory
 
 
 def show(stream: str, data: bytes) -> None:
@@ -16,7 +16,12 @@ def show(stream: str, data: bytes) -> None:
 
 
 async def main(asked: dict[str, Any]) -> None:
-    directory = RedisDirectory(asked["url"], token=asked["token"])
+    directory: RayDirectory | RedisDirectory
+    if "address" in asked:
+        directory = RayDirectory(asked["address"])
+        asked["token"] = directory.token
+    else:
+        directory = RedisDirectory(asked["url"], token=asked["token"])
     async with ClusterSandbox(directory, token=asked["token"]) as sandbox:
         async with sandbox.session() as session:
             await session.run(asked["code"], on_output=show)

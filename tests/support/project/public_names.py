@@ -30,8 +30,8 @@ FACES = {
         pull_image returned run save_artifact
     """,
     "cluster": """
-        ClusterAdmin ClusterSandbox Directory FixedNodes NodeAgent NodeRecord NodeStatus
-        RedisDirectory new_token
+        ClusterAdmin ClusterSandbox Directory FixedNodes NodeAgent NodeRecord
+        NodeSettings NodeStatus RayDirectory RedisDirectory new_token
     """,
     "guard": """
         ActionGuard AgentPolicy ApprovalHandler ApprovalOutcome ApprovalRecord

@@ -1,0 +1,107 @@
+"""A Ray cluster of machines that are simulated, seen from outside.
+
+All of Ray is in processes of its own: it changes a process for good, and the tests of
+other files run in this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+
+from toolcell.cluster import NodeRecord
+from toolcell.core import SandboxUnavailableError
+
+from ..process_tree import below, runs
+
+MAIN = Path(__file__).with_name("ray_main.py")
+TOKEN = "5a" * 32
+ENVIRON = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": TOKEN,
+    "RAY_worker_niceness": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
+}
+
+
+class RayProcesses:
+    """The processes of a Ray cluster; it is a `Directory`, by way of a `RayDirectory`.
+
+    Args:
+        log: A file for what they print.
+        environ: Variables for them.
+    """
+
+    def __init__(self, log: Path, environ: dict[str, str]) -> None:
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, MAIN],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._log = log
+        self._lock = threading.Lock()
+        self.address = self._exchange({"environ": environ})
+
+    def _exchange(self, asked: dict[str, Any]) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with self._lock:
+            self.process.stdin.write(json.dumps(asked) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        assert line, self._log.read_text()[-5000:]
+        return json.loads(line)
+
+    async def ask(self, op: str, **fields: Any) -> Any:
+        """Have something done. Raises SandboxUnavailableError if it fails."""
+        asked = {"op": op, **fields}
+        answer = await to_thread.run_sync(self._exchange, asked)
+        if isinstance(answer, dict) and "error" in answer:
+            raise SandboxUnavailableError(answer["error"], hint="see the test's log")
+        return answer
+
+    async def nodes(self) -> Sequence[NodeRecord]:
+        return [NodeRecord(**each) for each in await self.ask("nodes")]
+
+    async def tell(self, driver: str, waiting: int) -> None:
+        await self.ask("tell", waiting=waiting)
+
+    async def waiting(self) -> int:
+        return 0
+
+    def actors(self, kind: str) -> list[int]:
+        """Return the processes of our actors of a kind, such as `NodeActor`."""
+        title = f"ray::{kind}".encode()
+        return [
+            pid for pid in below(self.process.pid) if _command(pid).startswith(title)
+        ]
+
+    def end(self) -> None:
+        left = below(self.process.pid)
+        try:
+            self.process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+        for pid, started in left.items():
+            if runs(pid, started):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
