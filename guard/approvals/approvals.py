@@ -285,6 +285,10 @@ class Approvals:
             self._workflow.store.pending, self._workflow.clock()
         )
 
+    async def find(self, request_id: str) -> ApprovalRecord | None:
+        """Return a request and its answer; None: it is unknown, or forgotten."""
+        return await self._lookups.in_thread(self._workflow.store.get, request_id)
+
     async def recent(
         self,
         *,

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from .base import live
 from .base.pages import Act, Page
-from .pages import inbox, login
+from .pages import inbox, login, request
 
 TABLE: tuple[Page | Act, ...] = (
     Page("/", inbox.show, link="Inbox"),
+    Act("/grants/{id}/revoke", inbox.revoke, role="approver"),
+    Page("/approvals/{id}", request.show),
+    Act("/approvals/{id}/approve", request.approve, role="approver"),
+    Act("/approvals/{id}/deny", request.deny, role="approver"),
+    Act("/approvals/{id}/open", request.open_hidden, role="approver", fresh=True),
+    Act("/approvals/{id}/grant", request.grant, role="approver", fresh=True),
+    Act("/approvals/{id}/edit", request.edit, role="approver", fresh=True),
+    Act("/approvals/{id}/edited", request.approve_edited, role="approver", fresh=True),
     Page("/events", live.stream),
     Page("/login", login.show, role=None),
     Act("/login", login.sign_in, role=None),

@@ -92,9 +92,9 @@ class Sessions:
             "UPDATE sessions SET fresh_at = ? WHERE id = ?", (now, session.id)
         )
 
-    def is_fresh(self, session: Session) -> bool:
-        """Return True if a passkey was touched a short time ago."""
-        return self._file.clock() - session.fresh_at < FRESH_SECONDS
+    def fresh_seconds(self, session: Session) -> float:
+        """Return the seconds left since the touch of a passkey; 0: none."""
+        return max(0.0, session.fresh_at + FRESH_SECONDS - self._file.clock())
 
     def is_open(self, session: Session) -> bool:
         """Return True if a session has not ended."""

@@ -37,7 +37,8 @@ def _visible(value: Any) -> Any:
 
 def as_json(value: Any, *, ascii_only: bool = False) -> str:
     """Return a JSON value as text with a line for each member."""
-    return json.dumps(value, indent=2, ensure_ascii=ascii_only)
+    text = json.dumps(value, indent=2, ensure_ascii=ascii_only)
+    return text.replace("\x7f", "\\u007f")
 
 
 def when(seconds: float) -> str:

@@ -16,7 +16,7 @@ from ...rest.events import Events
 from .gate import Admitted, Form, cookie_name
 from .passkeys import Passkeys
 from .people import People, Person, Role
-from .sessions import FRESH_SECONDS, Failures, Session, Sessions
+from .sessions import Failures, Session, Sessions
 from .sources import Sources
 
 
@@ -106,9 +106,10 @@ class Visit:
             )
 
     @property
-    def fresh_until(self) -> float:
-        """The time until which acts that need a fresh passkey are accepted."""
-        return 0.0 if self.session is None else self.session.fresh_at + FRESH_SECONDS
+    def fresh_seconds(self) -> float:
+        """The seconds left in which acts that need a fresh passkey are accepted."""
+        session = self.session
+        return 0.0 if session is None else self.console.sessions.fresh_seconds(session)
 
     def check_fresh(self) -> None:
         """Check that the person touched a passkey a short time ago, or does so now.
@@ -131,7 +132,7 @@ class Visit:
                 console.sessions.note_touch(session)
                 return
             console.failures.add(session.person.id)
-        elif console.sessions.is_fresh(session):
+        elif console.sessions.fresh_seconds(session) > 0:
             return
         raise NotDoneError(
             403,

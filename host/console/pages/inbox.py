@@ -1,12 +1,54 @@
-"""The inbox: calls that wait for a person."""
+"""The inbox: calls that wait for a person, and standing grants."""
 
 from __future__ import annotations
 
+from time import time
+
 from starlette.responses import Response
 
-from ..base.visit import Visit
+from toolcell.guard import StandingGrant
+
+from ..base.visit import NotDoneError, Visit
+from .shown import show_request
+
+MAX_LISTED = 50
+"""Requests on the page. When it is reached the newer ones are counted alone."""
+
+LATEST = 10
+"""Answered requests below those that wait."""
 
 
 async def show(visit: Visit) -> Response:
-    """Show the requests that wait."""
-    return visit.render("inbox.html", waiting=await visit.sources.approvals.pending())
+    """Show the requests that wait, the oldest first, the grants, and late answers."""
+    approvals = visit.sources.approvals
+    waiting = await approvals.pending()
+    shown = [await show_request(visit.sources, each) for each in waiting[:MAX_LISTED]]
+    recent = await approvals.recent(limit=LATEST + len(waiting))
+    now = time()
+    return visit.render(
+        "inbox.html",
+        waiting=len(waiting),
+        shown=shown,
+        grants=await approvals.grants(),
+        answered=[each for each in recent if each.state(now) != "waiting"][:LATEST],
+        now=now,
+    )
+
+
+async def revoke(visit: Visit) -> Response:
+    """End a standing grant."""
+    approvals = visit.sources.approvals
+    grant = _find(await approvals.grants(), visit.part("id"))
+    if not visit.person.may_answer(grant.agent_id):
+        raise NotDoneError(403, f"you do not answer for {grant.agent_id}")
+    await approvals.revoke(grant.id, by=visit.person.id)
+    return visit.go("/#grants")
+
+
+def _find(grants: list[StandingGrant], grant_id: str) -> StandingGrant:
+    for each in grants:
+        if each.id == grant_id:
+            return each
+    raise NotDoneError(
+        404, "there is no such grant", hint="it has ended, or somebody revoked it"
+    )

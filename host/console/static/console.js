@@ -2,8 +2,6 @@
 // The pages work without this script, but for passkeys. It proves people by them, keeps
 // open pages up to date, and guards buttons against hasty clicks. Text is put in as
 // text, and what the server sends is parsed as a document that runs nothing.
-const GUARD_MS = 700;
-const json = (text) => JSON.parse(text);
 
 function tell(problem) {
   const place = document.getElementById("problem");
@@ -16,7 +14,7 @@ async function prove(form, kind) {
   const key = window.PublicKeyCredential;
   let made;
   if (kind === "create") {
-    const options = json(form.querySelector("[data-options]").textContent);
+    const options = JSON.parse(form.querySelector("[data-options]").textContent);
     const name = form.elements.namedItem("name");
     if (name) options.user.name = options.user.displayName = name.value;
     const publicKey = key.parseCreationOptionsFromJSON(options);
@@ -27,26 +25,23 @@ async function prove(form, kind) {
     const publicKey = key.parseRequestOptionsFromJSON(await answer.json());
     made = await navigator.credentials.get({ publicKey });
   }
-  let field = form.elements.namedItem("proof");
-  if (!field) {
-    field = document.createElement("input");
-    field.type = "hidden";
-    field.name = "proof";
-    form.append(field);
-  }
-  field.value = JSON.stringify(made);
+  const field = form.elements.namedItem("proof") || document.createElement("input");
+  Object.assign(field, { type: "hidden", name: "proof", value: JSON.stringify(made) });
+  form.append(field);
 }
 
-function wanted(form) {
-  if (form.dataset.passkey) return form.dataset.passkey;
-  const until = Number(form.dataset.touch || Infinity);
-  return until * 1000 - 5000 < Date.now() ? "touch" : null;
+// Seconds since an element was first seen: the clocks of others may differ from ours.
+const seen = new WeakMap();
+function age(element) {
+  if (!seen.has(element)) seen.set(element, performance.now());
+  return (performance.now() - seen.get(element)) / 1000;
 }
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (form.dataset.sent) return event.preventDefault();
-  const kind = wanted(form);
+  const stale = Number(form.dataset.touch || Infinity) - 5 < age(form);
+  const kind = form.dataset.passkey || (stale ? "touch" : null);
   if (!kind) return void (form.dataset.sent = "yes");
   event.preventDefault();
   try {
@@ -64,12 +59,12 @@ window.addEventListener("pageshow", () => {
 
 // A button that approves is dead for a moment after it appears, or gets the focus of a
 // page that was behind another one: nobody approves what a click was not meant for.
-function guard(button) {
-  button.disabled = true;
-  setTimeout(() => { button.disabled = false; }, GUARD_MS);
-}
+const GUARD_MS = 700;
 function guardAll(root) {
-  for (const each of root.querySelectorAll("button[data-guard]")) guard(each);
+  for (const button of root.querySelectorAll("button[data-guard]")) {
+    button.disabled = true;
+    setTimeout(() => { button.disabled = false; }, GUARD_MS);
+  }
 }
 window.addEventListener("focus", () => guardAll(document));
 
@@ -84,11 +79,13 @@ function span(seconds) {
   }
   return parts.slice(0, 2).join(" ");
 }
-setInterval(() => {
-  for (const each of document.querySelectorAll("[data-until]")) {
-    each.textContent = span(Number(each.dataset.until) - Date.now() / 1000);
+function countDown() {
+  document.querySelectorAll("[data-touch]").forEach(age);
+  for (const each of document.querySelectorAll("[data-left]")) {
+    each.textContent = span(Number(each.dataset.left) - age(each));
   }
-}, 1000);
+}
+setInterval(countDown, 1000);
 
 // Parts that name events are read again when one comes.
 function isEdited(part) {
@@ -127,7 +124,7 @@ function follow() {
   let planned = 0;
   const plan = () => { planned ||= setTimeout(() => { planned = 0; refresh(parts); }, 100); };
   for (const kind of kinds) stream.addEventListener(kind, plan);
-  stream.addEventListener("stream.opened", (event) => json(event.data).complete || plan());
+  stream.addEventListener("stream.opened", (event) => JSON.parse(event.data).complete || plan());
   stream.onerror = () => { if (stream.readyState === 2) stream = null; };
 }
 // A hidden page holds no connection: browsers have six for all pages together.
@@ -143,8 +140,9 @@ document.addEventListener("visibilitychange", () => {
 
 for (const each of document.querySelectorAll("[data-lines]")) {
   const lines = new EventSource(each.dataset.lines);
-  lines.addEventListener("line", (event) => each.append(json(event.data)));
+  lines.addEventListener("line", (event) => each.append(JSON.parse(event.data)));
   lines.addEventListener("end", () => lines.close());
 }
 guardAll(document);
+countDown();
 follow();

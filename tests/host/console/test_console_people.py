@@ -168,10 +168,10 @@ def test_a_touch_is_fresh_for_five_minutes(file: PeopleFile, clock: Clock) -> No
 
     clock.now += 300
     found = sessions.find(secret)
-    assert found is not None and not sessions.is_fresh(found)
+    assert found is not None and sessions.fresh_seconds(found) == 0
     sessions.note_touch(found)
     found = sessions.find(secret)
-    assert found is not None and sessions.is_fresh(found)
+    assert found is not None and sessions.fresh_seconds(found) == 300
 
 
 def test_failures_are_limited_for_a_minute(file: PeopleFile, clock: Clock) -> None:

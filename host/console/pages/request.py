@@ -1,0 +1,206 @@
+"""The page of one request for approval, and the answers to it."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from pydantic import JsonValue
+from starlette.responses import Response
+
+from toolcell.core import InvalidInputError
+from toolcell.core.text.strict_json import read_json
+from toolcell.guard import (
+    ApprovalRecord,
+    ApprovalRequest,
+    Approve,
+    Grant,
+    Reject,
+)
+
+from ..base.visit import NotDoneError, Visit
+from .shown import difference, show_request
+
+GRANTS = (600, 3_600, 28_800, 86_400)
+"""Seconds that grants may last."""
+
+HOUR = 3_600
+"""Seconds of the longest grant that takes no admin."""
+
+
+async def show(visit: Visit) -> Response:
+    """Show a request with everything that it would do, or its answer."""
+    return await _page(visit, await _found(visit))
+
+
+async def open_hidden(visit: Visit) -> Response:
+    """Show the hidden parts of a request; who opened them is recorded."""
+    request = (await _waiting(visit)).request
+    await visit.sources.approvals.reveal(request.id, by=visit.person.id)
+    return await _page(visit, await _found(visit), opened=True)
+
+
+async def approve(visit: Visit) -> Response:
+    """Let the call run as it was shown, once."""
+    request = await _as_shown(visit)
+    return await _answer(visit, request, _approval(visit, request))
+
+
+async def grant(visit: Visit) -> Response:
+    """Let the call run as it was shown, and calls like it for a time."""
+    request = await _as_shown(visit)
+    seconds = _seconds(visit.form.get("seconds", ""))
+    if seconds > HOUR:
+        visit.require("admin")
+    names = None
+    if visit.form.get("scope") == "some":
+        names = tuple(visit.form.getlist("same"))
+    given = Grant(seconds=seconds, arguments=names)
+    return await _answer(visit, request, _approval(visit, request, grant=given))
+
+
+async def edit(visit: Visit) -> Response:
+    """Show what would be decided about the call with other arguments."""
+    request = (await _waiting(visit)).request
+    edited = _arguments(visit)
+    shown = await show_request(visit.sources, request, edited=edited)
+    changes = difference(request.call.arguments, edited)
+    return visit.render("edited.html", shown=shown, changes=changes, now=time())
+
+
+async def approve_edited(visit: Visit) -> Response:
+    """Let the call run with the arguments that were decided about anew, once."""
+    request = (await _waiting(visit)).request
+    edited = _arguments(visit)
+    shown = await show_request(visit.sources, request, edited=edited)
+    _check_digest(visit, shown.digest)
+    if shown.problem:
+        raise InvalidInputError(
+            f"the call would fail: {shown.problem}", hint="change the arguments"
+        )
+    reply = Approve(approver=visit.person.id, arguments=edited)
+    return await _answer(visit, request, reply)
+
+
+async def deny(visit: Visit) -> Response:
+    """Refuse the call; the model reads the reason."""
+    request = (await _waiting(visit)).request
+    reason = visit.form.get("reason", "").replace("\r\n", "\n").strip()
+    return await _answer(
+        visit, request, Reject(approver=visit.person.id, reason=reason)
+    )
+
+
+async def _page(
+    visit: Visit, record: ApprovalRecord, *, opened: bool = False
+) -> Response:
+    now = time()
+    return visit.render(
+        "request.html",
+        shown=await show_request(visit.sources, record.request, opened=opened),
+        record=record,
+        state=record.state(now),
+        now=now,
+        times=[each for each in GRANTS if each <= HOUR or visit.person.has("admin")],
+    )
+
+
+async def _found(visit: Visit) -> ApprovalRecord:
+    found = await visit.sources.approvals.find(visit.part("id"))
+    if found is None:
+        raise NotDoneError(404, "there is no such request")
+    return found
+
+
+async def _waiting(visit: Visit) -> ApprovalRecord:
+    """Return the request, if it waits for this person.
+
+    Raises:
+        NotDoneError: It does not wait any more, or is not this person's to answer.
+    """
+    record = await _found(visit)
+    request = record.request
+    if not visit.person.may_answer(request.call.agent_id):
+        raise NotDoneError(
+            403,
+            "you do not answer for this agent",
+            hint="an admin says who answers for whom",
+        )
+    if record.state(time()) != "waiting":
+        raise NotDoneError(409, _told(record))
+    return record
+
+
+def _told(record: ApprovalRecord) -> str:
+    match record.status:
+        case "pending":
+            return "the request has expired"
+        case "rejected":
+            return f"{record.approver} has denied this call already"
+        case _:
+            return f"{record.approver} has approved this call already"
+
+
+async def _as_shown(visit: Visit) -> ApprovalRequest:
+    """Return the request, if it is the one that the person saw whole."""
+    request = (await _waiting(visit)).request
+    opened = visit.form.get("code") == request.code
+    shown = await show_request(visit.sources, request, opened=opened)
+    _check_digest(visit, shown.digest)
+    if shown.hidden:
+        raise NotDoneError(
+            409,
+            f"{len(shown.hidden)} parts of the request are hidden",
+            hint="open them first",
+        )
+    return request
+
+
+def _check_digest(visit: Visit, digest: str) -> None:
+    if visit.form.get("digest") != digest:
+        raise NotDoneError(
+            409,
+            "this is not the request that you saw",
+            hint="look at it again, and answer what you see",
+        )
+
+
+def _approval(visit: Visit, request: ApprovalRequest, **more: Any) -> Approve:
+    code = visit.form.get("code")
+    return Approve(approver=visit.person.id, code=code, **more)
+
+
+async def _answer(
+    visit: Visit, request: ApprovalRequest, reply: Approve | Reject
+) -> Response:
+    try:
+        await visit.sources.approvals.answer(request.id, reply)
+    except InvalidInputError:
+        record = await visit.sources.approvals.find(request.id)
+        if record is None or record.state(time()) == "waiting":
+            raise
+        raise NotDoneError(409, _told(record)) from None
+    return visit.go(f"/approvals/{request.id}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInputError(
+            "a grant lasts for seconds", hint="choose one of the times"
+        ) from None
+
+
+def _arguments(visit: Visit) -> dict[str, JsonValue]:
+    try:
+        found = read_json(visit.form.get("arguments", ""))
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the arguments are no JSON: {error}", hint="go back and correct them"
+        ) from None
+    if not isinstance(found, dict):
+        raise InvalidInputError(
+            "the arguments are no JSON object", hint='write them as {"name": "value"}'
+        )
+    return found

@@ -1,0 +1,188 @@
+"""A request for approval as a page shows it: whole, with what it would do and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Any
+
+from pydantic import JsonValue
+
+from toolcell.core import ToolcellError
+from toolcell.core.text.canonical_json import canonical_digest
+from toolcell.guard import ApprovalRequest, Decision, HiddenPart
+
+from ...desk.explanations import explain
+from ..base.sources import Sources
+from ..base.templating import as_json
+
+MAX_LIST_CHARACTERS = 4_000
+"""Characters of arguments in the list of all requests. When it is reached they are on
+the request's own page alone, and so are its buttons."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownArgument:
+    """One argument of a call."""
+
+    name: str
+    kind: str
+    """Its type, for people: `text`, `number`, ..."""
+
+    pieces: Sequence[tuple[str, bool]]
+    """Its text in pieces; True marks what stands for a hidden part."""
+
+    @property
+    def characters(self) -> int:
+        """The length of its text."""
+        return sum(len(text) for text, _ in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRequest:
+    """A request, and what is known about it now."""
+
+    request: ApprovalRequest
+    arguments: Sequence[ShownArgument]
+    as_json: str
+    """All arguments as JSON in ASCII, in which no character looks like another one."""
+
+    hidden: Sequence[HiddenPart]
+    """The parts that are hidden here."""
+
+    opened: bool
+    digest: str
+    """The hash of all that is shown and counts. An approval has to name it."""
+
+    decision: Decision | None
+    """The decision about the call now. None: this process does not know the tool."""
+
+    problem: str
+    """The reason why the call would fail, whoever approves it."""
+
+    cost: Mapping[str, Any]
+    """The most that the call may cost, by unit, as its tool declares."""
+
+    @property
+    def is_long(self) -> bool:
+        """True if it is too long for a list."""
+        total = sum(each.characters for each in self.arguments)
+        return total > MAX_LIST_CHARACTERS
+
+    @property
+    def is_plain(self) -> bool:
+        """True if every character of the arguments is of ASCII."""
+        texts = (text for each in self.arguments for text, _ in each.pieces)
+        return all(map(str.isascii, texts))
+
+
+async def show_request(
+    sources: Sources,
+    request: ApprovalRequest,
+    *,
+    opened: bool = False,
+    edited: dict[str, JsonValue] | None = None,
+) -> ShownRequest:
+    """Return a request as a page shows it.
+
+    Args:
+        sources: The host.
+        request: The request.
+        opened: True shows hidden parts. Default false.
+        edited: Arguments of the approver to show in place of the call's.
+    """
+    arguments = request.call.arguments if edited is None else edited
+    hidden: Sequence[HiddenPart] = ()
+    if not opened and edited is None:
+        view = request.view(sources.redactor)
+        assert isinstance(view.shown, dict)
+        arguments, hidden = view.shown, view.hidden
+    decision, problem, cost = await _now(sources, request, edited)
+    facts = {
+        "id": request.id,
+        "bound_to": request.digest if opened else None,
+        "agent": request.call.agent_id,
+        "run": request.run_id,
+        "tool": [request.call.name, request.version, request.definition_hash],
+        "arguments": arguments,
+        "edited": edited is not None,
+        "rule": request.rule,
+        "expires_at": request.expires_at,
+    }
+    marks = [str(each) for each in hidden]
+    return ShownRequest(
+        request=request,
+        arguments=[_argument(*each, marks) for each in arguments.items()],
+        as_json=as_json(arguments, ascii_only=True),
+        hidden=hidden,
+        opened=opened,
+        digest=canonical_digest(facts),
+        decision=decision,
+        problem=problem,
+        cost=cost,
+    )
+
+
+async def _now(
+    sources: Sources, request: ApprovalRequest, edited: dict[str, JsonValue] | None
+) -> tuple[Decision | None, str, Mapping[str, Any]]:
+    """Return what would be decided about a call now, and what it may cost."""
+    tool = sources.registry.snapshot().get(request.call.name)
+    if tool is None:
+        return None, "", {}
+    if tool.definition_hash != request.definition_hash:
+        return None, "the tool has changed since it was asked for", tool.cost
+    call = request.call
+    if edited is not None:
+        call = call.model_copy(update={"arguments": edited})
+    try:
+        decision = await explain(
+            sources.guard,
+            sources.registry,
+            call,
+            run_id=request.run_id,
+            seconds=sources.config.tools.timeout_seconds,
+        )
+    except ToolcellError as error:
+        return None, str(error), tool.cost
+    problem = decision.detail or decision.reason if decision.verdict == "deny" else ""
+    return decision, problem, tool.cost
+
+
+def _argument(name: str, value: JsonValue, marks: Sequence[str]) -> ShownArgument:
+    kind = _KINDS[type(value)]
+    if isinstance(value, str):
+        lines = value.count("\n") + 1
+        kind = f"text, {lines} lines" if lines > 1 else kind
+        return ShownArgument(name, kind if value else "empty text", _cut(value, marks))
+    return ShownArgument(name, kind, _cut(as_json(value), marks))
+
+
+_KINDS = {
+    str: "text",
+    int: "number",
+    float: "number",
+    bool: "true or false",
+    list: "list",
+    dict: "object",
+    type(None): "null",
+}
+
+
+def _cut(text: str, marks: Sequence[str]) -> Sequence[tuple[str, bool]]:
+    """Cut a text at the marks of hidden parts."""
+    pieces: list[tuple[str, bool]] = []
+    at = 0
+    while found := [(text.find(each, at), each) for each in marks if each in text[at:]]:
+        start, mark = min(found)
+        pieces += [(text[at:start], False), (mark, True)]
+        at = start + len(mark)
+    return [*pieces, (text[at:], False)]
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return the lines that differ between two objects, as a unified difference."""
+    old, new = (as_json(each).splitlines() for each in (before, after))
+    found = unified_diff(old, new, "asked for", "edited", n=2, lineterm="")
+    return "\n".join(found)

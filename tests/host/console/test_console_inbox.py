@@ -1,0 +1,325 @@
+"""The inbox: what is approved is what was seen, by a person who may, and once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import time
+from typing import Any
+
+import httpx2
+import pytest
+
+from toolcell.guard import ApprovalRequest
+from toolcell.host.console.base.people import Role
+
+from ...support.console.browser import Browser, browser
+from ...support.console.served import SECRET, Service, served
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("console")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def anna(service: Service) -> Iterator[Browser]:
+    with browser() as started:
+        started.join(service.link(), "anna")
+        yield started
+
+
+class Client:
+    """A person without a browser."""
+
+    def __init__(
+        self,
+        service: Service,
+        role: Role = "approver",
+        agents: tuple[str, ...] | None = None,
+    ) -> None:
+        cookies, self._token = service.signed_in("carl", role, agents)
+        [cookie] = cookies.items()
+        self._url = service.url
+        self._headers = {
+            "Origin": service.url,
+            "Sec-Fetch-Site": "same-origin",
+            "Cookie": "=".join(cookie),
+        }
+
+    def get(self, path: str) -> httpx2.Response:
+        return httpx2.get(f"{self._url}{path}", headers=self._headers)
+
+    def page(self, request: ApprovalRequest) -> str:
+        return self.get(f"/approvals/{request.id}").text
+
+    def digest(self, request: ApprovalRequest, page: str | None = None) -> str:
+        text = page or self.page(request)
+        return text.partition('name="digest" value="')[2][:64]
+
+    def post(self, path: str, **fields: Any) -> httpx2.Response:
+        fields = {"form_token": self._token, **fields}
+        return httpx2.post(f"{self._url}{path}", data=fields, headers=self._headers)
+
+
+def test_of_two_people_at_once_one_wins(service: Service, anna: Browser) -> None:
+    request, call = service.asked(to="both")
+    url = f"{service.url}/approvals/{request.id}"
+    with browser() as berta:
+        berta.join(service.link("approver"), "berta")
+        both = {"anna": anna, "berta": berta}
+        for each in both.values():
+            each.open(url)
+            button = each.find(f"#approve-{request.id}")
+            each.until(button.is_enabled)
+        with ThreadPoolExecutor(2) as threads:
+            pressed = [threads.submit(b.press, "Approve once") for b in both.values()]
+            for each in pressed:
+                each.result(timeout=30)
+        told = {name: page.text for name, page in both.items()}
+
+    result = call.result(timeout=20)
+    assert result.content == "paid 1 to both"
+    [winner] = [name for name, text in told.items() if "Not done" not in text]
+    [loser] = both.keys() - {winner}
+    assert f"{winner} approved this call" in told[winner]
+    assert f"{winner} has approved this call already" in told[loser]
+    found = service.portal.call(service.host.approvals.find, request.id)
+    assert found is not None and found.approver == winner
+
+
+def test_an_edit_is_decided_anew(service: Service, anna: Browser) -> None:
+    request, call = service.asked(to="shop", sum=40)
+    anna.open(f"{service.url}/approvals/{request.id}")
+    for arguments, told in (
+        ({"to": "thief"}, "it would fail all the same"),
+        ({"to": 7}, "it would fail all the same"),
+        ({"to": "shop", "sum": 20}, "asks a person about this call"),
+    ):
+        anna.script("document.querySelector('details:has(#arguments)').open = true")
+        anna.write("#arguments", json.dumps(arguments))
+        anna.press("See what is decided")
+        anna.reads(told)
+        assert not call.done()
+    assert "-  &" not in anna.text and '+  "sum": 20' in anna.text
+    anna.press("Approve with these arguments")
+    anna.reads("approved this call with other arguments")
+
+    assert call.result(timeout=20).content == "paid 20 to shop"
+
+
+def test_the_reason_of_a_denial_reaches_the_model(
+    service: Service, anna: Browser
+) -> None:
+    request, call = service.asked(to="casino")
+    anna.open(service.url)
+    anna.write(f"#reason-{request.id}", "we do not gamble")
+    anna.press("Deny", f"form[contains(@action, '{request.id}')]")
+    anna.reads("anna denied this call. Reason: we do not gamble")
+
+    result = call.result(timeout=20)
+    assert result.status == "denied"
+    assert result.error is not None and "we do not gamble" in result.error.message
+
+
+def test_a_page_that_is_open_keeps_up(service: Service, anna: Browser) -> None:
+    anna.open(service.url)
+    request, call = service.asked(to="live")
+    anna.reads("live")
+    said = anna.find("#announce").get_attribute("textContent")
+    carl = Client(service)
+    carl.post(f"/approvals/{request.id}/deny")
+    anna.until(lambda: "live" not in anna.text)
+
+    assert said == "1 call waits"
+    assert call.result(timeout=20).status == "denied"
+
+
+def test_what_a_person_writes_is_not_replaced(service: Service, anna: Browser) -> None:
+    request, _ = service.asked(to="first")
+    anna.open(service.url)
+    anna.write(f"#reason-{request.id}", "because")
+    service.asked(to="second")
+    anna.reads("This page has changed")
+
+    field = anna.find(f"#reason-{request.id}")
+    assert field.get_attribute("value") == "because"
+    for each in service.waiting():
+        Client(service).post(f"/approvals/{each.id}/deny")
+
+
+def test_hidden_parts_are_opened_before_they_are_approved(
+    service: Service, anna: Browser, tmp_path: Path
+) -> None:
+    request, call = service.asked(to="bank", note=f"token={SECRET}")
+    url = f"{service.url}/approvals/{request.id}"
+    anna.open(url)
+    assert SECRET not in anna.driver.page_source
+    assert not anna.all(f"#approve-{request.id}")
+    assert "is hidden" in anna.text
+    anna.press("Open the hidden parts")
+    anna.reads(SECRET)
+    anna.press("Approve once")
+    anna.reads("anna approved this call")
+
+    assert call.result(timeout=20).status == "ok"
+    log = service.host.config.audit.path
+    assert log is not None
+    kept = log.read_text()
+    assert '"approval_opened"' in kept and SECRET not in kept
+
+
+def test_hidden_parts_are_not_approved_unseen(service: Service) -> None:
+    request, call = service.asked(to="bank", note=f"token={SECRET}")
+    carl, path = Client(service), f"/approvals/{request.id}"
+    unseen = carl.page(request)
+    opened = carl.post(f"{path}/open").text
+    code = opened.partition('name="code" value="')[2][:12]
+    told = [
+        carl.post(f"{path}/approve"),
+        carl.post(f"{path}/approve", digest="0" * 64),
+        carl.post(f"{path}/approve", digest=carl.digest(request, opened)),
+        carl.post(f"{path}/approve", digest=carl.digest(request, opened), code="0"),
+        carl.post(f"{path}/grant", digest=carl.digest(request, opened), seconds="60"),
+    ]
+
+    assert 'name="digest"' not in unseen and SECRET not in unseen
+    assert [each.status_code for each in told] == [409] * 5
+    assert not call.done()
+    done = carl.post(f"{path}/approve", digest=carl.digest(request, opened), code=code)
+    assert done.status_code == 303
+    assert call.result(timeout=20).status == "ok"
+
+
+def test_an_approval_names_the_request_that_was_seen(service: Service) -> None:
+    one, first = service.asked(to="one")
+    other, second = service.asked(to="other")
+    carl = Client(service)
+    digest = carl.digest(one)
+
+    wrong = carl.post(f"/approvals/{other.id}/approve", digest=digest)
+    right = carl.post(f"/approvals/{one.id}/approve", digest=digest)
+    again = carl.post(f"/approvals/{one.id}/approve", digest=digest)
+    carl.post(f"/approvals/{other.id}/deny")
+
+    assert wrong.status_code == 409 and "not the request that you saw" in wrong.text
+    assert (right.status_code, first.result(timeout=20).status) == (303, "ok")
+    assert again.status_code == 409 and "carl has approved" in again.text
+    assert second.result(timeout=20).status == "denied"
+
+
+@pytest.mark.parametrize(
+    ("role", "agents"), [("viewer", None), ("approver", ("buyer",)), ("admin", ())]
+)
+def test_a_person_answers_for_agents_of_theirs(
+    service: Service, role: Role, agents: tuple[str, ...] | None
+) -> None:
+    request, call = service.asked(to=f"nobody {role}")
+    client, path = Client(service, role, agents), f"/approvals/{request.id}"
+    page = client.page(request)
+    acts = ("approve", "deny", "open", "grant", "edit", "edited")
+    told = [client.post(f"{path}/{act}", arguments="{}").status_code for act in acts]
+
+    assert "nobody" in page and "/deny" not in page
+    assert told == [403] * 6
+    assert not call.done()
+    Client(service).post(f"{path}/deny")
+
+
+def test_grants_are_short_narrow_and_revoked(service: Service, anna: Browser) -> None:
+    request, call = service.asked(to="kiosk", sum=3)
+    script, _ = service.asked("run_script", script="rm -r /")
+    carl, path = Client(service), f"/approvals/{request.id}/grant"
+    digest = carl.digest(request)
+    long = carl.post(path, digest=digest, seconds="28800", scope="exact")
+    wide = carl.post(
+        f"/approvals/{script.id}/grant",
+        digest=carl.digest(script),
+        seconds="600",
+        scope="some",
+    )
+    odd = carl.post(path, digest=digest, seconds="nan", scope="exact")
+    done = carl.post(path, digest=digest, seconds="600", scope="some", same="to")
+    granted = service.call(to="kiosk", sum=5).result(timeout=20)
+    anna.open(service.url)
+    anna.press("Revoke")
+    anna.reads("None: each call")
+    asked, _ = service.asked(to="kiosk", sum=5)
+    for each in (asked, script):
+        carl.post(f"/approvals/{each.id}/deny")
+
+    told = [each.status_code for each in (long, wide, odd, done)]
+    assert told == [403, 409, 409, 303]
+    assert (call.result(timeout=20).status, granted.status) == ("ok", "ok")
+
+
+def test_acts_that_matter_take_a_fresh_touch(tmp_path: Path) -> None:
+    now = [time()]
+    with served(tmp_path, clock=lambda: now[0]) as service, browser() as page:
+        page.join(service.link(), "anna")
+        request, call = service.asked(to="bank", note=f"token={SECRET}")
+        carl = Client(service, "admin")
+        now[0] += 301
+        page.open(f"{service.url}/approvals/{request.id}")
+        stale = carl.post(f"/approvals/{request.id}/open")
+        forged = carl.post(f"/approvals/{request.id}/open", proof="{}")
+        now[0] += 300
+        page.open(f"{service.url}/approvals/{request.id}")
+        page.press("Open the hidden parts")
+        page.reads(SECRET)
+        page.press("Approve once")
+        page.reads("anna approved this call")
+
+        assert call.result(timeout=20).status == "ok"
+    assert (stale.status_code, forged.status_code) == (403, 409)
+    assert SECRET not in stale.text + forged.text
+
+
+def test_pages_work_without_scripts(service: Service, anna: Browser) -> None:
+    request, call = service.asked(to="plain page")
+    anna.open(service.url)
+    anna.allow_scripts(False)
+    try:
+        anna.open(service.url)
+        anna.press("Approve once", f"form[contains(@action, '{request.id}')]")
+        anna.reads("anna approved this call")
+    finally:
+        anna.allow_scripts(True)
+
+    assert call.result(timeout=20).status == "ok"
+
+
+def test_a_button_waits_for_the_eye(service: Service, anna: Browser) -> None:
+    request, _ = service.asked(to="hasty")
+    anna.open(f"{service.url}/approvals/{request.id}")
+    button = anna.find(f"#approve-{request.id}")
+    at_once = button.is_enabled()
+    anna.until(button.is_enabled)
+    Client(service).post(f"/approvals/{request.id}/deny")
+
+    assert not at_once
+    assert anna.complaints() == []
+
+
+def test_long_arguments_have_no_button_in_the_list(
+    service: Service, anna: Browser
+) -> None:
+    request, _ = service.asked(to="long", note="x" * 5_000)
+    anna.open(service.url)
+    in_list = anna.all(f"#approve-{request.id}")
+    anna.open(f"{service.url}/approvals/{request.id}")
+    whole = "x" * 5_000 in anna.text
+    Client(service).post(f"/approvals/{request.id}/deny")
+
+    assert (in_list, whole) == ([], True)
+
+
+def test_a_request_that_is_unknown_is_told(service: Service) -> None:
+    carl = Client(service)
+
+    assert carl.get("/approvals/none").status_code == 404
+    assert carl.post("/approvals/none/approve").status_code == 404
+    assert carl.post("/grants/none/revoke").status_code == 404
