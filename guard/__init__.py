@@ -4,7 +4,6 @@ from .admission.guard import ActionGuard
 from .admission.permit import Permit
 from .admission.reload import watch_policies
 from .approvals.approvals import Approvals
-from .approvals.approver_view import HiddenPart
 from .approvals.store import ApprovalRecord, ApprovalState, ApprovalStore
 from .approvals.types import (
     ApprovalHandler,
@@ -62,7 +61,6 @@ __all__ = [
     "Condition",
     "Decision",
     "Grant",
-    "HiddenPart",
     "LimitState",
     "MemoryStore",
     "Permit",

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from toolcell.core import ToolcellError
 from toolcell.core.text.canonical_json import canonical_digest
-from toolcell.guard import ApprovalRequest, Decision, HiddenPart
+from toolcell.guard import ApprovalRequest, Decision
 
 from ...desk.explanations import explain
 from ..base.sources import Sources
@@ -48,8 +48,8 @@ class ShownRequest:
     as_json: str
     """All arguments as JSON in ASCII, in which no character looks like another one."""
 
-    hidden: Sequence[HiddenPart]
-    """The parts that are hidden here."""
+    hidden: Sequence[str]
+    """The marks of the parts that are hidden here."""
 
     opened: bool
     digest: str
@@ -93,11 +93,11 @@ async def show_request(
         edited: Arguments of the approver to show in place of the call's.
     """
     arguments = request.call.arguments if edited is None else edited
-    hidden: Sequence[HiddenPart] = ()
+    hidden: Sequence[str] = ()
     if not opened and edited is None:
         view = request.view(sources.redactor)
         assert isinstance(view.shown, dict)
-        arguments, hidden = view.shown, view.hidden
+        arguments, hidden = view.shown, [str(each) for each in view.hidden]
     decision, problem, cost = await _now(sources, request, edited)
     facts = {
         "id": request.id,
@@ -110,10 +110,9 @@ async def show_request(
         "rule": request.rule,
         "expires_at": request.expires_at,
     }
-    marks = [str(each) for each in hidden]
     return ShownRequest(
         request=request,
-        arguments=[_argument(*each, marks) for each in arguments.items()],
+        arguments=[_argument(*each, hidden) for each in arguments.items()],
         as_json=as_json(arguments, ascii_only=True),
         hidden=hidden,
         opened=opened,
