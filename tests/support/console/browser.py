@@ -18,8 +18,13 @@ from ...conftest import missing
 
 T = TypeVar("T")
 WAIT_SECONDS = 10.0
-_COUNT_VIOLATIONS = """
+_WATCH = """
 window.violations = [];
+document.addEventListener("DOMContentLoaded", () => {
+  const guarded = [...document.querySelectorAll("button[data-guard]")];
+  const dead = guarded.filter((each) => each.disabled).length;
+  window.guarded = { buttons: guarded.length, dead };
+});
 document.addEventListener("securitypolicyviolation",
   (event) => window.violations.push(event.violatedDirective + " " + event.blockedURI));
 """
@@ -31,7 +36,7 @@ class Browser:
     def __init__(self, driver: Chrome) -> None:
         self.driver = driver
         driver.execute_cdp_cmd(
-            "Page.addScriptToEvaluateOnNewDocument", {"source": _COUNT_VIOLATIONS}
+            "Page.addScriptToEvaluateOnNewDocument", {"source": _WATCH}
         )
         driver.add_virtual_authenticator(
             VirtualAuthenticatorOptions(
