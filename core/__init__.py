@@ -44,6 +44,7 @@ from .lazy_face import lazy_face as _lazy_face
 
 if typing.TYPE_CHECKING:
     from .messages import ErrorInfo, Message, Role, ToolCall, ToolResult, ToolStatus
+    from .parts import ImagePart, Part, TextPart
     from .protocols import (
         CallProtocol,
         CheckpointerCapabilities,
@@ -73,6 +74,7 @@ __all__ = [
     "GraphError",
     "GuardDeniedError",
     "GuardError",
+    "ImagePart",
     "InterruptDeniedError",
     "InvalidInputError",
     "LeaseLostError",
@@ -86,12 +88,14 @@ __all__ = [
     "ModelThrottledError",
     "NodeFailedError",
     "PackageError",
+    "Part",
     "PolicyError",
     "ReplayError",
     "Role",
     "SandboxError",
     "SandboxUnavailableError",
     "StoreUnavailableError",
+    "TextPart",
     "ThreadBusyError",
     "ToolCall",
     "ToolError",
@@ -109,6 +113,7 @@ __getattr__ = _lazy_face(
     __name__,
     {
         ".messages": "ErrorInfo Message Role ToolCall ToolResult ToolStatus",
+        ".parts": "ImagePart Part TextPart",
         ".protocols": """
             CallProtocol CheckpointerCapabilities CheckpointerProtocol ModelChunk
             ModelProtocol ModelResponse ToolProtocol

@@ -40,7 +40,16 @@ if typing.TYPE_CHECKING:
     from .programs.function_program import CallProgram, call_program, returned
     from .programs.program import RunRequest, check_request
     from .protocols import Sandbox, SandboxProcess, SandboxSession
-    from .results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
+    from .results.events import (
+        ArtifactMade,
+        Connected,
+        Displayed,
+        Event,
+        Finished,
+        Stderr,
+        Stdout,
+    )
+    from .results.output import Output, Preview
     from .results.result import (
         Artifact,
         Connection,
@@ -67,6 +76,7 @@ __all__ = [
     "CodePolicy",
     "Connected",
     "Connection",
+    "Displayed",
     "DoctorCheck",
     "DoctorReport",
     "EarlyLauncher",
@@ -95,10 +105,12 @@ __all__ = [
     "OnProgress",
     "OnStep",
     "OpaqueValue",
+    "Output",
     "PackageLayer",
     "PackageRules",
     "PoolStats",
     "PortStream",
+    "Preview",
     "Process",
     "Programs",
     "Resolver",
@@ -161,7 +173,10 @@ __getattr__ = _lazy_face(
         ".processes.watches": "FileChange FileWatch",
         ".programs.function_program": "CallProgram call_program returned",
         ".protocols": "Sandbox SandboxProcess SandboxSession",
-        ".results.events": "ArtifactMade Connected Event Finished Stderr Stdout",
+        ".results.events": """
+            ArtifactMade Connected Displayed Event Finished Stderr Stdout
+        """,
+        ".results.output": "Output Preview",
         ".results.result": """
             Artifact Connection ExceptionInfo ExecutionResult Isolation
             OpaqueValue Status Truncated Usage

@@ -21,12 +21,14 @@ from toolcell.sandbox import (
     ArtifactMade,
     Connected,
     Connection,
+    Displayed,
     Event,
     ExecutionResult,
     Finished,
     Limits,
     Network,
     OpaqueValue,
+    Output,
     Stderr,
     Stdout,
 )
@@ -138,6 +140,8 @@ def pack_event(event: Event) -> tuple[_Fields, list[bytes]]:
             return {"event": "stderr"}, [data]
         case Connected(connection):
             return {"event": "connected", "about": connection.model_dump()}, []
+        case Displayed(output):
+            return {"event": "displayed", "about": output.model_dump(mode="json")}, []
         case ArtifactMade(artifact):
             about = artifact.model_dump(mode="json")
             return {"event": "artifact", "about": about}, [artifact.data]
@@ -158,6 +162,8 @@ def read_event(message: Message) -> Event:
                 return Stderr(message.blobs[0])
             case "connected":
                 return Connected(Connection.model_validate(about))
+            case "displayed":
+                return Displayed(Output.model_validate(about))
             case "artifact":
                 told = {**dict(about or {}), "data": message.blobs[0]}
                 return ArtifactMade(Artifact.model_validate(told))

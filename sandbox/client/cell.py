@@ -319,6 +319,8 @@ class Cell:
         kind = header["type"]
         if kind in ("output", "tail"):
             report.add_output(header, payload)
+        elif kind == "display":
+            report.add_display(payload)
         elif kind == "call" and server is not None:
             server.serve(payload)
         elif egress is not None and kind.startswith("net_"):

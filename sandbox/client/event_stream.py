@@ -6,7 +6,15 @@ from collections.abc import AsyncGenerator
 
 import anyio
 
-from ..results.events import ArtifactMade, Connected, Event, Finished, Stderr, Stdout
+from ..results.events import (
+    ArtifactMade,
+    Connected,
+    Displayed,
+    Event,
+    Finished,
+    Stderr,
+    Stdout,
+)
 from ..results.result import Connection
 from .cell import Cell
 from .types import Program, Stream
@@ -42,6 +50,7 @@ async def stream_run(
         SandboxUnavailableError: The program could not be confined.
     """
     done = False
+    shown = 0
     try:
         report = await cell.begin(program)
         until = cell.backstop(program)
@@ -57,6 +66,9 @@ async def stream_run(
             await cell.collect(report)
             for event in pending.take():
                 yield event
+            for output in report.outputs[shown:]:
+                yield Displayed(output)
+            shown = len(report.outputs)
     except GeneratorExit:
         if not program.final and not done:
             await cell.interrupt(report, program.egress)

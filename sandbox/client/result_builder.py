@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from toolcell.core.models import put_together
 
+from ..cell.wire.contract import MAX_OUTPUTS, MAX_OUTPUTS_BYTES
 from ..config.settings import IsolationLevel, Limits
 from ..results.process_end import exit_of, signal_name, status_of_signal
 from ..results.result import (
@@ -64,6 +65,7 @@ def build_result(
         reasons=(),
         warnings=_warnings(report),
         state=report.state,
+        outputs=tuple(report.outputs),
         artifacts=tuple(report.artifacts),
         connections=report.connections,
         usage=_usage(report, limits, traits),
@@ -126,6 +128,13 @@ def _warnings(report: RunReport) -> tuple[str, ...]:
         found.append(
             f"the session's variables were lost before this run: {report.lost}"
         )
+    if report.outputs_left:
+        found.append(
+            f"{report.outputs_left} outputs left out: a run has at most {MAX_OUTPUTS}, "
+            f"of {MAX_OUTPUTS_BYTES >> 20} MiB together"
+        )
+    if report.malformed_outputs:
+        found.append(f"{report.malformed_outputs} outputs were malformed, and dropped")
     if report.artifacts_left:
         found.append("artifacts left out: " + ", ".join(report.artifacts_left[:10]))
     return (*found, *report.warnings)

@@ -18,6 +18,8 @@ from ..cell.wire.frames import (
     strict_json,
 )
 from ..results.media_type import mime_of
+from ..results.output import Output
+from ..results.output_reader import OutputReader
 from ..results.process_end import kept_text
 from ..results.result import (
     Artifact,
@@ -80,6 +82,10 @@ class RunReport:
     collecting: bool = False
     """True while files that the program left are yet to come."""
 
+    outputs: list[Output] = field(default_factory=list)
+    outputs_left: int = 0
+    """Outputs that the cell left out."""
+
     clean: bool = False
     """True if the program ended by itself and left no process."""
 
@@ -99,6 +105,7 @@ class RunReport:
 
     _pieces: list[bytes] = field(default_factory=list)
     _room: int = MAX_ARTIFACT_BYTES
+    _reader: OutputReader | None = None
 
     def add_output(self, header: dict[str, Any], payload: bytes) -> None:
         """Take in a piece of output. Raises FrameError if it is malformed."""
@@ -114,6 +121,18 @@ class RunReport:
             stream.data += payload
         if len(stream.data) + len(stream.tail) > self.cap:
             raise FrameError("more output than the cap")
+
+    def add_display(self, payload: bytes) -> None:
+        """Take in an output. Raises FrameError if there are more than the limits."""
+        self._reader = self._reader or OutputReader()
+        output = self._reader.read(payload)
+        if output is not None:
+            self.outputs.append(output)
+
+    @property
+    def malformed_outputs(self) -> int:
+        """Outputs that the program made up, and that are none."""
+        return self._reader.malformed if self._reader else 0
 
     def collect(self, frame: Frame) -> None:
         """Take in a piece of an artifact, or the end of all.
@@ -200,6 +219,7 @@ class RunReport:
         if header["lost"] is not None:
             self.lost = str(header["lost"])[:200]
         self.collecting = header["artifacts"] is True
+        self.outputs_left = _whole(header["outputs_left"])
         self.clean = header["clean"] is True and self.reason is None
         self.program_report, self.forged = _parse_program_report(program_report)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .output import Output
 from .result import Artifact, Connection, ExecutionResult
 
 
@@ -19,6 +20,16 @@ class Stderr:
     """A piece of standard error, as it came."""
 
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Displayed:
+    """Something that the program displayed, between what it printed before and after.
+
+    The result of the run has it as well.
+    """
+
+    output: Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +53,5 @@ class Finished:
     result: ExecutionResult
 
 
-Event = Stdout | Stderr | ArtifactMade | Connected | Finished
+Event = Stdout | Stderr | Displayed | ArtifactMade | Connected | Finished
 """One item of a stream; `Finished` is the last."""

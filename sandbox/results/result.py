@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from ..config.settings import Enforcer, IsolationLevel
+from .base import ResultModel as _ResultModel
+from .output import Output
 
 Status = Literal[
     "ok",
@@ -23,10 +25,6 @@ Status = Literal[
     "refused",
 ]
 """The outcome of a run; docs/security.md lists the causes of each."""
-
-
-class _ResultModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class OpaqueValue(_ResultModel):
@@ -130,8 +128,8 @@ class ExecutionResult(_ResultModel):
     """The result of one run.
 
     `signal`, `usage`, `truncated` and the statuses of limits come from outside the
-    program and can be trusted. `exception`, `stdout`, `stderr` and `value` come from
-    the program, which can make them up.
+    program and can be trusted. `exception`, `stdout`, `stderr`, `value` and `outputs`
+    come from the program, which can make them up.
     """
 
     status: Status
@@ -168,6 +166,10 @@ class ExecutionResult(_ResultModel):
     state: Literal["kept", "lost"] | None = None
     """`kept` if the next run of the session finds the variables of this one, `lost`
     if not; None outside of sessions."""
+
+    outputs: tuple[Output, ...] = ()
+    """All that the program displayed, in order: at most 256, of 16 MiB together. A last
+    value that has more than a plain text is among them."""
 
     artifacts: tuple[Artifact, ...] = ()
     connections: tuple[Connection, ...] = ()

@@ -254,9 +254,13 @@ async def test_a_program_runs_under_every_python(version: str) -> None:
     python = interpreter(version)
     config = SandboxConfig(backend="subprocess", python=python)
     async with SandboxManager(config) as sandbox:
-        result = await sandbox.run("import sys\n'%d.%d' % sys.version_info[:2]")
+        result = await sandbox.run(
+            "import sys\nfrom IPython.display import HTML\ndisplay(HTML('x'))\n"
+            "'%d.%d' % sys.version_info[:2]"
+        )
 
-    assert (result.status, result.value) == ("ok", version)
+    assert (result.status, result.value) == ("ok", version), result.stderr
+    assert [each.text("text/html") for each in result.outputs] == ["x"]
 
 
 def test_a_cell_names_what_every_python_has() -> None:

@@ -27,6 +27,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "launcher",
         "supervisor",
         "processes program",
+        "outputs",
         "workdir",
         "kernel relays",
         "wire",

@@ -1,11 +1,9 @@
-"""Saves figures and tables of a program as artifacts, without code of its own."""
+"""Outputs of a program, of which nothing is loaded until a program needs it."""
 
 from __future__ import annotations
 
 import os
 import sys
-
-from ..wire.contract import ARTIFACTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,32 +11,95 @@ if TYPE_CHECKING:
 
 
 _PYPLOT = "matplotlib.pyplot"
-_MAX_HTML = 1024 * 1024
+_METHODS = (
+    "_repr_html_",
+    "_repr_mimebundle_",
+    "_ipython_display_",
+    "_repr_png_",
+    "_repr_svg_",
+    "_repr_latex_",
+    "_repr_markdown_",
+    "_repr_jpeg_",
+    "_repr_json_",
+    "_repr_javascript_",
+    "_repr_pdf_",
+)
+_LED = frozenset(
+    (
+        "IPython",
+        "IPython.display",
+        "IPython.core",
+        "IPython.core.display",
+        "IPython.core.display_functions",
+        "PIL.ImageShow",
+        "altair",
+        "matplotlib.pyplot",
+        "plotly.io._renderers",
+    )
+)
+# The module that does the work, once it is loaded.
+_outputs: Any = None
+_home = ""
+_pid = 0
+
+
+class Finder:
+    """Leads the imports of a few libraries to `outputs.hooks`."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _LED:
+            return None
+        from ..outputs import hooks
+
+        _load()
+        return hooks.find(name, path)
+
+
+def display(*objects: Any, **options: Any) -> Any:
+    """Show values as outputs, with all their representations, as in a notebook."""
+    return _load().display(*objects, **options)
+
+
+def begin(home: str) -> None:
+    """Begin the outputs of a run."""
+    global _home, _pid
+    _home, _pid = home, os.getpid()
+    if _outputs is not None:
+        _outputs.begin(_home, _pid)
+
+
+def end() -> None:
+    """End the outputs of a run."""
+    if _outputs is not None:
+        _outputs.end()
 
 
 def wanted(value: Any) -> bool:
-    """Return True if there may be something to save; costs next to nothing."""
-    return _PYPLOT in sys.modules or hasattr(type(value), "_repr_html_")
+    """Return True if there may be something to show; costs next to nothing."""
+    if _PYPLOT in sys.modules:
+        return True
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return False
+    return any(hasattr(kind, name) for name in _METHODS) or _is_figure(value)
 
 
-def save(value: Any, folder: str) -> None:
-    """Save open figures as PNG, and a value with `_repr_html_` as text and as HTML."""
-    target = os.path.join(folder, ARTIFACTS)
-    pyplot = sys.modules.get(_PYPLOT)
-    if pyplot is not None:
-        for number in pyplot.get_fignums():
-            os.makedirs(target, exist_ok=True)
-            figure = pyplot.figure(number)
-            figure.savefig(os.path.join(target, f"figure-{number}.png"), format="png")
-        pyplot.close("all")
-    if hasattr(type(value), "_repr_html_"):
-        html = value._repr_html_()
-        if isinstance(html, str) and len(html) <= _MAX_HTML:
-            os.makedirs(target, exist_ok=True)
-            _write(os.path.join(target, "value.html"), html)
-            _write(os.path.join(target, "value.txt"), str(value))
+def _is_figure(value: Any) -> bool:
+    module = sys.modules.get("matplotlib.figure")
+    return module is not None and isinstance(value, module.Figure)
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="replace") as file:
-        file.write(text)
+def finish(value: Any) -> None:
+    """Show the value of the last expression, and open figures."""
+    _load().finish(value)
+
+
+def _load() -> Any:
+    global _outputs
+    if _outputs is None:
+        from ..outputs import display as outputs
+
+        outputs.begin(_home, _pid)
+        _outputs = outputs
+    return _outputs

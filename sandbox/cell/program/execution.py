@@ -56,18 +56,26 @@ def run(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
         namespace: Its global variables.
         home: Its work dir.
     """
-    return _interruptible(lambda: _outcome(program, namespace, home))
+    displays.begin(home)
+    try:
+        return _interruptible(lambda: _outcome(program, namespace))
+    finally:
+        displays.end()
 
 
 def run_to_end(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
     """Run a program as `run` does, and then end as an interpreter does."""
 
     def whole() -> Outcome:
-        outcome = _outcome(program, namespace, home)
+        outcome = _outcome(program, namespace)
         _finish()
         return outcome
 
-    return _interruptible(whole)
+    displays.begin(home)
+    try:
+        return _interruptible(whole)
+    finally:
+        displays.end()
 
 
 def _interruptible(program: Callable[[], Outcome]) -> Outcome:
@@ -113,7 +121,7 @@ def _expression(program: bytes) -> types.CodeType | None:
         return None
 
 
-def _outcome(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
+def _outcome(program: Any, namespace: dict[str, Any]) -> Outcome:
     try:
         value = _execute(program, namespace)
     except SystemExit as stop:
@@ -125,9 +133,9 @@ def _outcome(program: Any, namespace: dict[str, Any], home: str) -> Outcome:
             return Outcome(1, bare_error(error))
     try:
         if displays.wanted(value):
-            displays.save(value, home)
+            displays.finish(value)
     except BaseException:
-        sys.stderr.write("toolcell: pictures and tables could not be kept\n")
+        sys.stderr.write("toolcell: outputs could not be shown\n")
     try:
         return Outcome(0, {"outcome": "ok", "value": values.report(value)})
     except BaseException:

@@ -6,6 +6,7 @@ program could have written all that comes out of the result pipe.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import fcntl
 import json
@@ -19,8 +20,8 @@ import types
 from ..kernel import seccomp, signals
 from ..kernel.confine import ConfineError, confine, limit_memory, set_rlimits
 from ..kernel.descriptors import move_fds
-from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, WARM_UP
-from . import execution, host_tools, node, stateful
+from ..wire.contract import ANSWER, FILE_NAME, FOLDERS, FORK, RESULT_FD, WARM_UP
+from . import displays, execution, host_tools, node, stateful
 from .requests import frame_request, read_request
 
 TYPE_CHECKING = False
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any, Iterator, NoReturn
 
 
-RESULT_FD = 3
 REQUEST_FD = 4
 _HIGHEST_FD = 1024
 # The program's work dir: a branch has another one than the cell.
@@ -67,6 +67,8 @@ def get_ready(settings: dict[str, Any]) -> None:
     home = os.path.realpath(_home)
     added = os.environ.get("PYTHONPATH", "")
     own = added.split(os.pathsep) if added else []
+    builtins.display = displays.display  # type: ignore[attr-defined]
+    sys.meta_path.insert(0, displays.Finder)
     sys.path[:0] = [home, *(os.path.normpath(os.path.join(home, path)) for path in own)]
     # A stream remembers that it could seek, and those of programs cannot.
     null, (read_fd, write_fd) = os.open(os.devnull, os.O_RDWR), os.pipe()

@@ -12,13 +12,13 @@ import os
 import sys
 
 from ..kernel import signals
+from ..wire.contract import RESULT_FD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-RESULT_FD = 3
 SCRIPT_FD = 4
 
 # The source is parsed as a script, whose last value is known; else as a module; else

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 
-from ..program import values
+from ..wire.frames import encode
 from .child import Child, readable
 from .output_buffer import OutputBuffer
+from .result_socket import ResultSocket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MAX_RESULT_BYTES = values.MAX_RESULT_BYTES + 256 * 1024
 _READ_BYTES = 65536
+# A pipe holds at most a mebibyte.
+_READS_OF_A_PIPE = 17
 
 
 class ProgramOutput:
@@ -37,29 +38,42 @@ class ProgramOutput:
             child.stdout: OutputBuffer("stdout", cap, streamed),
             child.stderr: OutputBuffer("stderr", cap, streamed),
         }
-        self._result = bytearray()
+        self._result = ResultSocket(child.setup)
+        # Frames that stand before all output that is not in them.
+        self._ordered: list[bytes] = []
 
     @property
     def dropped(self) -> int:
         """Bytes of both streams that were left out so far."""
         return sum(buffer.dropped for buffer in self._buffers.values())
 
+    @property
+    def outputs_left_out(self) -> int:
+        """Outputs past their limits."""
+        return self._result.dropped
+
     def flush_due_in(self) -> float:
         """Return the seconds until pending output should be sent."""
+        if self._ordered:
+            return 0.0
         return min(buffer.flush_due_in() for buffer in self._buffers.values())
 
     def due_frames(self) -> list[bytes]:
         """Remove the output that should be sent now, and return it as frames."""
-        return [
+        return self._take_ordered() + [
             frame
             for buffer in self._buffers.values()
             if buffer.flush_due_in() <= 0
             for frame in buffer.live_frames()
         ]
 
+    def _take_ordered(self) -> list[bytes]:
+        frames, self._ordered = self._ordered, []
+        return frames
+
     def last_frames(self) -> list[bytes]:
         """Return all unsent output as frames."""
-        return [
+        return self._take_ordered() + [
             frame for buffer in self._buffers.values() for frame in buffer.last_frames()
         ]
 
@@ -69,6 +83,9 @@ class ProgramOutput:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return True
+        except ConnectionResetError:
+            # It ended without reading all answers to its outputs.
+            return False
         if not data:
             return False
         self._add(fd, data)
@@ -91,26 +108,45 @@ class ProgramOutput:
                 if not data:
                     return
                 self._add(fd, data)
-        except BlockingIOError:
+        except (BlockingIOError, ConnectionResetError):
             return
 
     def _add(self, fd: int, data: bytes) -> None:
         if fd != self._child.result:
             self._buffers[fd].add(data)
             return
-        self._result += data[: _MAX_RESULT_BYTES - len(self._result)]
+        for mark, body in self._result.add(data):
+            self._take(mark, body)
         if self._live and b"\n" in data:
             self.answered = b"\n" in self.split_result()[1]
 
-    def split_result(self) -> tuple[dict[str, Any] | None, bytes]:
-        """Split the result pipe into our setup line and the program's report.
+    def _take(self, mark: int, body: bytes | None) -> None:
+        """Put an output behind what was printed before it, and let the program go on.
 
-        The setup is None if the process ended before it wrote that line.
+        The program waits, so what it has printed is in its pipes.
         """
-        if self._child.setup is not None:
-            return self._child.setup, bytes(self._result)
-        setup, newline, report = bytes(self._result).partition(b"\n")
+        if body is not None:
+            for fd in (self._child.stdout, self._child.stderr):
+                for _ in range(_READS_OF_A_PIPE):
+                    try:
+                        data = os.read(fd, _READ_BYTES)
+                    except BlockingIOError:
+                        break
+                    if not data:
+                        break
+                    self._buffers[fd].add(data)
+            for buffer in self._buffers.values():
+                self._ordered += buffer.live_frames()
+            self._ordered.append(encode({"type": "display"}, body))
         try:
-            return (json.loads(setup) if newline else None), report
-        except ValueError:
-            return None, report
+            os.write(self._child.result, bytes((mark,)))
+        except OSError:
+            # It has ended, or does not read the answers that it has.
+            pass
+
+    def split_result(self) -> tuple[dict[str, Any] | None, bytes]:
+        """Return our line of the result socket, and the program's report.
+
+        The line is None if the process ended before it wrote it.
+        """
+        return self._result.split()

@@ -334,6 +334,7 @@ class Run:
             "setup_error": setup.get("error"),
             "artifacts": artifacts,
             "clean": self.clean,
+            "outputs_left": self._output.outputs_left_out,
         }
         header = omit_defaults(header, REPORT_DEFAULTS)
         report = encode(header, program_report)

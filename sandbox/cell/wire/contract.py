@@ -22,6 +22,27 @@ STDIN = "$stdin"
 """Key among the inputs of a request, which no input can have: the bytes of standard
 input, in base 64."""
 
+RESULT_FD = 3
+"""The program's end of the socket that its outputs and its report go to."""
+
+OUTPUT = b"o"
+"""The first byte of an output on that socket; a report begins with a brace."""
+
+MEDIA_TYPE = r"[A-Za-z0-9][\w!#$&^.+-]{0,63}/[A-Za-z0-9][\w!#$&^.+-]{0,63}"
+"""A pattern for the names of media types, of ASCII alone."""
+
+MAX_OUTPUTS = 256
+MAX_OUTPUT_BYTES = 4 * 1024 * 1024
+MAX_OUTPUTS_BYTES = 16 * 1024 * 1024
+"""Outputs of one run: their number, the bytes of each and of all together, pictures in
+base 64. A representation that makes one larger is left out of it and named; past the
+other two an output is left out whole, and counted in a warning."""
+
+MAX_PREVIEW_SIDE = 1568
+MAX_PREVIEW_BYTES = 1024 * 1024
+"""Pixels of the longer side, and bytes, of pictures that models get. A larger one comes
+with a smaller copy, or is named and not sent."""
+
 WARM_UP = b"?"
 """Sent in place of a request: there is time to warm up before one comes."""
 

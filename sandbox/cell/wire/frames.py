@@ -74,6 +74,7 @@ REPORT_DEFAULTS: dict[str, Any] = {
     "setup_error": None,
     "artifacts": False,
     "clean": False,
+    "outputs_left": 0,
 }
 """Default header fields of a `finished` frame, the supervisor's report of a run. With
 `layers` None the layers of an earlier report still hold. Where there are artifacts they

@@ -5,28 +5,30 @@ from __future__ import annotations
 FACES = {
     "core": """
         AuditError CallFailedError CallProtocol CellLostError CheckpointError
-        CheckpointNotFoundError CheckpointSerializationError CheckpointerCapabilities
-        CheckpointerProtocol ConfigError DuplicateToolError ErrorInfo FlowConflictError
-        FlowError FlowLimitError GraphError GuardDeniedError GuardError
-        InterruptDeniedError InvalidInputError LeaseLostError Message ModelAuthError
-        ModelChunk ModelError ModelProtocol ModelResponse ModelResponseError
-        ModelThrottledError NodeFailedError PackageError PolicyError ReplayError Role
-        SandboxError SandboxUnavailableError StoreUnavailableError ThreadBusyError
-        ToolCall ToolError ToolExecutionError ToolNotFoundError ToolProtocol ToolResult
-        ToolStatus ToolTimeoutError ToolValidationError ToolcellError
+        CheckpointNotFoundError CheckpointSerializationError
+        CheckpointerCapabilities CheckpointerProtocol ConfigError
+        DuplicateToolError ErrorInfo FlowConflictError FlowError FlowLimitError
+        GraphError GuardDeniedError GuardError ImagePart InterruptDeniedError
+        InvalidInputError LeaseLostError Message ModelAuthError ModelChunk
+        ModelError ModelProtocol ModelResponse ModelResponseError
+        ModelThrottledError NodeFailedError PackageError Part PolicyError
+        ReplayError Role SandboxError SandboxUnavailableError
+        StoreUnavailableError TextPart ThreadBusyError ToolCall ToolError
+        ToolExecutionError ToolNotFoundError ToolProtocol ToolResult ToolStatus
+        ToolTimeoutError ToolValidationError ToolcellError
     """,
     "sandbox": """
         Artifact ArtifactMade Batch BatchResults CallProgram Cleaned CodePolicy
-        Connected Connection DoctorCheck DoctorReport EarlyLauncher Enforcer Event
-        ExceptionInfo
-        ExecutionResult FairQueue FileChange FileInfo FileWatch Finished Freshness
-        HostCalls ImageInfo Isolation IsolationLevel Job JobResult Language Limits Mount
-        Network OnConnection OnOutput OnProgress OnStep OpaqueValue PackageLayer
-        PackageRules PoolStats PortStream Process Programs Resolver RunRequest Sandbox
-        SandboxConfig SandboxManager SandboxProcess SandboxSession Session Status Stderr
-        Stdout Truncated Usage
-        answer_for build_image call_program check_request clean diagnose early_launcher
-        image_names list_images list_packages pause_deadline prune_images prune_packages
+        Connected Connection Displayed DoctorCheck DoctorReport EarlyLauncher
+        Enforcer Event ExceptionInfo ExecutionResult FairQueue FileChange
+        FileInfo FileWatch Finished Freshness HostCalls ImageInfo Isolation
+        IsolationLevel Job JobResult Language Limits Mount Network OnConnection
+        OnOutput OnProgress OnStep OpaqueValue Output PackageLayer PackageRules
+        PoolStats PortStream Preview Process Programs Resolver RunRequest
+        Sandbox SandboxConfig SandboxManager SandboxProcess SandboxSession
+        Session Status Stderr Stdout Truncated Usage answer_for build_image
+        call_program check_request clean diagnose early_launcher image_names
+        list_images list_packages pause_deadline prune_images prune_packages
         pull_image returned run save_artifact
     """,
     "cluster": """

@@ -1,0 +1,1 @@
+"""Outputs of a program, as in a notebook; loaded when a program first needs them."""
