@@ -47,6 +47,8 @@ ROOMS: dict[str, set[str]] = {
 INTERNAL = (
     "core.addresses",
     "core.detached",
+    "core.egress",
+    "core.http_exchange",
     "core.lazy_face",
     "core.models",
     "core.redis_client",

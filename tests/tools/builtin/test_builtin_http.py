@@ -324,7 +324,7 @@ async def test_many_addresses_that_swallow_connections_share_the_time(
         ]
 
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("toolcell.tools.builtin.http.time", clock, raising=False)
+    monkeypatch.setattr("toolcell.core.http_exchange.time", clock)
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(socket, "create_connection", connect)
     made = http_get_tool(["many.test"], timeout_seconds=20)
