@@ -20,6 +20,8 @@ from .execution.executor import (
 from .execution.failure_policies import CircuitBreaker, RetryPolicy
 from .execution.result_stream import ResultStream
 from .export.providers import to_anthropic, to_mcp, to_openai
+from .foreign.definition import ForeignDefinition
+from .foreign.pins import PinChange
 from .hooks.cache import CacheHook
 from .hooks.hook import CallCancelledError, Hook, Invocation, Proceed
 from .hooks.logging import LoggingHook
@@ -27,9 +29,11 @@ from .hooks.redaction import RedactionHook
 from .hooks.result_size import FolderResultStore, ResultSizeHook
 from .mcp_client.definition import MCPDefinition
 from .mcp_client.http import MCPEndpoint
-from .mcp_client.pins import MCPChange, MCPPins
+from .mcp_client.pins import MCPPins
 from .mcp_client.stdio import MCPCommand
 from .mcp_client.toolset import MCPToolset
+from .openapi.definition import OpenAPIDefinition, OpenAPIPins
+from .openapi.toolset import OpenAPIToolset
 from .registry.registry import Reload, ToolRegistry
 from .registry.snapshot import Snapshot, Visible
 from .stores.idempotency import Idempotency, MemoryIdempotency
@@ -57,13 +61,13 @@ __all__ = [
     "CodeSessions",
     "ConcurrentExecutor",
     "FolderResultStore",
+    "ForeignDefinition",
     "FunctionTool",
     "Hook",
     "Idempotency",
     "Invocation",
     "JSONSchemaTool",
     "LoggingHook",
-    "MCPChange",
     "MCPCommand",
     "MCPDefinition",
     "MCPEndpoint",
@@ -73,6 +77,10 @@ __all__ = [
     "MemoryRecords",
     "NumberedRecord",
     "ObservedRecords",
+    "OpenAPIDefinition",
+    "OpenAPIPins",
+    "OpenAPIToolset",
+    "PinChange",
     "Proceed",
     "ProgramCall",
     "Progress",

@@ -1,4 +1,4 @@
-"""`toolcell tools pin`: shows the tools that MCP servers offer, and approves them."""
+"""`toolcell tools pin`: shows the tools that servers offer, and approves them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,45 +19,56 @@ from ..terminal.signals import run_async
 from .options import DEFAULT_CONFIG, AsJson, ConfigPath
 
 if TYPE_CHECKING:
-    from toolcell.tools import MCPChange, MCPDefinition, MCPToolset
+    from typing import TypeAlias
+
+    from toolcell.tools import (
+        ForeignDefinition,
+        MCPToolset,
+        OpenAPIToolset,
+        PinChange,
+    )
 
     from ..config.host_config import HostConfig
+
+    Toolset: TypeAlias = MCPToolset | OpenAPIToolset
 
 _EXIT_REFUSED = 3
 
 
 def pin(
     server: Annotated[
-        list[str] | None, typer.Argument(help="MCP servers; default: all of them.")
+        list[str] | None, typer.Argument(help="MCP servers and APIs; default: all.")
     ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how tools of MCP servers differ from the approved ones, and approve them.
+    """Show how tools of servers differ from the approved ones, and approve them.
 
     Without a terminal and without --yes nothing is approved, and the exit code is 3 if
     anything differs.
     """
-    from toolcell.tools import MCPPins
-
     from ..config.host_config import HostConfig
 
     settings = HostConfig.from_file(config)
-    names = server or list(settings.tools.mcp)
-    pins = MCPPins.load(settings.tools.mcp_pins)
-    reports, differs = [], False
-    for name in names:
+    pins = _loaded_pins(settings)
+    changed: set[Path] = set()
+    reports = []
+    for name in server or [*settings.tools.mcp, *settings.tools.openapi]:
         offered = run_async(_offered, settings, name)
-        changes = pins.changes(name, offered.definitions)
-        differs = differs or bool(changes)
-        pins = pins.approve(name, offered.definitions)
+        file = _pin_file(settings, name)
+        changes = pins[file].changes(name, offered.definitions)
+        if changes:
+            changed.add(file)
+        pins[file] = pins[file].approve(name, offered.definitions)
         reports.append(_report(offered, changes))
         if not as_json:
             print("\n".join(map(escaped_line, _describe(offered, changes))))
+    differs = bool(changed)
     approved = differs and (yes or _confirmed(as_json=as_json))
     if approved:
-        pins.save(settings.tools.mcp_pins)
+        for file in sorted(changed):
+            pins[file].save(file)
     if as_json:
         print_json({"approved": approved, "servers": reports})
     raise typer.Exit(_EXIT_REFUSED if differs and not approved else 0)
@@ -68,15 +80,34 @@ def _confirmed(*, as_json: bool) -> bool:
     return typer.confirm("Approve all of this?")
 
 
-async def _offered(settings: HostConfig, name: str) -> MCPToolset:
+def _loaded_pins(settings: HostConfig) -> dict[Path, Any]:
+    """Return the pins by their files."""
+    from toolcell.tools import MCPPins, OpenAPIPins
+
+    return {
+        settings.tools.openapi_pins: OpenAPIPins.load(settings.tools.openapi_pins),
+        settings.tools.mcp_pins: MCPPins.load(settings.tools.mcp_pins),
+    }
+
+
+def _pin_file(settings: HostConfig, name: str) -> Path:
+    tools = settings.tools
+    return tools.openapi_pins if name in tools.openapi else tools.mcp_pins
+
+
+async def _offered(settings: HostConfig, name: str) -> Toolset:
     """Return the tools that a server offers now; the server is stopped again."""
     from ..runtime.mcp_toolsets import offering_toolset
+    from ..runtime.openapi_toolsets import offering_api
 
+    if name in settings.tools.openapi:
+        async with offering_api(settings, name) as api:
+            return api
     async with offering_toolset(settings, name, os.environ) as toolset:
         return toolset
 
 
-def _report(offered: MCPToolset, changes: list[MCPChange]) -> dict[str, Any]:
+def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:
     differences = [
         {
             "name": each.name,
@@ -92,7 +123,7 @@ def _report(offered: MCPToolset, changes: list[MCPChange]) -> dict[str, Any]:
     }
 
 
-def _describe(offered: MCPToolset, changes: list[MCPChange]) -> Iterator[str]:
+def _describe(offered: Toolset, changes: list[PinChange]) -> Iterator[str]:
     yield f"{offered.name}: {len(offered.tools)} tools, {len(changes)} not approved"
     for each in changes:
         if each.before is None:
@@ -109,7 +140,7 @@ def _describe(offered: MCPToolset, changes: list[MCPChange]) -> Iterator[str]:
         yield f"! {name} cannot be used: {reason}"
 
 
-def _lines(definition: MCPDefinition | None) -> list[str]:
+def _lines(definition: ForeignDefinition | None) -> list[str]:
     # JSON escapes hidden characters: who approves a definition sees all of it.
     if definition is None:
         return []

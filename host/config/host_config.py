@@ -18,6 +18,7 @@ from .cluster import ClusterConfig
 from .console import ConsoleConfig
 from .flows import FlowsConfig
 from .mcp_servers import MCPName, MCPServerConfig
+from .openapi import OpenAPIConfig
 from .sandbox_api import SandboxAPIConfig
 from .secrets import SecretReference
 from .server import AuthConfig, ServerConfig
@@ -124,6 +125,15 @@ class ToolsConfig(Model):
     """The definitions of MCP tools that were approved; `toolcell tools pin` writes
     it. A tool that is not in it, or that its server changed since, is not called."""
 
+    openapi: dict[MCPName, OpenAPIConfig] = Field(default_factory=dict)
+    """HTTP APIs whose operations are offered, each in a table of its own."""
+
+    openapi_pins: Annotated[FilePath, Field(validate_default=True)] = Path(
+        "openapi_pins.json"
+    )
+    """The operations that were approved; `toolcell tools pin` writes it. One that is
+    not in it, or that its document changed since, is not called."""
+
     timeout_seconds: Seconds = 30.0
     """Seconds of a call to a tool that names no timeout. When it is reached the call
     ends as `timeout`."""
@@ -155,9 +165,14 @@ class ToolsConfig(Model):
     def _complete(self) -> Self:
         if "database" in self.groups and self.database is None:
             raise ValueError("the group 'database' needs a table [tools.database]")
-        prefixes = [each.prefix or name for name, each in self.mcp.items()]
+        prefixes = [
+            *(each.prefix or name for name, each in self.mcp.items()),
+            *(each.prefix or name for name, each in self.openapi.items()),
+        ]
         if len({each.lower() for each in prefixes}) < len(prefixes):
-            raise ValueError("two MCP servers have one prefix")
+            raise ValueError("two MCP servers or APIs have one prefix")
+        if self.mcp.keys() & self.openapi.keys():
+            raise ValueError("an MCP server and an API have one name")
         return self
 
 

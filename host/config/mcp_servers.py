@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
+
+from toolcell.core.addresses import is_loopback_or_https
 
 from .base import FilePath, Model, Seconds
 from .secrets import SecretReference
@@ -79,7 +79,7 @@ class MCPServerConfig(Model):
             raise ValueError("args, env, secret_env and folder belong to a command")
         if self.command is not None and self.secrets_of_url:
             raise ValueError("bearer and headers belong to a url")
-        if self.secrets_of_url and not _is_private(self.url or ""):
+        if self.secrets_of_url and not is_loopback_or_https(self.url or ""):
             raise ValueError("a secret is sent over https, or to a loopback address")
         return self
 
@@ -91,13 +91,3 @@ class MCPServerConfig(Model):
     def secrets(self) -> tuple[str, ...]:
         """The references of all secrets in it."""
         return (*self.secret_env.values(), *self.secrets_of_url)
-
-
-def _is_private(url: str) -> bool:
-    parts = urlsplit(url)
-    if parts.scheme == "https" or parts.hostname == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return False

@@ -62,6 +62,7 @@ from .flows import open_flows
 from .imported import imported
 from .logs import open_logging
 from .mcp_toolsets import listed_toolsets, make_toolsets
+from .openapi_toolsets import listed_apis, make_apis
 
 if TYPE_CHECKING:
     from toolcell.flow import Flow
@@ -112,8 +113,11 @@ async def open_components(
     guarding = open_guard(config, environ, stack)
     open_logging(config.logging, guarding.redactor, stack)
     registry = make_registry(config, guarding.guard)
-    for toolset in make_toolsets(config, read_secrets(config, environ)):
+    secrets = read_secrets(config, environ)
+    for toolset in make_toolsets(config, secrets):
         registry.register_many((await stack.enter_async_context(toolset)).tools)
+    for api in make_apis(config, secrets):
+        registry.register_many(api.tools)
     sandbox = sessions = None
     if needs_sandbox(config, registry):
         sandbox = await open_sandbox(config, environ, stack)
@@ -147,6 +151,8 @@ def list_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
     registry = make_registry(config, guard)
     for toolset in listed_toolsets(config):
         registry.register_many(toolset.tools)
+    for api in listed_apis(config):
+        registry.register_many(api.tools)
     if needs_sessions(config):
         sandbox = SandboxManager(config.sandbox)
         executor = ConcurrentExecutor(registry, guard=guard)
@@ -184,6 +190,8 @@ def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, An
     named = [config.audit.key, config.state.redis_url]
     for server in config.tools.mcp.values():
         named += server.secrets
+    for api in config.tools.openapi.values():
+        named += api.secrets.values()
     return {each: read_secret(each, environ) for each in named if each}
 
 

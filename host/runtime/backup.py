@@ -1,10 +1,11 @@
 """Copies the state of a host to a folder while it runs, and brings it back.
 
 The state is every SQLite file of `state.folder`, the audit log, and the approved
-definitions of MCP tools. Each file is copied as of one moment. The moments differ, in
-an order that errs to the safe side: an id of a call is copied before the amounts that
-it was charged, and the files of the audit log are last, so that they have every
-decision that the others know of. Configuration, policies and secrets are no part of it.
+definitions of tools by others. Each file is copied as of one moment. The moments
+differ, in an order that errs to the safe side: an id of a call is copied before the
+amounts that it was charged, and the files of the audit log are last, so that they have
+every decision that the others know of. Configuration, policies and secrets are no part
+of it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class BackupFile(Model):
     """Its name in the backup's folder, and for `state` in `state.folder`."""
 
     kind: _Kind
-    """`state`: a SQLite file; `audit`: a file of the log; `pins`: `tools.mcp_pins`."""
+    """`state`: a SQLite file; `audit`: a file of the log; `pins`: approved
+    definitions of tools."""
 
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """The hash of its content, in hexadecimal."""
@@ -143,8 +145,15 @@ def _sources(config: HostConfig) -> Iterator[tuple[Path, str, _Kind]]:
         later = sorted(set(names) - set(_FIRST))
         for name in [*(each for each in _FIRST if each in names), *later]:
             yield state / name, name, "state"
-    if config.tools.mcp_pins.exists():
-        yield config.tools.mcp_pins, "mcp_pins.json", "pins"
+    for name, path in _pins(config).items():
+        if path.exists():
+            yield path, name, "pins"
+
+
+def _pins(config: HostConfig) -> dict[str, Path]:
+    """Return the files of approved definitions, by their names in a backup."""
+    tools = config.tools
+    return {"mcp_pins.json": tools.mcp_pins, "openapi_pins.json": tools.openapi_pins}
 
 
 def _copied(folder: Path, source: Path, name: str, kind: _Kind) -> BackupFile:
@@ -230,7 +239,7 @@ def _read(folder: Path) -> Backup:
 
 def _target(config: HostConfig, file: BackupFile) -> Path:
     if file.kind == "pins":
-        return config.tools.mcp_pins
+        return _pins(config)[file.name]
     place = config.audit.path if file.kind == "audit" else config.state.folder
     if place is None:
         key = "audit.path" if file.kind == "audit" else "state.folder"

@@ -66,7 +66,7 @@ def offering_toolset(
     settings = config.tools.mcp.get(name)
     if settings is None:
         raise ConfigError(
-            f"there is no MCP server {name!r}",
+            f"there is no MCP server or API {name!r}",
             hint=f"add a table [tools.mcp.{name}]",
         )
     known = {

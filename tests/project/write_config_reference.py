@@ -52,8 +52,8 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
 
 
 def _header(name: str) -> str:
-    if name == "tools.mcp":
-        return "[tools.mcp.NAME]"
+    if name in ("tools.mcp", "tools.openapi"):
+        return f"[{name}.NAME]"
     return f"[[{name}]]" if name == "sandbox.mounts" else f"[{name}]"
 
 

@@ -16,10 +16,11 @@ from toolcell.core import ConfigError, ToolExecutionError
 from toolcell.core.text.install_hint import install_hint
 from toolcell.core.text.printable import escaped
 
-from .definition import Listing
+from ..foreign.definition import Listing, unknown_outcome
+from .definition import MCPDefinition, mcp_definition
 from .http import LastErrorStatus, MCPEndpoint, open_endpoint
 from .message_limits import ConnectionLost, MessageBudget, limit_messages
-from .results import MAX_ERROR_CHARACTERS, MCPProgressRelay, unknown_outcome
+from .results import MAX_ERROR_CHARACTERS, MCPProgressRelay
 from .stdio import MCPCommand, open_command
 
 if TYPE_CHECKING:
@@ -44,19 +45,21 @@ class ServerConnection:
 
     ended: anyio.Event = field(default_factory=anyio.Event)
 
-    async def listing(self) -> Listing:
+    async def listing(self) -> Listing[MCPDefinition]:
         """Return the tools as the server lists them now.
 
         Raises:
             Exception: The server does not list them.
         """
-        listing, cursor = Listing(), None
+        cursor = None
+        listing: Listing[MCPDefinition] = Listing()
         for _ in range(MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
             for tool in page.tools:
                 if listing.is_full:
                     return listing
-                listing.add(_listed_fields(tool))
+                fields = _listed_fields(tool)
+                listing.add(tool.name, functools.partial(mcp_definition, fields))
             cursor = page.next_cursor
             if cursor is None:
                 break

@@ -16,6 +16,7 @@ from toolcell.core.text.printable import escaped
 from ..definition.context import ToolContext
 from ..definition.json_schema import problems_of
 from ..definition.validation import json_bytes
+from ..foreign.definition import unknown_outcome
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -31,15 +32,6 @@ MAX_PROGRESS_CHARACTERS = 256
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
 _UNNAMED = "application/octet-stream"
 _Block = dict[str, JsonValue]
-
-
-def unknown_outcome(text: str) -> ToolExecutionError:
-    """Return the error of a call that may have been made, or not, or in part."""
-    return ToolExecutionError(
-        f"{text}; whether it took effect is not known",
-        hint="look whether it did before you call again",
-        details={"outcome": "unknown"},
-    )
 
 
 def content_of(

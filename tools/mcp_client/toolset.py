@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Collection
 from typing import Any, Self
 
@@ -23,10 +22,11 @@ from toolcell.core import ConfigError, InvalidInputError, ToolExecutionError
 from ..definition.context import ToolContext
 from ..definition.json_schema import build_validator
 from ..definition.json_schema_tool import JSONSchemaTool
-from ..definition.options import provider_name
 from ..definition.tool import Tool
+from ..foreign.definition import model_description, model_schema
+from ..foreign.offered import OfferedTools, check_prefix
 from .connection import ServerConnection, connect
-from .definition import Listing, MCPDefinition, model_description, model_schema
+from .definition import MCPDefinition
 from .http import MCPEndpoint
 from .pins import MCPPins
 from .results import MCPProgressRelay, content_of
@@ -35,7 +35,6 @@ from .stdio import MCPCommand
 CLOSE_SECONDS = 5.0
 """Seconds that a server has to close. When it is reached its connection is cut."""
 
-_PREFIX = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +50,7 @@ class MCPTool(JSONSchemaTool):
         super().__init__(
             self._ask,
             name=name,
-            description=model_description(toolset.name, definition),
+            description=model_description(f"MCP server {toolset.name}", definition),
             parameters=model_schema(definition.input_schema),
             idempotent=idempotent,
             timeout=toolset.timeout_seconds,
@@ -121,11 +120,7 @@ class MCPToolset:
     ) -> None:
         self.name = name
         self.prefix = name if prefix is None else prefix
-        if not _PREFIX.fullmatch(self.prefix) or len(self.prefix) > 32:
-            raise ConfigError(
-                f"{self.prefix!r} cannot be the prefix of an MCP server's tools",
-                hint="take words of letters and digits with `_` or `-` between",
-            )
+        check_prefix(self.prefix)
         if not min(timeout_seconds, startup_seconds, max_message_bytes) > 0:
             raise ConfigError(
                 "the limits of an MCP server are above 0",
@@ -139,22 +134,21 @@ class MCPToolset:
         self._lock = anyio.Lock()
         self._connection: ServerConnection | None = None
         self._group: TaskGroup | None = None
-        self._tools: dict[str, MCPTool] = {}
-        self._unfit: dict[str, str] = {}
-        self._changed: dict[str, str] = {}
-        self._is_adopting = pins is None
-        if pins is not None:
-            self._adopt(pins.of(name))
+        self._offered = OfferedTools(
+            f"the MCP server {name}",
+            self._tool,
+            None if pins is None else pins.of(name),
+        )
 
     @property
     def tools(self) -> list[Tool]:
         """The tools, for a registry."""
-        return list(self._tools.values())
+        return list(self._offered.tools.values())
 
     @property
     def definitions(self) -> list[MCPDefinition]:
         """The approved definitions of the tools."""
-        return [each.definition for each in self._tools.values()]
+        return list(self._offered.definitions.values())
 
     @property
     def unusable(self) -> dict[str, str]:
@@ -162,7 +156,7 @@ class MCPToolset:
 
         It follows from the server's latest list.
         """
-        return self._unfit | self._changed
+        return self._offered.unusable
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
@@ -171,7 +165,7 @@ class MCPToolset:
                 hint="use it where it is open, or make another MCPToolset",
             )
         self._group = await anyio.create_task_group().__aenter__()
-        if self._is_adopting:
+        if self._offered.is_adopting:
             try:
                 await self._connected()
             except BaseException:
@@ -190,40 +184,9 @@ class MCPToolset:
             # The caller's error is not the group's: it goes on as it is.
             await group.__aexit__(None, None, None)
 
-    # Tools and their changes.
-
-    def _adopt(self, definitions: dict[str, MCPDefinition]) -> None:
-        spelled: dict[str, list[str]] = {}
-        for name in definitions:
-            spelled.setdefault(provider_name(name).lower(), []).append(name)
-        for name, definition in definitions.items():
-            if len(spelled[provider_name(name).lower()]) > 1:
-                self._unfit[name] = "providers write its name like that of another"
-                continue
-            try:
-                self._tools[name] = MCPTool(
-                    self, definition, idempotent=name in self._idempotent
-                )
-            except ConfigError as error:
-                self._unfit[name] = error.message
-
-    def _compare(self, listing: Listing) -> None:
-        """Compare the server's list with the approved tools."""
-        if self._is_adopting:
-            self._is_adopting = False
-            self._adopt(listing.definitions)
-            self._unfit |= listing.refused
-        before, self._changed = self._changed, {}
-        for name, tool in self._tools.items():
-            now = listing.definitions.get(name)
-            if name in listing.refused:
-                self._changed[name] = listing.refused[name]
-            elif now is None:
-                self._changed[name] = "the server does not offer it any more"
-            elif now.digest != tool.definition.digest:
-                self._changed[name] = "the server changed it since it was approved"
-        if self._changed != before:
-            _log.warning("tools of the MCP server %s: %s", self.name, self._changed)
+    def _tool(self, definition: MCPDefinition) -> MCPTool:
+        idempotent = definition.name in self._idempotent
+        return MCPTool(self, definition, idempotent=idempotent)
 
     # Calls.
 
@@ -236,7 +199,7 @@ class MCPToolset:
             ToolExecutionError: It was not made, it failed, or its outcome is unknown.
         """
         connection = await self._connected()
-        reason = self._changed.get(tool.definition.name)
+        reason = self._offered.change_of(tool.definition.name)
         if reason is not None:
             raise ToolExecutionError(
                 f"{tool.name} cannot be used: {reason}",
@@ -265,7 +228,7 @@ class MCPToolset:
         connection.is_stale = False
         try:
             with anyio.fail_after(self._startup_seconds):
-                self._compare(await connection.listing())
+                self._offered.compare(await connection.listing())
         except Exception as error:  # noqa: BLE001 - a new connection follows
             connection.ended.set()
             _log.info("%s did not list its tools (%s)", self.name, type(error).__name__)
@@ -280,7 +243,7 @@ class MCPToolset:
             scope.deadline = anyio.current_time() + self._startup_seconds
             try:
                 async with connect(self._server, self._max_message_bytes) as connection:
-                    self._compare(await connection.listing())
+                    self._offered.compare(await connection.listing())
                     scope.deadline = math.inf
                     is_open = True
                     task_status.started(connection)

@@ -31,7 +31,11 @@ def config(folder: Path, **tables: Any) -> HostConfig:
     return HostConfig.model_validate(
         {
             "sandbox": {"backend": "subprocess"},
-            "tools": {"builtin": ["arithmetic"], "mcp_pins": folder / "pins.json"},
+            "tools": {
+                "builtin": ["arithmetic"],
+                "mcp_pins": folder / "pins.json",
+                "openapi_pins": folder / "apis.json",
+            },
             "state": {"folder": folder / "state"},
             "audit": {"path": folder / "audit.jsonl"},
             "policies": [
@@ -46,6 +50,7 @@ async def test_a_host_that_runs_is_copied_and_brought_back(tmp_path: Path) -> No
     old, new = config(tmp_path / "old"), config(tmp_path / "new")
     (tmp_path / "old").mkdir()
     old.tools.mcp_pins.write_text('{"pinned": {}}')
+    old.tools.openapi_pins.write_text('{"apis": {}}')
     old.state.make_folder()
     with TokenStore(tmp_path / "old/state/tokens.db") as tokens:
         _, token = tokens.create("a")
@@ -68,6 +73,7 @@ async def test_a_host_that_runs_is_copied_and_brought_back(tmp_path: Path) -> No
     assert made.files[-1].kind == "audit"
     assert verify_audit(tmp_path / "new/audit.jsonl").ok
     assert new.tools.mcp_pins.read_text() == '{"pinned": {}}'
+    assert new.tools.openapi_pins.read_text() == '{"apis": {}}'
     with TokenStore(tmp_path / "new/state/tokens.db") as tokens:
         found = tokens.find(token)
         assert found is not None and found.agent_id == "a"

@@ -48,8 +48,9 @@ FACES = {
         Arguments ArtifactSink CacheHook Call CallCancelledError CircuitBreaker
         CodeExecutor
         CodeResult CodeSession CodeSessions ConcurrentExecutor FolderResultStore
-        FunctionTool Hook Idempotency Invocation JSONSchemaTool LoggingHook
-        MCPChange MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
+        ForeignDefinition FunctionTool Hook Idempotency Invocation JSONSchemaTool
+        LoggingHook OpenAPIDefinition OpenAPIPins OpenAPIToolset PinChange
+        MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
         MemoryIdempotency MemoryRecords NumberedRecord ObservedRecords Proceed
         ProgramCall Progress Records RedactionHook Reload ResultSizeHook ResultStream
         RetryPolicy RunContext SQLiteIdempotency SQLiteRecords

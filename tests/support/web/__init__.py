@@ -1,0 +1,1 @@
+"""Servers of HTTP that tests start."""

@@ -1,0 +1,1 @@
+"""The common parts of tools that other programs define."""

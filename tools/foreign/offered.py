@@ -1,0 +1,99 @@
+"""The approved tools of one server, compared with what the server offers now."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from toolcell.core import ConfigError
+
+from ..definition.options import provider_name
+from ..definition.tool import Tool
+from .definition import D, Listing
+
+T = TypeVar("T", bound=Tool)
+_PREFIX = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
+_log = logging.getLogger(__name__)
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse what cannot stand before `__` in the names of a server's tools.
+
+    Raises:
+        ConfigError: It is no such word, or has more than 32 characters.
+    """
+    if not _PREFIX.fullmatch(prefix) or len(prefix) > 32:
+        raise ConfigError(
+            f"{prefix!r} cannot be the prefix of a server's tools",
+            hint="take words of letters and digits with `_` or `-` between",
+        )
+
+
+class OfferedTools(Generic[D, T]):
+    """The tools of one server, by the server's names.
+
+    Args:
+        server: The server in words, for the log.
+        make: Makes a tool of a definition; raises ConfigError if it cannot be used.
+        approved: The approved definitions. None: those of the first list are.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        make: Callable[[D], T],
+        approved: Mapping[str, D] | None,
+    ) -> None:
+        self.tools: dict[str, T] = {}
+        self.definitions: dict[str, D] = {}
+        self._server = server
+        self._make = make
+        self._unfit: dict[str, str] = {}
+        self._changed: dict[str, str] = {}
+        self.is_adopting = approved is None
+        if approved is not None:
+            self._adopt(approved)
+
+    @property
+    def unusable(self) -> dict[str, str]:
+        """The reason for each tool that cannot be called."""
+        return self._unfit | self._changed
+
+    def change_of(self, name: str) -> str | None:
+        """Return why a tool is not the approved one any more; None: it is."""
+        return self._changed.get(name)
+
+    def compare(self, listing: Listing[D]) -> None:
+        """Compare the server's list with the approved tools."""
+        if self.is_adopting:
+            self.is_adopting = False
+            self._adopt(listing.definitions)
+            self._unfit |= listing.refused
+        before, self._changed = self._changed, {}
+        for name in self.tools:
+            now = listing.definitions.get(name)
+            if name in listing.refused:
+                self._changed[name] = listing.refused[name]
+            elif now is None:
+                self._changed[name] = "the server does not offer it any more"
+            elif now.digest != self.definitions[name].digest:
+                self._changed[name] = "the server changed it since it was approved"
+        if self._changed != before:
+            _log.warning("tools of %s: %s", self._server, self._changed)
+
+    def _adopt(self, definitions: Mapping[str, D]) -> None:
+        spelled: dict[str, list[str]] = {}
+        for name in definitions:
+            spelled.setdefault(provider_name(name).lower(), []).append(name)
+        for name, definition in definitions.items():
+            if len(spelled[provider_name(name).lower()]) > 1:
+                self._unfit[name] = "providers write its name like that of another"
+                continue
+            try:
+                self.tools[name] = self._make(definition)
+            except ConfigError as error:
+                self._unfit[name] = error.message
+            else:
+                self.definitions[name] = definition
