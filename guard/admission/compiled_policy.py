@@ -225,6 +225,11 @@ class PolicySet:
         """Return the policies of an agent and its ancestors; empty if it has none."""
         return self._chains.get(agent_id, ())
 
+    @property
+    def agents(self) -> list[str]:
+        """The agents that have policies."""
+        return list(self._by_agent)
+
     def is_agent_name(self, name: str) -> bool:
         """Return whether a name is an agent's, or could be mistaken for one's."""
         return any(is_same_name(name, agent) for agent in self._by_agent)

@@ -98,6 +98,11 @@ class ActionGuard:
         return self._policies.version
 
     @property
+    def agents(self) -> list[str]:
+        """The agents that have policies, in their order."""
+        return self._policies.agents
+
+    @property
     def approval_seconds(self) -> float:
         """Seconds that a call waits for a person, unless its facts say otherwise."""
         return 0.0 if self.approvals is None else self.approvals.wait_seconds

@@ -31,6 +31,10 @@ def create(
         bool,
         typer.Option(help="The client shows questions to a person, who may approve."),
     ] = False,
+    operator: Annotated[
+        bool,
+        typer.Option(help="Over REST its holder sees and ends calls of all agents."),
+    ] = False,
     form: Annotated[
         Literal["toolcell", "e2b"],
         typer.Option(help="The form of its text; e2b for SDKs of E2B."),
@@ -48,7 +52,9 @@ def create(
     from ..mcp_http.tokens import open_tokens
 
     with open_tokens(settings) as store:
-        token, text = store.create(agent, days=days, asks_person=asks_person, form=form)
+        token, text = store.create(
+            agent, days=days, asks_person=asks_person, operator=operator, form=form
+        )
     if as_json:
         print_json({**token.to_json(), "token": text})
         return
@@ -75,12 +81,14 @@ def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
             each.id,
             each.agent_id,
             "yes" if each.asks_person else "no",
+            "yes" if each.operator else "no",
             _date(each.expires_at),
             "" if each.revoked_at is None else _date(each.revoked_at),
         )
         for each in found
     ]
-    print_table(("token", "agent", "asks a person", "valid until", "revoked"), rows)
+    columns = ("token", "agent", "asks a person", "operator", "valid until", "revoked")
+    print_table(columns, rows)
 
 
 @tokens.command()

@@ -31,19 +31,20 @@ CREATE TABLE IF NOT EXISTS tokens (
     asks_person INTEGER NOT NULL,
     created_at REAL NOT NULL,
     expires_at REAL NOT NULL,
-    revoked_at REAL
+    revoked_at REAL,
+    operator INTEGER NOT NULL DEFAULT 0
 )
 """
 _INSERT = """
-INSERT INTO tokens (id, agent_id, asks_person, created_at, expires_at, revoked_at, hash)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO tokens (id, agent_id, asks_person, created_at, expires_at, revoked_at,
+    operator, hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ALL = """
-SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at
+SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, operator
 FROM tokens ORDER BY created_at
 """
 _ONE = """
-SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, hash
+SELECT id, agent_id, asks_person, created_at, expires_at, revoked_at, operator, hash
 FROM tokens WHERE id = ?
 """
 _REVOKE = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
@@ -69,6 +70,8 @@ class Token:
     created_at: float
     expires_at: float
     revoked_at: float | None
+    operator: bool = False
+    """True if its holder may see and end what other agents do."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -91,7 +94,7 @@ class TokenStore:
         try:
             self._file = open_sqlite(
                 path,
-                lambda file: file.execute(_SCHEMA),
+                _prepare,
                 synchronous="FULL",
                 busy_seconds=2.0,
             )
@@ -113,6 +116,7 @@ class TokenStore:
         *,
         days: float = 90.0,
         asks_person: bool = False,
+        operator: bool = False,
         form: Form = "toolcell",
     ) -> tuple[Token, str]:
         """Make a token; return it and its text, which is not stored.
@@ -122,6 +126,8 @@ class TokenStore:
             days: Days that it is valid; default 90. When it is reached the token is
                 refused.
             asks_person: True if a person at its client may approve calls; default
+                false.
+            operator: True if its holder may see and end what other agents do; default
                 false.
             form: The form of its text.
 
@@ -135,7 +141,9 @@ class TokenStore:
             )
         now = self._clock()
         end = now + days * 86_400
-        token = Token(secrets.token_hex(8), agent_id, asks_person, now, end, None)
+        token = Token(
+            secrets.token_hex(8), agent_id, asks_person, now, end, None, operator
+        )
         if form == "e2b":
             secret = secrets.token_hex(32)
             text = f"{_E2B_PREFIX}_{token.id}{secret}"
@@ -202,15 +210,29 @@ class TokenStore:
             raise StoreUnavailableError(f"the tokens: {error}") from error
 
 
+def _prepare(file: sqlite3.Connection) -> None:
+    file.execute(_SCHEMA)
+    columns = [row[1] for row in file.execute("PRAGMA table_info (tokens)")]
+    if "operator" not in columns:
+        # A file of before there were operators.
+        file.execute("ALTER TABLE tokens ADD operator INTEGER NOT NULL DEFAULT 0")
+
+
 def _hash(secret: str) -> bytes:
     # A secret of 256 random bits needs no slow hash.
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 def _token(row: Any) -> Token:
-    token_id, agent_id, asks_person, created_at, expires_at, revoked_at = row
+    token_id, agent_id, asks_person, created_at, expires_at, revoked_at, operator = row
     return Token(
-        token_id, agent_id, bool(asks_person), created_at, expires_at, revoked_at
+        token_id,
+        agent_id,
+        bool(asks_person),
+        created_at,
+        expires_at,
+        revoked_at,
+        bool(operator),
     )
 
 

@@ -16,22 +16,24 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
+from toolcell.core import InvalidInputError
 from toolcell.guard import Approve, Reject
-from toolcell.tools import ToolExecutionRecord
 
+from ..desk.acts import cancel_call
+from ..desk.limits import agent_limits
 from ..mcp_http.agent_shares import AgentShares, TooManyError
 from ..mcp_http.tokens import Token, TokenStore
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness
-from ..runtime.remaining_limits import limits_left
 from . import approvals, bodies
 from .bodies import Body
 from .calls import ClientCall, ClientCalls, run_of
 from .errors import RETRY_SECONDS, RefusedError, answer_of
-from .events import Events
+from .events import OPERATORS, Events
 from .openapi import openapi_document
 from .operations import OPERATIONS, Name, Operation
-from .requests import read_body, read_query, read_token
+from .requests import check_operator, read_body, read_query, read_token, whose
+from .views import budgets_view, live_view, record_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,10 @@ class RestAPI:
             "getApproval": self._get_approval,
             "approve": self._approve,
             "deny": self._deny,
+            "listLiveCalls": self._list_live_calls,
+            "cancelLiveCall": self._cancel_live_call,
             "getBudgets": self._get_budgets,
+            "listAgents": self._list_agents,
             "listRecords": self._list_records,
             "readEvents": self._read_events,
         }
@@ -256,32 +261,66 @@ class RestAPI:
         await desk.answer(found.id, Reject(approver=name, reason=asked.body.reason))
         return 200, bodies.Answered(id=found.id, answer="rejected", approver=name)
 
+    async def _list_live_calls(self, asked: Asked) -> _Answer:
+        agent_id = whose(asked.token, asked.query.agent)
+        redactor = self._host.redactor
+        found = self._host.live_calls.all(agent_id)
+        calls = [live_view(each, redactor) for each in found]
+        return 200, bodies.LiveCallList(calls=calls)
+
+    async def _cancel_live_call(self, asked: Asked) -> _Answer:
+        check_operator(asked.token)
+        live, host = self._host.live_calls, self._host
+        try:
+            call = live.find(int(asked.id))
+        except (ValueError, InvalidInputError):
+            raise RefusedError(
+                404, "not_found", "no call runs under this number", hint="see /v1/live"
+            ) from None
+        name = f"token {asked.token.id}"
+        await cancel_call(live, call, by=name, audit=host.audit)
+        return 200, live_view(call, host.redactor)
+
     async def _get_budgets(self, asked: Asked) -> _Answer:
-        agent_id = asked.agent_id
-        left = await limits_left(
-            self._host.guard, self._host.registry, [agent_id], run_of(asked.token)
-        )
-        return 200, bodies.Budgets(agent_id=agent_id, left=left[agent_id])
+        agent_id = whose(asked.token, asked.query.agent) or ""
+        return 200, await self._budgets(agent_id, run_of(asked.token))
+
+    async def _list_agents(self, asked: Asked) -> _Answer:
+        check_operator(asked.token)
+        found = [await self._budgets(each) for each in self._host.guard.agents]
+        return 200, bodies.AgentList(agents=found)
+
+    async def _budgets(
+        self, agent_id: str, run_id: str | None = None
+    ) -> bodies.Budgets:
+        host = self._host
+        limits = await agent_limits(host.guard, host.registry, agent_id, run_id)
+        return budgets_view(agent_id, limits)
 
     async def _list_records(self, asked: Asked) -> _Answer:
         query: bodies.RecordQuery = asked.query
         since = query.since
         search = partial(
-            self._host.executor.records.query,
+            self._host.executor.records.page,
+            before=query.before,
             call_id=query.call_id,
             parent_id=query.parent_id,
-            agent_id=asked.agent_id,
+            agent_id=whose(asked.token, query.agent),
             tool_name=query.tool,
             status=query.status,
             since=None if since is None else datetime.fromtimestamp(since, UTC),
             limit=query.limit,
         )
-        found = await anyio.to_thread.run_sync(search)
-        return 200, bodies.RecordList(records=[_record(each) for each in found])
+        found = (await anyio.to_thread.run_sync(search))[::-1]
+        more = len(found) == query.limit
+        return 200, bodies.RecordList(
+            records=[record_view(each) for each in found],
+            next=found[0].number if more else None,
+        )
 
     async def _read_events(self, asked: Asked) -> _Answer:
         stream = self._events.read(
-            asked.agent_id,
+            whose(asked.token, asked.query.agent) or OPERATORS,
             asked.request.headers.get("last-event-id"),
             seconds=asked.query.seconds,
             may_read=partial(self._tokens.is_valid, asked.token.id),
@@ -291,24 +330,3 @@ class RestAPI:
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
-
-
-def _record(record: ToolExecutionRecord) -> bodies.Record:
-    return bodies.Record(
-        call_id=record.call_id,
-        parent_id=record.parent_id,
-        tool=record.tool_name,
-        version=record.tool_version,
-        arguments=dict(record.arguments),
-        verdict=record.verdict,
-        status=record.status,
-        reason=record.reason,
-        error_kind=record.error_kind,
-        result=record.result,
-        usage=dict(record.usage),
-        started_at=record.started_at.timestamp(),
-        duration_ms=record.duration_ms,
-        attempt=record.attempt,
-        final=record.final,
-        replayed=record.replayed,
-    )

@@ -144,6 +144,10 @@ async def _tell_end(
 
 
 def _tell(events: Events, request: ApprovalRequest, kind: str, **facts: str) -> None:
-    agent_id = request.call.agent_id
+    agent_id, named = (
+        request.call.agent_id,
+        {"id": request.id, "tool": request.call.name},
+    )
     if agent_id is not None:
-        events.add(agent_id, kind, id=request.id, tool=request.call.name, **facts)
+        events.add(agent_id, kind, **named, **facts)
+    events.tell_operators(agent_id, kind, **named, **facts)

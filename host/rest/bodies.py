@@ -42,7 +42,21 @@ class WaitQuery(Body):
     call as it is then, and the call goes on."""
 
 
-class RecordQuery(Body):
+class AgentQuery(Body):
+    """The query of a request about an agent."""
+
+    agent: _Name | None = None
+    """Another agent than that of the token; for operators."""
+
+
+class AgentsQuery(Body):
+    """The query of a request about agents."""
+
+    agent: _Name | None = None
+    """Another agent than that of the token, or `*` for all of them; for operators."""
+
+
+class RecordQuery(AgentsQuery):
     """The query for records; all that is named has to fit."""
 
     call_id: _Name | None = None
@@ -60,11 +74,14 @@ class RecordQuery(Body):
     since: _Time | None = None
     """Only calls that started then or later."""
 
+    before: Annotated[int, Field(ge=1, le=2**53)] | None = None
+    """Only records with a lower `number`: `next` of the page before."""
+
     limit: Annotated[int, Field(ge=1, le=1_000)] = 100
     """The most records; the newest are returned."""
 
 
-class EventQuery(Body):
+class EventQuery(AgentsQuery):
     """The query for events."""
 
     seconds: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 3_600.0
@@ -139,6 +156,38 @@ class CallState(Body):
     """The result; a failed or refused call has one, too. Null while it runs."""
 
 
+class LiveCall(Body):
+    """A call that was admitted, while it runs; of every server of this host."""
+
+    number: int
+    """Its number in this process, for `/v1/live/{id}/cancel`."""
+
+    call_id: str
+    agent_id: str | None
+    tool: str
+    parent_id: str | None
+    """The call whose program makes this one."""
+
+    run_id: str | None
+    session: str | None
+    arguments: dict[str, JsonValue]
+    """Its arguments, without secrets."""
+
+    status: Literal["running", "ok", "error", "timeout", "cancelled"]
+    started_at: float
+    deadline: float
+    """The time at which it is stopped, unless it waits for a person meanwhile."""
+
+    output_bytes: int
+    """Bytes that its program has printed so far."""
+
+
+class LiveCallList(Body):
+    """Calls that run now, the oldest first."""
+
+    calls: list[LiveCall]
+
+
 class HiddenPart(Body):
     """A part of arguments that looks like a secret."""
 
@@ -186,18 +235,55 @@ class Answered(Body):
     approver: str
 
 
+class Limit(Body):
+    """One rate or budget of an agent, as it is now."""
+
+    name: str
+    unit: str
+    """Of its amounts: `calls`, `slots` for calls at once, or a unit of cost."""
+
+    window: str
+    """`hour`, `day`, `month`, `run`, `turn`, `total`, `open` for calls at once, or
+    `rate`."""
+
+    maximum: int | str
+    used: int | str
+    held: int | str
+    """The amount that open calls have reserved."""
+
+    left: int | str
+    resets_at: float | None
+    """The end of the period, and of a full rate the time of the next call. Null: time
+    alone changes nothing, or there is room."""
+
+    enforced: bool
+    """False if it is on trial, and refuses nothing."""
+
+
 class Budgets(Body):
-    """The amounts that limits leave the agent now."""
+    """The limits of an agent, and the amounts that they leave it now."""
 
     agent_id: str
     left: dict[str, int | str]
     """Amounts by limit."""
 
+    limits: list[Limit]
+
+
+class AgentList(Body):
+    """The agents that have policies, with their limits."""
+
+    agents: list[Budgets]
+
 
 class Record(Body):
     """One attempt at one call. Secrets in it are redacted."""
 
+    number: int
+    """Grows from record to record."""
+
     call_id: str
+    agent_id: str | None
     parent_id: str | None
     tool: str
     version: str | None
@@ -206,6 +292,9 @@ class Record(Body):
     status: Literal["ok", "error", "denied", "timeout", "cancelled"]
     reason: str | None
     """The reason of a refusal by the guard."""
+
+    rule: str | None
+    """The rule or limit that refused."""
 
     error_kind: str | None
     result: JsonValue
@@ -221,6 +310,8 @@ class RecordList(Body):
     """Records, the oldest first."""
 
     records: list[Record]
+    next: int | None
+    """`before` of the next page, of older records. Null: there is none."""
 
 
 class StreamedEvent(Body):

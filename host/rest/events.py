@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,9 @@ a client that has not read it is told so."""
 
 KEEP_ALIVE_SECONDS = 15.0
 """Seconds between comments to a client for which there is no event."""
+
+OPERATORS = "*"
+"""The name under which operators read the events of all agents; no agent has it."""
 
 _ID = re.compile(r"([0-9a-f]{16})-([0-9]{1,15})")
 
@@ -53,7 +56,20 @@ class Events:
             kind: The kind of event, such as `call.ended`.
             facts: Ids and words. Contents are fetched, with the rights of the reader.
         """
-        agent = self._agents.setdefault(agent_id, _Agent())
+        self._append(agent_id, kind, facts)
+
+    def tell_operators(self, agent_id: str | None, kind: str, **facts: Any) -> None:
+        """Tell those who read the events of all agents.
+
+        Args:
+            agent_id: The agent whose event it is.
+            kind: The kind of event.
+            facts: Ids and words.
+        """
+        self._append(OPERATORS, kind, {"agent": agent_id, **facts})
+
+    def _append(self, name: str, kind: str, facts: Mapping[str, Any]) -> None:
+        agent = self._agents.setdefault(name, _Agent())
         agent.last += 1
         agent.kept.append((agent.last, kind, json.dumps(facts)))
         agent.changed.set()
@@ -79,7 +95,7 @@ class Events:
         `last_id` are not kept any more: the client then has to read everything anew.
 
         Args:
-            agent_id: The agent.
+            agent_id: The agent; `OPERATORS` reads what `tell_operators` told.
             last_id: The id of the last event that the client has; None: only what
                 happens from now on.
             seconds: Seconds after which the stream ends.

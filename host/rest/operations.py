@@ -18,7 +18,10 @@ Name = Literal[
     "getApproval",
     "approve",
     "deny",
+    "listLiveCalls",
+    "cancelLiveCall",
     "getBudgets",
+    "listAgents",
     "listRecords",
     "readEvents",
 ]
@@ -123,11 +126,38 @@ OPERATIONS = (
         refused=(403, 404, 409),
     ),
     Operation(
+        name="listLiveCalls",
+        method="GET",
+        path="/v1/live",
+        summary="The calls of this agent that run now, of every server of this host.",
+        query=bodies.AgentsQuery,
+        answers={200: bodies.LiveCallList},
+        refused=(403,),
+    ),
+    Operation(
+        name="cancelLiveCall",
+        method="POST",
+        path="/v1/live/{id}/cancel",
+        summary="End a call of any agent now, by its number. For operators.",
+        answers={200: bodies.LiveCall},
+        refused=(403, 404),
+    ),
+    Operation(
         name="getBudgets",
         method="GET",
         path="/v1/budgets",
-        summary="What rates and budgets leave this agent now.",
+        summary="The rates and budgets of this agent, and what they leave now.",
+        query=bodies.AgentQuery,
         answers={200: bodies.Budgets},
+        refused=(403,),
+    ),
+    Operation(
+        name="listAgents",
+        method="GET",
+        path="/v1/agents",
+        summary="All agents with their rates and budgets. For operators.",
+        answers={200: bodies.AgentList},
+        refused=(403,),
     ),
     Operation(
         name="listRecords",
@@ -136,6 +166,7 @@ OPERATIONS = (
         summary="Records of this agent's calls, of every process that shares them.",
         query=bodies.RecordQuery,
         answers={200: bodies.RecordList},
+        refused=(403,),
     ),
     Operation(
         name="readEvents",
@@ -144,8 +175,10 @@ OPERATIONS = (
         summary="Server-sent events of this agent: `call.started` and `call.ended` of "
         "calls made here, `approval.asked` and `approval.ended` of all. The header "
         "`Last-Event-ID` goes on where a stream ended; the first event, "
-        "`stream.opened`, says if anything is missing.",
+        "`stream.opened`, says if anything is missing. Operators read those of all "
+        "agents with `agent=*`: each names its agent, and calls of every server tell.",
         query=bodies.EventQuery,
+        refused=(403,),
         answers={200: bodies.StreamedEvent},
         streams=True,
     ),

@@ -15,6 +15,7 @@ from ..config.server import ServerConfig
 from ..mcp_http.tokens import Token, TokenStore
 from .bodies import Body
 from .errors import InvalidRequestError, RefusedError
+from .events import OPERATORS
 
 BODY_SECONDS = 30.0
 """Seconds for a body to arrive. When it is reached the request is answered 408."""
@@ -40,6 +41,37 @@ def read_token(request: Request, tokens: TokenStore) -> Token:
             headers={"WWW-Authenticate": "Bearer"},
         )
     return token
+
+
+def check_operator(token: Token) -> None:
+    """Check that a token is an operator's.
+
+    Raises:
+        RefusedError: 403: it is not.
+    """
+    if not token.operator:
+        raise RefusedError(
+            403,
+            "no_operator",
+            "this token is not an operator's",
+            hint="`toolcell tokens create --operator` makes one that is",
+        )
+
+
+def whose(token: Token, wanted: str | None) -> str | None:
+    """Return the agent that a request is about; None: all agents.
+
+    Args:
+        token: The token of the request.
+        wanted: The agent that it names, `*` for all; None: that of the token.
+
+    Raises:
+        RefusedError: 403: it is about another agent, and the token not an operator's.
+    """
+    if wanted is None or wanted == token.agent_id:
+        return token.agent_id
+    check_operator(token)
+    return None if wanted == OPERATORS else wanted
 
 
 def read_query(request: Request, kind: type[_B]) -> _B:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 import anyio
 
+from ..desk.live_calls import LiveCall
 from ..mcp_http.listening import listen, uvicorn_server
 from ..mcp_http.tokens import open_tokens
 from ..runtime.host import Host
@@ -34,6 +35,8 @@ async def open_api(
     """
     with open_tokens(host.config) as tokens:
         events = Events()
+        told = partial(_tell, events)
+        host.live_calls.listeners.append(told)
         async with anyio.create_task_group() as tasks:
             calls = ClientCalls(host, tasks, events)
             watch = partial(approvals.watch, look_seconds=look_seconds)
@@ -42,8 +45,16 @@ async def open_api(
                 yield RestAPI(host, tokens, calls, events, version("toolcell"))
                 await calls.active.drain(host.config.server.drain_seconds)
             finally:
+                host.live_calls.listeners.remove(told)
                 events.close()
                 tasks.cancel_scope.cancel()
+
+
+def _tell(events: Events, kind: str, call: LiveCall) -> None:
+    status = {} if call.status == "running" else {"status": call.status}
+    events.tell_operators(
+        call.agent_id, kind, id=call.id, tool=call.tool, number=call.number, **status
+    )
 
 
 async def serve_rest(host: Host, address: str, on_ready: Callable[[str], None]) -> None:

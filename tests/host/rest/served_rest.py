@@ -102,6 +102,12 @@ async def parsed(answer: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
             event = {}
 
 
+async def take(stream: AsyncIterator[dict[str, Any]], count: int) -> list[Any]:
+    """Return the next events of a stream."""
+    with anyio.fail_after(20):
+        return [await anext(stream) for _ in range(count)]
+
+
 def own_tools(held: anyio.Event) -> list[Any]:
     """Return a tool that waits for the test, and one that people are asked about."""
 
@@ -140,6 +146,7 @@ async def served(folder: Path, server: str = "") -> AsyncIterator[Service]:
         listen("127.0.0.1:0") as listening,
     ):
         keys = {name: tokens.create(name)[1] for name in ("a", "b")}
+        keys["operator"] = tokens.create("b", operator=True)[1]
         keys["person"] = tokens.create("a", asks_person=True)[1]
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with (

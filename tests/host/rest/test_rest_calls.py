@@ -117,7 +117,7 @@ async def test_nothing_of_another_agent_is_seen(tmp_path: Path) -> None:
 
     assert [each.status_code for each in missing] == [404, 404, 404]
     assert missing[0].json() == unknown.json()
-    assert empty == [{"records": []}, {"approvals": []}]
+    assert empty == [{"records": [], "next": None}, {"approvals": []}]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def process(folder: Path) -> Iterator[tuple[str, str]]:
     (folder / "toolcell.toml").write_text(CONFIG)
     (folder / "state").mkdir(mode=0o700)
     with TokenStore(folder / "state" / "tokens.db") as store:
-        token = store.create("a", asks_person=True)[1]
+        token = store.create("a", asks_person=True, operator=True)[1]
     command = [TOOLCELL, "serve", "--rest", "127.0.0.1:0", "--json"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -12,14 +10,9 @@ import pytest
 from toolcell.host.rest import events as module
 from toolcell.host.rest.events import Events
 
-from .served_rest import SUM, served
+from .served_rest import SUM, served, take
 
 pytestmark = pytest.mark.anyio
-
-
-async def take(stream: AsyncIterator[dict[str, Any]], count: int) -> list[Any]:
-    with anyio.fail_after(20):
-        return [await anext(stream) for _ in range(count)]
 
 
 async def test_calls_are_told_and_a_stream_is_resumed(tmp_path: Path) -> None:

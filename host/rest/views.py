@@ -1,0 +1,80 @@
+"""Calls, limits and records as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from toolcell.guard import LimitState, Redactor
+from toolcell.tools import NumberedRecord
+
+from ..desk.live_calls import LiveCall
+from . import bodies
+
+
+def live_view(call: LiveCall, redactor: Redactor) -> bodies.LiveCall:
+    """Return a call that runs as it is shown; secrets are hidden."""
+    return bodies.LiveCall.model_validate(
+        {
+            "number": call.number,
+            "call_id": call.id,
+            "agent_id": call.agent_id,
+            "tool": call.tool,
+            "parent_id": call.parent_id,
+            "run_id": call.invocation.run_id,
+            "session": call.invocation.session,
+            "arguments": call.arguments(redactor),
+            "status": call.status,
+            "started_at": call.since,
+            "deadline": call.deadline,
+            "output_bytes": call.output.size,
+        }
+    )
+
+
+def budgets_view(agent_id: str, limits: Iterable[LimitState]) -> bodies.Budgets:
+    """Return the limits of an agent as they are shown."""
+    found = list(limits)
+    return bodies.Budgets(
+        agent_id=agent_id,
+        left={each.label: each.left for each in found},
+        limits=[
+            bodies.Limit(
+                name=each.label,
+                unit=each.unit,
+                window=each.window,
+                maximum=each.maximum,
+                used=each.used,
+                held=each.held,
+                left=each.left,
+                resets_at=each.resets_at,
+                enforced=each.enforced,
+            )
+            for each in found
+        ],
+    )
+
+
+def record_view(numbered: NumberedRecord) -> bodies.Record:
+    """Return a record as it is shown."""
+    record = numbered.record
+    return bodies.Record(
+        number=numbered.number,
+        call_id=record.call_id,
+        agent_id=record.agent_id,
+        parent_id=record.parent_id,
+        tool=record.tool_name,
+        version=record.tool_version,
+        arguments=dict(record.arguments),
+        verdict=record.verdict,
+        status=record.status,
+        reason=record.reason,
+        rule=record.rule,
+        error_kind=record.error_kind,
+        result=record.result,
+        usage=dict(record.usage),
+        started_at=record.started_at.timestamp(),
+        duration_ms=record.duration_ms,
+        attempt=record.attempt,
+        final=record.final,
+        replayed=record.replayed,
+    )

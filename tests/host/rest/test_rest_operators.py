@@ -1,0 +1,155 @@
+"""Operators over REST: they see and end what all agents do, and nobody else does."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.guard import audit_page
+from toolcell.host.mcp_http.tokens import TokenStore
+
+from .served_rest import SUM, Service, served, take
+
+pytestmark = pytest.mark.anyio
+AUDIT = '[audit]\npath = "audit.jsonl"'
+HOLD = {"tool": "hold", "arguments": {}}
+
+
+async def held(service: Service, name: str, call_id: str) -> dict[str, Any]:
+    """Begin a call that waits for the test; return it as an operator sees it."""
+    await service.post("/v1/calls", HOLD | {"id": call_id}, name, wait=0)
+    with anyio.fail_after(20):
+        while True:
+            told = await service.get("/v1/live", "operator", agent="*")
+            for each in told.json()["calls"]:
+                if each["call_id"] == call_id:
+                    call: dict[str, Any] = each
+                    return call
+            await anyio.sleep(0.01)
+
+
+async def test_an_operator_sees_and_ends_the_calls_of_all_agents(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, AUDIT) as service:
+        first, second = await held(service, "a", "one"), await held(service, "b", "two")
+        assert (first["agent_id"], first["tool"], first["status"]) == (
+            "a",
+            "hold",
+            "running",
+        )
+        assert first["deadline"] > first["started_at"]
+        all_live = (await service.get("/v1/live", "operator", agent="*")).json()
+        of_a = (await service.get("/v1/live", "operator", agent="a")).json()
+        own = (await service.get("/v1/live", "a")).json()
+        assert [each["call_id"] for each in all_live["calls"]] == ["one", "two"]
+        assert of_a == own == {"calls": [first]}
+
+        path = f"/v1/live/{first['number']}/cancel"
+        ended = await service.post(path, name="operator")
+        assert (ended.status_code, ended.json()["status"]) == (200, "cancelled")
+        call = (await service.get("/v1/calls/one")).json()
+        assert call["result"]["status"] == "cancelled"
+        assert call["result"]["error"]["kind"] == "tool.cancelled"
+        gone = [await service.post(path, name="operator")]
+        gone.append(await service.post("/v1/live/x/cancel", name="operator"))
+        assert [each.status_code for each in gone] == [404, 404]
+        left = (await service.get("/v1/live", "operator", agent="*")).json()
+        assert [each["number"] for each in left["calls"]] == [second["number"]]
+        token = service.keys["operator"].split("_")[1]
+    acts = [
+        dict(each.record)
+        for each in audit_page(tmp_path / "audit.jsonl")
+        if each.record["event"] == "call_cancelled"
+    ]
+    assert [(each["by"], each["call_id"]) for each in acts] == [
+        (f"token {token}", "one")
+    ]
+
+
+async def test_an_operator_reads_budgets_and_records_of_all(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        for name in ("a", "b", "a"):
+            await service.post("/v1/calls", SUM, name)
+        agents = (await service.get("/v1/agents", "operator")).json()["agents"]
+        of_a = (await service.get("/v1/budgets", "operator", agent="a")).json()
+        first = (
+            await service.get("/v1/records", "operator", agent="*", limit=2)
+        ).json()
+        second = await service.get(
+            "/v1/records", "operator", agent="*", limit=2, before=first["next"]
+        )
+        own = (await service.get("/v1/records", "operator")).json()
+
+    assert [each["agent_id"] for each in agents] == ["a", "b"]
+    assert agents[0] == of_a
+    [limit] = of_a["limits"]
+    assert (limit["maximum"], limit["used"], limit["left"]) == (1000, 2, 998)
+    assert [each["agent_id"] for each in first["records"]] == ["b", "a"]
+    assert [each["agent_id"] for each in second.json()["records"]] == ["a"]
+    assert second.json()["next"] is None
+    assert [each["agent_id"] for each in own["records"]] == ["b"]
+
+
+async def test_an_operator_follows_the_events_of_all(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        async with service.events("operator", agent="*") as stream:
+            await take(stream, 1)
+            # Made by no client of this server.
+            await service.host.call(**call_of(SUM), agent_id="a")
+            asked = await service.asked()
+            told = await take(stream, 3)
+        assert [each["agent"] for each in told] == ["a", "a", "a"]
+        kinds = [each["event_event"] for each in told]
+        assert kinds == ["call.started", "call.ended", "approval.asked"]
+        assert (told[1]["status"], told[2]["id"]) == ("ok", asked["id"])
+
+
+def call_of(body: dict[str, Any]) -> dict[str, Any]:
+    return {"name": body["tool"], "arguments": body["arguments"]}
+
+
+@pytest.mark.parametrize("name", ["a", "person"])
+async def test_others_are_refused(tmp_path: Path, name: str) -> None:
+    async with served(tmp_path) as service:
+        live = await held(service, "b", "two")
+        refused = [
+            await service.get(path, name, agent=agent)
+            for path in ("/v1/live", "/v1/records", "/v1/budgets", "/v1/events")
+            for agent in ("*", "b", "nobody")
+        ]
+        refused.append(await service.get("/v1/agents", name))
+        refused.append(
+            await service.post(f"/v1/live/{live['number']}/cancel", name=name)
+        )
+        own = await service.get("/v1/records", name, agent="a")
+        assert own.status_code == 200
+        # Nothing was ended.
+        assert (await service.get("/v1/live", "b")).json()["calls"] == [live]
+
+    assert {each.status_code for each in refused} == {403}
+    reasons = {each.json()["error"]["details"]["reason"] for each in refused}
+    assert reasons == {"no_operator"}
+
+
+def test_a_file_of_tokens_from_before_operators_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.db"
+    with closing(sqlite3.connect(path)) as old:
+        old.execute(
+            "CREATE TABLE tokens (id TEXT PRIMARY KEY, hash BLOB NOT NULL,"
+            " agent_id TEXT NOT NULL, asks_person INTEGER NOT NULL,"
+            " created_at REAL NOT NULL,"
+            " expires_at REAL NOT NULL, revoked_at REAL)"
+        )
+        old.execute("INSERT INTO tokens VALUES ('1', X'00', 'a', 0, 0, 9e9, NULL)")
+        old.commit()
+    for _ in range(2):
+        with TokenStore(path) as store:
+            made, text = store.create("b", operator=True)
+            assert store.find(text) == made
+            assert store.all()[0].operator is False
