@@ -77,9 +77,9 @@ class SandboxManager(SandboxLifecycle):
                 None, takes the manager's.
             files: Files of the work dir, by path.
             argv: The program's name and its arguments, text without NUL, at most
-                `code_bytes` together; `sys.argv`. If the name is one of `files`, it
+                `input_bytes` together; `sys.argv`. If the name is one of `files`, it
                 is Python's `__file__`, too. Bash and node take the arguments alone.
-            stdin: Bytes on its standard input, at most `code_bytes`; None is empty.
+            stdin: Bytes on its standard input, at most `input_bytes`; None is empty.
             calls: Functions that the program may call here, as `tools.<name>(...)`.
             secrets: Environment variables of this run alone, at most 65,536 bytes
                 together. No record, log or repr of toolcell shows them; the program

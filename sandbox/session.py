@@ -16,6 +16,7 @@ from .backends.selection import check_network
 from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
 from .client.types import Language, OnOutput, Program
+from .client.workdir import WorkDir
 from .config.settings import Limits, Network
 from .program_factory import ProgramFactory
 from .programs.program import RunRequest
@@ -124,6 +125,7 @@ class Session(SessionPauses, SessionFiles):
         async with self._shared as cell:
             program = self._with_current_branch(program)
             program = self._with_egress(program, on_connection)
+            program = await WorkDir(cell, program.branch or "").with_inputs(program)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
 
@@ -159,6 +161,7 @@ class Session(SessionPauses, SessionFiles):
         async with self._shared as cell:
             program = self._with_current_branch(program)
             program = self._with_egress(program, pending.add_connection)
+            program = await WorkDir(cell, program.branch or "").with_inputs(program)
             async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
                     yield event

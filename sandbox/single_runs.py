@@ -47,7 +47,9 @@ class SingleRuns:
             return refusal
         program = await self._programs.with_packages(program, request.packages)
         async with self._cell(program, request) as cell:
-            await WorkDir(cell).write_all(request.files)
+            files = WorkDir(cell)
+            await files.write_all(request.files)
+            program = await files.with_inputs(program)
             report = await cell.run(program, on_output)
             return cell.result(report, program)
 
@@ -64,7 +66,9 @@ class SingleRuns:
             return
         program = await self._programs.with_packages(program, request.packages)
         async with self._cell(program, request) as cell:
-            await WorkDir(cell).write_all(request.files)
+            files = WorkDir(cell)
+            await files.write_all(request.files)
+            program = await files.with_inputs(program)
             async with aclosing(stream_run(cell, program, pending)) as events:
                 async for event in events:
                     yield event

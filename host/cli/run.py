@@ -37,9 +37,6 @@ _EXIT_BY_STATUS = {
     "cancelled": 130,
 }
 
-_STDIN_BYTES = 33_554_432
-"""Of standard input for a program. More is refused."""
-
 _Build = Annotated[
     list[str] | None,
     typer.Option(help="A package to build from its source, in a cell."),
@@ -104,7 +101,7 @@ def run(
                 "backend": backend,
                 "minimum_isolation": isolation,
                 "runtime": runtime,
-                "limits": _limits(timeout, memory, has_stdin=stdin),
+                "limits": {"wall_seconds": timeout, "memory_mb": memory},
                 **({"image": image} if image else {}),
                 "package_rules": {"allow": package or [], "build": build or []},
                 **({"network": _network(allow_host)} if allow_host else {}),
@@ -138,11 +135,6 @@ def _name(file: str) -> str:
     return name if name.isprintable() else "main.py"
 
 
-def _limits(timeout: float, memory: int, *, has_stdin: bool) -> dict[str, Any]:
-    limits = {"wall_seconds": timeout, "memory_mb": memory}
-    return {**limits, **({"code_bytes": _STDIN_BYTES} if has_stdin else {})}
-
-
 def _network(hosts: list[str]) -> dict[str, Any]:
     return {"mode": "allow", "hosts": hosts}
 
@@ -167,7 +159,9 @@ def _read_stdin(file: str) -> bytes:
             "standard input is the program already",
             hint="leave out --stdin, or give the program as a file",
         )
-    return _read("standard input", _STDIN_BYTES, 0)
+    from toolcell.sandbox import Limits
+
+    return _read("standard input", Limits().input_bytes, 0)
 
 
 def read_file(text: str) -> tuple[str, bytes]:

@@ -48,6 +48,7 @@ class RequestEncoder:
             "max_calls": calls.max_calls if calls else RUN_DEFAULTS["max_calls"],
             "packages": program.packages,
             "network": program.egress.request if program.egress else None,
+            "inputs_file": program.inputs_file,
         }
         if header != self._header:
             self._header = header

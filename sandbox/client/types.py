@@ -42,6 +42,12 @@ class Program:
     inputs: bytes = field(repr=False)
     """Variables, and secrets, as JSON; empty if there are none."""
 
+    large_inputs: bytes = field(default=b"", repr=False)
+    """Variables as JSON that go as a file; empty if there are none."""
+
+    inputs_file: str = ""
+    """The file of the work dir that they are in; empty until they are sent."""
+
     limits: Limits
     restricted_imports: tuple[str, ...] | None = None
     refused: tuple[str, ...] = ()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import secrets
 import stat
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +18,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict
 
-from toolcell.core import CellLostError
+from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.frames import strict_json
 from ..results.result import Artifact
@@ -23,6 +26,7 @@ from .argument_checks import check_kinds
 from .cell import Cell
 from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk, create_local
 from .file_errors import file_error, host_error, known
+from .types import Program
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # Read first: the file may turn out to be a second name of one that was written.
@@ -143,6 +147,27 @@ class WorkDir:
         check_kinds(files=(files, Mapping))
         for path, data in (files or {}).items():
             await self.write(path, data)
+
+    async def with_inputs(self, program: Program) -> Program:
+        """Return a program whose large inputs, if it has any, are in a file here.
+
+        Its process removes the file before the program begins.
+
+        Raises:
+            InvalidInputError: The disk is full.
+            CellLostError: The cell went away.
+        """
+        if not program.large_inputs:
+            return program
+        # No earlier program of a session may have put something in its place.
+        name = f".inputs-{secrets.token_hex(16)}"
+        try:
+            await self.write(name, program.large_inputs)
+        except InvalidInputError:
+            with contextlib.suppress(InvalidInputError):
+                await self.remove(name)
+            raise
+        return replace(program, large_inputs=b"", inputs_file=name)
 
     async def read(
         self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES

@@ -89,8 +89,14 @@ class Limits(SettingsModel):
     its connections are closed, further ones are refused, and the program runs on."""
 
     code_bytes: Annotated[int, Field(ge=1, le=33_554_432)] = 1_048_576
-    """Bytes of the program's UTF-8 text, and as many of its inputs as JSON. More
-    is refused with InvalidInputError before a cell is spent."""
+    """Bytes of the program's UTF-8 text. More is refused with InvalidInputError before
+    a cell is spent. Inputs, arguments and standard input that are larger together go as
+    a file of the cell, which the program never sees."""
+
+    input_bytes: Annotated[int, Field(ge=1, le=268_435_456)] = 33_554_432
+    """Bytes of the inputs of a program as JSON, and as many each of its arguments and
+    of its standard input. More is refused with InvalidInputError before a cell is
+    spent. What goes as a file takes up `disk_mb` and `memory_mb` as any other."""
 
     def narrowed_by(self, other: Limits) -> Limits:
         """Return these limits with the fields that were set in `other`.

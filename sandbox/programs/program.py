@@ -113,7 +113,7 @@ def make_program(
     _check_options(request, limits)
     code, language = request.code, request.language
     source = _encode(code, limits)
-    values = _pack_values(request, limits)
+    values, large = _pack_values(request, limits)
     refused: tuple[str, ...] = ()
     data = source
     if restricted:
@@ -125,6 +125,7 @@ def make_program(
         source=code,
         language=language,
         inputs=values,
+        large_inputs=large,
         limits=limits,
         restricted_imports=LAST_RESORT_IMPORTS if restricted else None,
         refused=refused,
@@ -167,20 +168,28 @@ def _check_restricted(request: RunRequest) -> None:
         )
 
 
-def _pack_values(request: RunRequest, limits: Limits) -> bytes:
-    """Return inputs, secrets, arguments and standard input as JSON bytes."""
+def _pack_values(request: RunRequest, limits: Limits) -> tuple[bytes, bytes]:
+    """Return inputs, secrets, arguments and standard input as JSON bytes.
+
+    Those in the second part, for a file, are no secrets.
+    """
     inputs = dict(request.inputs or {})
-    packed = _encode_inputs(inputs, request.language, limits)
+    packed = _encode_inputs(inputs, request.language, limits.input_bytes)
     extra: dict[str, Any] = {}
-    if request.secrets:
-        taken = inputs if request.language == "bash" else {}
-        extra[SECRETS] = _variables(request.secrets, taken)
     if request.argv:
-        extra[ARGV] = _checked_arguments(request.argv, limits.code_bytes)
+        extra[ARGV] = _checked_arguments(request.argv, limits.input_bytes)
     if request.stdin is not None:
-        _fits("the standard input", len(request.stdin), limits.code_bytes)
+        _fits("the standard input", len(request.stdin), limits.input_bytes)
         extra[STDIN] = base64.b64encode(request.stdin).decode()
-    return json.dumps({**inputs, **extra}).encode() if extra else packed
+    if extra:
+        packed = json.dumps({**inputs, **extra}).encode()
+    if not request.secrets:
+        return (b"", packed) if len(packed) > limits.code_bytes else (packed, b"")
+    taken = inputs if request.language == "bash" else {}
+    secret = {SECRETS: _variables(request.secrets, taken)}
+    if len(packed) > limits.code_bytes:
+        return json.dumps(secret).encode(), packed
+    return json.dumps({**inputs, **extra, **secret}).encode(), b""
 
 
 def _checked_arguments(argv: Sequence[str], max_bytes: int) -> list[str]:
@@ -208,7 +217,7 @@ def _fits(what: str, size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise InvalidInputError(
             f"{what}: {size} bytes, the limit is {max_bytes}",
-            hint="raise limits.code_bytes, or pass a file",
+            hint="raise limits.input_bytes, or pass a file",
         )
 
 
@@ -233,7 +242,7 @@ def _encode(code: str, limits: Limits) -> bytes:
     return data
 
 
-def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -> bytes:
+def _encode_inputs(inputs: dict[str, Any], language: Language, max_bytes: int) -> bytes:
     if not inputs:
         return b""
     for name in inputs:
@@ -254,10 +263,10 @@ def _encode_inputs(inputs: dict[str, Any], language: Language, limits: Limits) -
             f"the inputs are not JSON values: {error}",
             hint="pass None, bool, int, float, str, list and dict only",
         ) from None
-    if len(data) > limits.code_bytes:
+    if len(data) > max_bytes:
         raise InvalidInputError(
-            f"the inputs have {len(data)} bytes, the limit is {limits.code_bytes}",
-            hint="raise limits.code_bytes",
+            f"the inputs have {len(data)} bytes, the limit is {max_bytes}",
+            hint="raise limits.input_bytes, or pass files",
         )
     texts = [value for value in inputs.values() if isinstance(value, str)]
     if language == "bash" and any("\0" in text for text in texts):

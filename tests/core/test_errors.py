@@ -317,6 +317,7 @@ def test_a_contradiction_in_the_config_lc_15() -> None:
         ("output_bytes", 1_048_577),
         ("open_files", 257),
         ("code_bytes", 1_048_577),
+        ("input_bytes", 33_554_433),
     ],
 )
 async def test_a_run_cannot_widen_its_limits_lc_15(
@@ -358,7 +359,7 @@ def loop() -> list[Any]:
         ({"inputs": {"a": "half \ud83d"}}, "not JSON values"),
         ({"inputs": {"a": loop()}}, "not JSON values"),
         ({"inputs": {"a": {1: "an integer key"}}}, "not JSON values"),
-        ({"inputs": {"a": "x" * 1_048_577}}, "the inputs have"),
+        ({"inputs": {"a": "x" * 33_554_432}}, "the inputs have"),
         ({"language": "bash", "inputs": {"ä": 1}}, "cannot be used in bash"),
         ({"language": "bash", "inputs": {"a": "\0"}}, "NUL character"),
     ],

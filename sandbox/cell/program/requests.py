@@ -40,11 +40,25 @@ def read_request(fd: int, first: bytes, home: str) -> dict[str, Any]:
     header, named, code = body.split(b"\n", 2)
     request = _parsed(header)
     inputs: dict[str, Any] = _from_json(named.decode()) if named else {}
+    if request["inputs_file"]:
+        inputs.update(_taken(os.path.join(home, request["inputs_file"])))
     secrets = {**request["variables"], **inputs.pop(SECRETS, {})}
     arguments.take(inputs, home)
     if request["packages"]:
         packages.use(request["packages"])
     return {**request, "inputs": inputs, "secrets": secrets, "code": code}
+
+
+def _taken(path: str) -> dict[str, Any]:
+    """Return the inputs in a file, which is removed."""
+    try:
+        with open(path, "rb") as file:
+            os.unlink(path)
+            inputs: dict[str, Any] = _from_json(file.read().decode())
+            return inputs
+    except (OSError, ValueError) as error:
+        os.write(2, f"toolcell: the inputs were taken away: {error}\n".encode())
+        os._exit(127)
 
 
 # The next run of a session often asks for the same.

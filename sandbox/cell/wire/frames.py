@@ -60,9 +60,11 @@ RUN_DEFAULTS: dict[str, Any] = {
     "packages": "",
     "network": None,
     "variables": {},
+    "inputs_file": "",
 }
 """Default header fields of a `run` request. With `code_bytes` None the payload is code
-only: no inputs follow it."""
+only: no inputs follow it. `inputs_file` is a file of the work dir with more of them;
+empty: there are none."""
 
 REPORT_DEFAULTS: dict[str, Any] = {
     "reason": None,

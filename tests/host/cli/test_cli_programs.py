@@ -96,9 +96,9 @@ async def test_every_language_gets_them(
         {"argv": ["p", 1]},
         {"argv": ["p", "a\0b"]},
         {"argv": ["p", "\udc80"]},
-        {"argv": ["p", "x" * 1_048_577]},
+        {"argv": ["p", "x" * 33_554_432]},
         {"stdin": "text"},
-        {"stdin": bytes(1_048_577)},
+        {"stdin": bytes(33_554_433)},
     ],
     ids=lambda given: next(iter(given)),
 )
@@ -107,14 +107,6 @@ async def test_what_cannot_be_given_is_refused(
 ) -> None:
     with pytest.raises(InvalidInputError):
         await sandbox.run("1", **given)
-
-
-@pytest.mark.anyio
-async def test_the_largest_standard_input_arrives(sandbox: SandboxManager) -> None:
-    code = "import sys\nlen(sys.stdin.buffer.read())"
-    result = await sandbox.run(code, stdin=bytes(1_048_576))
-
-    assert result.value == 1_048_576
 
 
 # What runs, and as what.
