@@ -105,11 +105,18 @@ class CheckpointerCapabilities:
     search: bool = False
     metadata_query: bool = False
     vacuum: bool = False
+    """It deletes what is old when told to: `vacuum(older_than_days)`."""
+
     branching: bool = False
+    """It copies a thread with its history: `copy_thread(source, target)`."""
+
     ttl: bool = False
     list_threads: bool = False
+    """It lists the ids of threads: `list_threads(limit, pattern)`."""
+
     list_with_metadata: bool = False
     persistent_checkpoint_ids: bool = False
+    """Its checkpoints outlive the process."""
 
 
 @runtime_checkable

@@ -1,7 +1,7 @@
 """Durable runs of tools: graphs whose threads pause for people and survive crashes."""
 
 from .agent import agent_turn
-from .conformance import FLOW_CHECKPOINTER_CHECKS, check_flow_checkpointer
+from .conformance.suite import FLOW_CHECKPOINTER_CHECKS, check_flow_checkpointer
 from .control.stream import EventStream
 from .execution.history import CheckpointInfo, ThreadInfo
 from .execution.result import FlowResult
@@ -28,7 +28,7 @@ from .state.reducers import (
 )
 from .stored_threads import StoredThread, StoredThreads
 from .stores.adapter import adapt
-from .stores.base import Checkpointer
+from .stores.checkpointer import Checkpointer
 from .stores.memory import MemoryCheckpointer
 from .stores.redis import RedisCheckpointer
 from .stores.sqlite import SQLiteCheckpointer

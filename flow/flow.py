@@ -43,7 +43,8 @@ from .execution.result import FlowResult
 from .execution.thread import ThreadView
 from .graph.graph import Graph
 from .state.state import State, Update
-from .stores.base import Checkpointer, Lease
+from .stores.base import Lease
+from .stores.checkpointer import Checkpointer
 from .stores.memory import MemoryCheckpointer
 from .stores.records import Answered
 from .threads import Threads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +15,6 @@ from toolcell.core import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
     InvalidInputError,
-    ThreadBusyError,
 )
 from toolcell.guard import is_same_name
 
@@ -38,17 +36,9 @@ from .execution.history import (
 from .execution.journal import journals
 from .execution.thread import folded
 from .state.patch import value_of
-from .stores.base import Checkpointer
-from .stores.records import (
-    Answered,
-    Checkpoint,
-    Head,
-    JournalRecord,
-    ThreadStatus,
-    read_answer,
-    read_checkpoint,
-    read_journal,
-)
+from .stores.checkpointer import Checkpointer
+from .stores.reading import read_answer, read_checkpoint, read_journal
+from .stores.records import Answered, Checkpoint, JournalRecord, ThreadStatus
 from .values.interrupt import InterruptValue
 
 _PAGE = 200
@@ -160,7 +150,11 @@ class StoredThreads:
             CheckpointSerializationError: A head cannot be listed.
             StoreUnavailableError: The store does not answer.
         """
-        ids = [thread_id] if thread_id else [h.thread_id for h in await self._heads()]
+        if thread_id is not None:
+            ids = [thread_id]
+        else:
+            heads = await self._store.every_head()
+            ids = [each.thread_id for each in heads if each.graph]
         wrong = {}
         for each in ids:
             try:
@@ -205,31 +199,7 @@ class StoredThreads:
         Raises:
             StoreUnavailableError: The store does not answer.
         """
-        old = [
-            each.thread_id
-            for each in await self._heads()
-            if each.status in ("done", "cancelled") and each.updated < before
-        ]
-        gone = []
-        for thread_id in old:
-            stored = await self._store.read(thread_id)
-            if stored is None or stored.head.updated >= before:
-                # It was deleted, or run again, in the meantime.
-                continue
-            with suppress(ThreadBusyError):
-                if await self._store.delete(thread_id):
-                    gone.append(thread_id)
-        return gone
-
-    async def _heads(self) -> list[Head]:
-        """Return the heads of all threads of graphs."""
-        found: list[Head] = []
-        while True:
-            before = found[-1].thread_id if found else None
-            heads = await self._store.heads(limit=_PAGE, before=before)
-            found += heads
-            if len(heads) < _PAGE:
-                return [each for each in found if each.graph]
+        return await self._store.delete_ended(before, saved_states=False)
 
     async def answer(
         self, thread_id: str, interrupt_id: str | None, value: Any, *, by: str

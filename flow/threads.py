@@ -20,7 +20,7 @@ from .execution.history import (
 )
 from .execution.thread import ThreadView, view_of
 from .graph.graph import Graph
-from .stores.base import Checkpointer
+from .stores.checkpointer import Checkpointer
 from .stores.records import Head, ThreadStatus
 from .values.interrupt import InterruptState
 

@@ -15,7 +15,8 @@ from toolcell.core import (
 )
 
 from ..execution.answers import CANCEL
-from ..stores.base import Checkpointer, Lease
+from ..stores.base import Lease
+from ..stores.checkpointer import Checkpointer
 from ..stores.records import Answered
 
 _BETWEEN_CLAIMS = 0.1

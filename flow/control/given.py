@@ -24,7 +24,7 @@ from ..execution.thread import ThreadView
 from ..execution.ways import Plan
 from ..graph.graph import Graph
 from ..state.state import State, Update
-from ..stores.base import Checkpointer
+from ..stores.checkpointer import Checkpointer
 from ..stores.records import Answered, Head
 from ..values.command import Command
 from ..values.interrupt import InterruptValue

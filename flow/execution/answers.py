@@ -10,8 +10,9 @@ from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError
 
-from ..stores.base import Checkpointer
-from ..stores.records import Answered, read_answer
+from ..stores.checkpointer import Checkpointer
+from ..stores.reading import read_answer
+from ..stores.records import Answered
 from ..values.interrupt import InterruptValue
 from ..values.json_values import jsonable
 

@@ -10,7 +10,8 @@ from pydantic import JsonValue
 from toolcell.core import AuditError, InvalidInputError, StoreUnavailableError, ToolCall
 from toolcell.guard import ActionGuard, ApprovalOutcome, CallFacts
 
-from ..stores.records import Answered, read_answer
+from ..stores.reading import read_answer
+from ..stores.records import Answered
 from ..values.interrupt import InterruptValue
 from .answers import answered, checked, denied
 from .parts import FlowParts

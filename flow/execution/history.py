@@ -8,13 +8,8 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from ..stores.records import (
-    Checkpoint,
-    GivenAnswer,
-    Head,
-    ThreadStatus,
-    read_checkpoint,
-)
+from ..stores.reading import read_checkpoint
+from ..stores.records import Checkpoint, GivenAnswer, Head, ThreadStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

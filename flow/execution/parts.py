@@ -13,7 +13,8 @@ from anyio.abc import TaskGroup
 from toolcell.tools import ToolExecutor
 
 from ..graph.graph import Graph
-from ..stores.base import Checkpointer, Lease
+from ..stores.base import Lease
+from ..stores.checkpointer import Checkpointer
 from ..stores.records import JournalRecord
 from ..values.events import FlowEvent, Tell
 from ..values.handlers import InterruptHandler

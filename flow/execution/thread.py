@@ -14,14 +14,8 @@ from ..graph.graph import Graph, migrated
 from ..state.patch import Pieces, apply, split, value_of
 from ..state.state import State
 from ..stores.base import Stored
-from ..stores.records import (
-    Answered,
-    Checkpoint,
-    Head,
-    read_answer,
-    read_checkpoint,
-    read_journal,
-)
+from ..stores.reading import read_answer, read_checkpoint, read_journal
+from ..stores.records import Answered, Checkpoint, Head
 from ..values.interrupt import InterruptState, InterruptValue
 from .journal import TaskJournal, journals
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
-from ..stores.base import Checkpointer, Lease
+from ..stores.base import Lease
+from ..stores.checkpointer import Checkpointer
 from ..stores.records import JournalRecord
 from .journal import TaskJournal
 

@@ -12,7 +12,8 @@ from ..execution.answers import CANCEL, answered, checked, store_answer
 from ..execution.desk import Desk
 from ..execution.parts import RunParts
 from ..execution.thread import ThreadView
-from ..stores.records import Answered, read_answer
+from ..stores.reading import read_answer
+from ..stores.records import Answered
 from ..values import events
 from ..values.interrupt import InterruptValue
 

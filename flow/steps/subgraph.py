@@ -24,7 +24,8 @@ from ..execution.ways import first_tasks
 from ..graph.nodes import Child
 from ..graph.signature import Given
 from ..state.state import State
-from ..stores.records import Checkpoint, ChildStep, Output, read_checkpoint
+from ..stores.reading import read_checkpoint
+from ..stores.records import Checkpoint, ChildStep, Output
 from .merging import output_of
 from .runner import Outcome, Runner
 

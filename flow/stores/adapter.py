@@ -19,8 +19,10 @@ from toolcell.core import (
 )
 from toolcell.core.models import FrozenModel
 
-from .base import Checkpointer, Lease, Stored
-from .records import Head, ThreadStatus, chained, read_head
+from .base import Lease, Stored
+from .checkpointer import Checkpointer
+from .reading import read_head
+from .records import Head, ThreadStatus, chained
 from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 _T = TypeVar("_T")

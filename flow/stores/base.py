@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import anyio
-
-from toolcell.core import (
-    CheckpointerCapabilities,
-    CheckpointError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-    InvalidInputError,
-)
-
-from ..values.json_values import jsonable
-from .records import Checkpoint, Head, ThreadStatus, read_checkpoint
-
-_NO_GRAPH = ""
-"""The graph of threads that are no more than saved states."""
+from .records import Head, ThreadStatus
 
 
 class Lease(NamedTuple):
@@ -47,7 +31,7 @@ class Stored:
     answers: Sequence[bytes] = field(default=())
 
 
-class Checkpointer(ABC):
+class ThreadStore(ABC):
     """Stores threads: their heads, checkpoints, journals and answers.
 
     A thread has one owner at most, who holds its lease and alone may write. Once
@@ -61,9 +45,6 @@ class Checkpointer(ABC):
 
     durable: bool = True
     """True if threads outlive the process."""
-
-    def __init__(self) -> None:
-        self._saving = anyio.Lock()
 
     @abstractmethod
     async def create(self, head: Head, checkpoint: bytes) -> Lease:
@@ -196,127 +177,8 @@ class Checkpointer(ABC):
     async def aclose(self) -> None:
         """Close the store; threads remain in it if it is `durable`."""
 
-    @property
-    def capabilities(self) -> CheckpointerCapabilities:
-        """The optional features of `CheckpointerProtocol` that it has."""
-        return CheckpointerCapabilities(persistent_checkpoint_ids=self.durable)
-
-    async def save(
-        self,
-        state: Any,
-        thread_id: str,
-        checkpoint_id: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        *,
-        after: str | None = None,
-    ) -> str:
-        """Store a state that no Flow runs; see `CheckpointerProtocol.save`.
-
-        Raises:
-            CheckpointError: As there, or the id is taken.
-            CheckpointSerializationError: As there.
-            InvalidInputError: A Flow runs this thread.
-            ThreadBusyError: Another process saves in it right now.
-        """
-        kept = _kept(state, metadata)
-        made, now = checkpoint_id or secrets.token_hex(8), datetime.now(UTC)
-        head = _saved_head(thread_id, made, now)
-        async with self._saving:
-            known = await self._saved(thread_id)
-            if known is None:
-                _check_latest(after, None)
-                first = Checkpoint(id=made, step=0, at=now, state=kept, next=[])
-                lease = await self.create(head, first.to_bytes())
-            else:
-                lease = await self.claim(thread_id)
-            try:
-                if known is not None:
-                    await self._save_next(lease, head, kept, after)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await self.release(lease)
-        return made
-
-    async def _save_next(
-        self, lease: Lease, head: Head, kept: dict[str, Any], after: str | None
-    ) -> None:
-        known = await self._saved(head.thread_id)
-        assert known is not None
-        _check_latest(after, known.head.checkpoint)
-        step = read_checkpoint(known.checkpoints[-1]).step + 1
-        made = Checkpoint(
-            id=head.checkpoint, step=step, at=head.updated, state=kept, next=[]
-        )
-        await self.commit(lease, made.to_bytes(), head, whole=True)
-
-    async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any:
-        """Return a saved state; see `CheckpointerProtocol.load`.
-
-        Raises:
-            CheckpointSerializationError: As there.
-            InvalidInputError: A Flow runs this thread.
-        """
-        try:
-            known = await self._saved(thread_id, checkpoint_id)
-        except CheckpointNotFoundError:
-            return None
-        if known is None:
-            return None
-        return (read_checkpoint(known.checkpoints[-1]).state or {})["saved"]
-
-    async def list_checkpoints(
-        self, thread_id: str, limit: int = 10, *, before: str | None = None
-    ) -> list[str]:
-        """Return ids, newest first; see `CheckpointerProtocol.list_checkpoints`."""
-        texts = await self.checkpoints(thread_id, limit, before)
-        return [read_checkpoint(text).id for text in texts]
-
-    async def _saved(
-        self, thread_id: str, checkpoint_id: str | None = None
-    ) -> Stored | None:
-        known = await self.read(thread_id, checkpoint_id)
-        if known is not None and known.head.graph != _NO_GRAPH:
-            raise InvalidInputError(
-                "a Flow runs this thread",
-                hint="use flow.state(thread_id), or another id",
-                details={"thread": thread_id},
-            )
-        return known
-
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-def _kept(state: Any, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    try:
-        return {"saved": jsonable(state), "metadata": jsonable(dict(metadata or {}))}
-    except ValueError as error:
-        raise CheckpointSerializationError(
-            f"the state cannot be written: {error}", hint="use values that JSON has"
-        ) from None
-
-
-def _check_latest(after: str | None, latest: str | None) -> None:
-    if after is not None and after != latest:
-        raise CheckpointError(
-            "another checkpoint came in between",
-            hint="load the latest one, and decide again",
-            details={"latest": latest},
-        )
-
-
-def _saved_head(thread_id: str, checkpoint_id: str, now: datetime) -> Head:
-    return Head(
-        thread_id=thread_id,
-        graph=_NO_GRAPH,
-        version="",
-        shape="",
-        agent=None,
-        status="done",
-        checkpoint=checkpoint_id,
-        created=now,
-        updated=now,
-    )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from anyio.lowlevel import checkpoint as other_tasks
 
-from .base import Checkpointer, Lease, Stored
+from .base import Lease, Stored
+from .checkpointer import Checkpointer
 from .records import Head, ThreadStatus
 from .refusals import busy, lost, missing, no_checkpoint, taken
 

@@ -7,23 +7,19 @@ key or a value that does not fit is an error: nothing is guessed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import (
     ConfigDict,
-    Discriminator,
     Field,
     JsonValue,
-    TypeAdapter,
-    ValidationError,
 )
 
 from toolcell.core import (
     CheckpointSerializationError,
     ErrorInfo,
-    InvalidInputError,
     ToolCall,
     ToolcellError,
     ToolResult,
@@ -31,12 +27,9 @@ from toolcell.core import (
 from toolcell.core.models import FrozenModel, put_together
 
 from ..values.interrupt import InterruptValue
-from ..values.json_values import json_bytes, read_json_bytes
+from ..values.json_values import json_bytes
 from ..values.send import Send, SendBatch, SendResult
 
-_R = TypeVar("_R")
-
-_HINT = "restore the store from a copy, or delete the thread"
 VERSION = 1
 """The version of the records that are written."""
 
@@ -354,52 +347,6 @@ class Answered(Record):
 
 
 JournalRecord = Begin | Finish | Redo | Asked | Ended | ChildStep
-_journal = TypeAdapter[JournalRecord](Annotated[JournalRecord, Discriminator("type")])
-
-
-def read_journal(text: bytes) -> JournalRecord:
-    """Return a record of the journal. Raises CheckpointSerializationError."""
-    return _read(_journal.validate_python, text)
-
-
-def read_checkpoint(text: bytes) -> Checkpoint:
-    """Return a checkpoint. Raises CheckpointSerializationError."""
-    return _read(Checkpoint.model_validate, text)
-
-
-def read_head(text: bytes) -> Head:
-    """Return a head. Raises CheckpointSerializationError."""
-    return _read(Head.model_validate, text)
-
-
-def read_answer(text: bytes) -> Answered:
-    """Return an answer. Raises CheckpointSerializationError."""
-    return _read(Answered.model_validate, text)
-
-
-def _read(validate: Callable[[Any], _R], text: bytes) -> _R:
-    try:
-        return validate(_versioned(text))
-    except ValidationError as error:
-        raise Record.refused(error) from None
-    except InvalidInputError as error:
-        # Of a Send or a question inside the record.
-        raise CheckpointSerializationError(error.message, hint=_HINT) from error
-
-
-def _versioned(text: bytes) -> Any:
-    try:
-        value = read_json_bytes(text)
-    except ValueError as error:
-        raise CheckpointSerializationError("a record is no JSON", hint=_HINT) from error
-    if not isinstance(value, dict):
-        raise CheckpointSerializationError("a record is no object", hint=_HINT)
-    if isinstance(value.get("v"), int) and value["v"] > VERSION:
-        raise CheckpointSerializationError(
-            f"a record has version {value['v']}, this toolcell reads {VERSION}",
-            hint="a newer toolcell wrote it: use that one",
-        )
-    return value
 
 
 def chained(before: bytes, text: bytes) -> bytes:

@@ -19,8 +19,10 @@ from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.redis_client import open_redis
 
 from . import redis_scripts
-from .base import Checkpointer, Lease, Stored
-from .records import Head, ThreadStatus, read_head
+from .base import Lease, Stored
+from .checkpointer import Checkpointer
+from .reading import read_head
+from .records import Head, ThreadStatus
 from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ from toolcell.core.storage.forks import in_each_child
 from toolcell.core.storage.process_lease import OwnerFile
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
-from .base import Checkpointer, Lease, Stored
+from .base import Lease, Stored
+from .checkpointer import Checkpointer
 from .records import Head, ThreadStatus
 from .tables import SCHEMA, Tables, answers_of
 

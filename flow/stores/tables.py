@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .base import Lease, Stored
-from .records import Head, ThreadStatus, chained, read_head
+from .reading import read_head
+from .records import Head, ThreadStatus, chained
 from .refusals import busy, changed, lost, missing, no_checkpoint, taken
 
 # Rows may be large: tables WITHOUT ROWID would keep them in inner pages.

@@ -42,7 +42,14 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "foreign",
         "definition",
     ),
-    "flow": ("control", "steps", "execution", "graph stores", "state", "values"),
+    "flow": (
+        "conformance control",
+        "steps",
+        "execution",
+        "graph stores",
+        "state",
+        "values",
+    ),
     "host": (
         "cli",
         "console",

@@ -23,7 +23,7 @@ from toolcell.core import (
     ThreadBusyError,
 )
 from toolcell.flow import Checkpointer, SQLiteCheckpointer, interrupt
-from toolcell.flow.stores.records import read_journal
+from toolcell.flow.stores.reading import read_journal
 from toolcell.tools import check_checkpointer
 
 from ...support.flow.graphs import Log, flow, said

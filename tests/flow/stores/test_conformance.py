@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from toolcell.core import CheckpointerCapabilities
 from toolcell.flow import (
     FLOW_CHECKPOINTER_CHECKS,
+    MemoryCheckpointer,
     SQLiteCheckpointer,
     check_flow_checkpointer,
 )
@@ -159,3 +162,110 @@ async def test_a_broken_store_is_found(tables: type[Tables], tmp_path: Path) -> 
     store = Broken()
     with pytest.raises(AssertionError):
         await check_flow_checkpointer(lambda: store)
+
+
+class SaysAllExists(MemoryCheckpointer):
+    async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
+        return await super().exists(thread_id)
+
+
+class ListsAnyPattern(MemoryCheckpointer):
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, before: str | None = None
+    ) -> list[str]:
+        return await super().list_threads(limit, f"{pattern}*", before=before)
+
+
+class CutsPagesBeforeMatching(MemoryCheckpointer):
+    async def list_threads(
+        self, limit: int = 100, pattern: str = "*", *, before: str | None = None
+    ) -> list[str]:
+        ids = await super().list_threads(limit, before=before)
+        return [each for each in ids if fnmatchcase(each, pattern)]
+
+
+class CopiesTheLatest(MemoryCheckpointer):
+    async def _history(self, thread_id: str) -> list[bytes]:
+        return (await super()._history(thread_id))[-1:]
+
+
+class CopiesUnfinished(MemoryCheckpointer):
+    async def copy_thread(self, source: str, target: str) -> None:
+        lease = await self.claim(source)
+        stored = await self.read(source)
+        assert stored is not None
+        await self._copy(stored.head, target)
+        await self.release(lease)
+
+
+class CopiesOwned(MemoryCheckpointer):
+    async def copy_thread(self, source: str, target: str) -> None:
+        await self.release(await self.claim(source, steal=True))
+        await super().copy_thread(source, target)
+
+
+class RemovesAnyAge(MemoryCheckpointer):
+    async def vacuum(self, older_than_days: float = 30.0) -> int:
+        return await super().vacuum(0)
+
+
+class RemovesFailed(MemoryCheckpointer):
+    async def vacuum(self, older_than_days: float = 30.0) -> int:
+        for each in await self.heads(status="failed"):
+            await self.delete(each.thread_id)
+        return await super().vacuum(older_than_days)
+
+
+class HidesItsWords(MemoryCheckpointer):
+    @property
+    def capabilities(self) -> CheckpointerCapabilities:
+        return CheckpointerCapabilities()
+
+
+BROKEN_WORDS = [
+    SaysAllExists,
+    ListsAnyPattern,
+    CutsPagesBeforeMatching,
+    CopiesTheLatest,
+    CopiesUnfinished,
+    CopiesOwned,
+    RemovesAnyAge,
+    RemovesFailed,
+    HidesItsWords,
+]
+
+
+@pytest.mark.parametrize("kind", BROKEN_WORDS)
+async def test_a_broken_word_is_found_rl_20(kind: type[MemoryCheckpointer]) -> None:
+    class Broken(kind):  # type: ignore[misc, valid-type]
+        async def aclose(self) -> None:
+            """Stay open: it dies with its instance."""
+
+    store = Broken()
+    with pytest.raises(AssertionError):
+        for check in FLOW_CHECKPOINTER_CHECKS[-4:]:
+            await check(lambda: store)
+
+
+@pytest.mark.parametrize("name", ["memory", "quick"])
+async def test_a_copy_that_fails_is_no_thread_that_goes_on_rl_20(name: str) -> None:
+    class Full(Exception):
+        pass
+
+    with stores(name) as opened:
+        async with opened() as store:
+            for number in range(3):
+                await store.save({"n": number}, "source", str(number))
+
+            async def fails(*_: Any, **__: Any) -> None:
+                raise Full
+
+            store.commit = fails  # type: ignore[method-assign]
+            with pytest.raises(Full):
+                await store.copy_thread("source", "copy")
+            del store.commit
+            [half] = await store.heads(status="cancelled")
+            assert half.thread_id == "copy"
+            assert await store.delete("copy")
+            await store.copy_thread("source", "copy")
+            assert await store.load("copy") == {"n": 2}

@@ -1,0 +1,1 @@
+"""The checks that checkpointers are held to (internal to toolcell.flow)."""
