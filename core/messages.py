@@ -19,6 +19,7 @@ from pydantic import (
 
 from .errors import ToolcellError
 from .models import FrozenModel, put_together
+from .parts import ImagePart, Part, TextPart
 from .text.strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
@@ -111,7 +112,7 @@ def _is_amount(amount: int | str) -> bool:
     return type(amount) is str and _DECIMAL.fullmatch(amount) is not None
 
 
-_RETURNED = {"call_id", "name", "content", "usage"}
+_RETURNED = {"call_id", "name", "content", "usage", "parts"}
 _CALLED = {"id", "name", "arguments", "agent_id", "parent_id"}
 
 
@@ -203,6 +204,10 @@ class ToolResult(_Record):
     """Amounts that are left to the agent after the call, by the limit's name; empty
     unless `tell_remaining` is set."""
 
+    parts: tuple[Part, ...] = Field(default=(), repr=False)
+    """Pictures and texts that a model sees besides the content. Stores of records and
+    results do not keep them."""
+
     @model_validator(mode="after")
     def _one_outcome(self) -> ToolResult:
         if (self.status == "ok") is not (self.error is None):
@@ -211,7 +216,11 @@ class ToolResult(_Record):
 
     @classmethod
     def returned(
-        cls, call: ToolCall, content: JsonValue, usage: Mapping[str, int | str]
+        cls,
+        call: ToolCall,
+        content: JsonValue,
+        usage: Mapping[str, int | str],
+        parts: Sequence[Part] = (),
     ) -> ToolResult:
         """Return the result of a call whose tool returned.
 
@@ -219,6 +228,7 @@ class ToolResult(_Record):
             call: The call.
             content: What the tool returned.
             usage: What it used, by unit.
+            parts: Pictures and texts besides the content.
 
         Raises:
             InvalidInputError: The content is no JSON value, or a usage no amount.
@@ -231,6 +241,7 @@ class ToolResult(_Record):
             "error": None,
             "usage": dict(usage),
             "remaining": {},
+            "parts": tuple(parts),
         }
         if _is_simple(content) and all(map(_is_amount, usage.values())):
             return put_together(cls, fields, _RETURNED)
@@ -304,6 +315,9 @@ class Message(_Record):
     failed: bool = False
     """True if the answered call failed; its error is in `content`."""
 
+    parts: tuple[Part, ...] = Field(default=(), repr=False)
+    """Pictures and further texts, of a person or a tool."""
+
     @model_validator(mode="after")
     def _fits_its_role(self) -> Message:
         if self.tool_calls and self.role is not Role.ASSISTANT:
@@ -312,6 +326,8 @@ class Message(_Record):
             raise ValueError("a tool message, and no other, names its call")
         if self.failed and (self.role is not Role.TOOL or not self.content):
             raise ValueError("only a tool message fails, and it says why")
+        if self.parts and self.role not in (Role.USER, Role.TOOL):
+            raise ValueError("only a person and a tool show pictures")
         return self
 
     @classmethod
@@ -320,9 +336,9 @@ class Message(_Record):
         return cls(role=Role.SYSTEM, content=content)
 
     @classmethod
-    def user(cls, content: str) -> Message:
-        """Return what a person says."""
-        return cls(role=Role.USER, content=content)
+    def user(cls, content: str, parts: Sequence[Part] = ()) -> Message:
+        """Return what a person says and shows."""
+        return cls(role=Role.USER, content=content, parts=tuple(parts))
 
     @classmethod
     def assistant(
@@ -339,11 +355,21 @@ class Message(_Record):
             content=result.to_text(),
             call_id=result.call_id,
             failed=not result.ok,
+            parts=result.parts,
         )
 
     def to_openai_format(self) -> dict[str, Any]:
-        """Return a message of Chat Completions."""
+        """Return a message of Chat Completions.
+
+        A tool's answer is text there: a picture in it is named and not sent.
+        """
         message: dict[str, Any] = {"role": self.role.value, "content": self.content}
+        if self.parts:
+            shown = [_as_text(each) for each in self.parts] if self.call_id else []
+            message["content"] = [
+                *self._said(),
+                *(part.to_openai_format() for part in shown or self.parts),
+            ]
         if self.tool_calls:
             message["content"] = self.content or None
             message["tool_calls"] = [
@@ -367,12 +393,26 @@ class Message(_Record):
                 "tool_use_id": self.call_id,
                 "content": self.content,
             }
+            if self.parts:
+                block["content"] = self._blocks()
             if self.failed:
                 block["is_error"] = True
             return {"role": "user", "content": [block]}
-        if not self.tool_calls:
+        if not self.tool_calls and not self.parts:
             return {"role": self.role.value, "content": self.content}
-        # The API refuses empty text blocks.
-        blocks = [{"type": "text", "text": self.content}] if self.content else []
+        blocks = self._blocks()
         blocks += [call.to_anthropic_format() for call in self.tool_calls]
         return {"role": self.role.value, "content": blocks}
+
+    def _said(self) -> list[dict[str, Any]]:
+        # An empty text is refused.
+        return [{"type": "text", "text": self.content}] if self.content else []
+
+    def _blocks(self) -> list[dict[str, Any]]:
+        return [*self._said(), *(part.to_anthropic_format() for part in self.parts)]
+
+
+def _as_text(part: Part) -> TextPart:
+    if isinstance(part, ImagePart):
+        return TextPart(text=f"[{part.mime}: not sent]")
+    return part

@@ -176,7 +176,12 @@ class Calls:
         await self._parts.write(self._journal, finish, lasting=lasting)
 
     def _cut(self, result: ToolResult) -> ToolResult:
-        """Return a result as it is stored: a large one is cut, but never refused."""
+        """Return a result as it is stored: a large one is cut, but never refused.
+
+        Pictures are not stored.
+        """
+        if result.parts:
+            result = result.model_copy(update={"parts": ()})
         text = json_bytes(result.content)
         if len(text) <= self._parts.flow.limits.record_bytes:
             return result

@@ -12,7 +12,13 @@ import mcp_types as types
 from jsonschema import Draft202012Validator
 from mcp.shared.inbound import x_mcp_header_map
 
-from toolcell.core import ErrorInfo, ToolExecutionError, ToolResult
+from toolcell.core import (
+    ErrorInfo,
+    ImagePart,
+    Part,
+    ToolExecutionError,
+    ToolResult,
+)
 from toolcell.tools import Tool, to_mcp
 
 from .artifacts import SavedArtifact, to_block
@@ -104,13 +110,27 @@ def success(
     structured: dict[str, Any],
     artifacts: Sequence[SavedArtifact] = (),
 ) -> types.CallToolResult:
-    """Return the result of a call, with the artifacts that it saved."""
-    blocks: list[types.ContentBlock] = [to_block(each) for each in artifacts]
+    """Return the result of a call, with what it showed and the artifacts that it saved.
+
+    An artifact that was shown is not sent twice.
+    """
+    blocks = [_part(each) for each in result.parts]
+    shown = {each.data for each in blocks if isinstance(each, types.ImageContent)}
+    for artifact in artifacts:
+        block = to_block(artifact)
+        if not (isinstance(block, types.ImageContent) and block.data in shown):
+            blocks.append(block)
     if result.content is not None or not blocks:
         blocks.insert(0, types.TextContent(text=result.to_text()))
     return types.CallToolResult(
         content=blocks, structured_content=structured, _meta=_label(result)
     )
+
+
+def _part(part: Part) -> types.ContentBlock:
+    if isinstance(part, ImagePart):
+        return types.ImageContent(data=part.data, mime_type=part.mime)
+    return types.TextContent(text=part.text)
 
 
 def failure(

@@ -30,6 +30,11 @@ MAX_ENDED = 100
 is dropped; its record stays."""
 
 
+MAX_SHOWN = 4
+"""Ended calls of one agent whose pictures are kept. When it is reached the oldest one
+loses them."""
+
+
 def run_of(token: Token) -> str:
     """Return the run, and session, of all calls with one token."""
     return f"token-{token.id}"
@@ -203,6 +208,9 @@ class ClientCalls:
             status=call.result.status,
         )
         calls = self._by_agent[agent_id]
-        ended = [each.id for each in calls.values() if each.result is not None]
-        for each in ended[:-MAX_ENDED]:
-            del calls[each]
+        ended = [each for each in calls.values() if each.result is not None]
+        for old in ended[:-MAX_ENDED]:
+            del calls[old.id]
+        shown = [each for each in ended if each.result and each.result.parts]
+        for old in shown[:-MAX_SHOWN]:
+            old.result = old.result and old.result.model_copy(update={"parts": ()})

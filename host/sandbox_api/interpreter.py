@@ -7,7 +7,6 @@ import json
 import secrets
 import shlex
 import time
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
@@ -18,12 +17,12 @@ from starlette.responses import JSONResponse, Response
 
 from toolcell.core import ToolcellError
 from toolcell.sandbox import (
-    Artifact,
-    ArtifactMade,
+    Displayed,
     ExecutionResult,
     Finished,
     Language,
     OpaqueValue,
+    Output,
     Stderr,
     Stdout,
 )
@@ -47,10 +46,17 @@ _LANGUAGES: Mapping[str, Language] = {
 }
 _MEDIA = "application/x-ndjson"
 _KINDS = {
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "image/svg+xml": "svg",
     "image/png": "png",
     "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "text/latex": "latex",
+    "application/json": "json",
+    "application/javascript": "javascript",
 }
-_VALUE_HTML, _VALUE_TEXT = "value.html", "value.txt"
 
 
 class ExecuteRequest(Message):
@@ -168,7 +174,6 @@ async def _run(
     arguments = permit.call.arguments
     env: Any = arguments["env"]
     variables = {**sandbox.base_env, **env}
-    shown: dict[str, Any] = {}
     said = _Output()
     async with context.turn:
         code = await _in_place(context, str(arguments["code"]))
@@ -184,12 +189,12 @@ async def _run(
                     case Stdout(data=data) | Stderr(data=data):
                         name = "stdout" if isinstance(event, Stdout) else "stderr"
                         yield said.line(name, data)
-                    case ArtifactMade(artifact=artifact):
-                        shown[artifact.name] = artifact
+                    case Displayed(output=output):
+                        yield _result_of(output)
                     case Finished(result=result):
                         context.is_in_place &= result.state != "lost"
                         await permit.settle(result)
-                        for last in _last(result, shown, context.runs):
+                        for last in _last(result, context.runs):
                             yield last
 
 
@@ -220,24 +225,20 @@ class _Output:
         return {"type": name, "text": text, "timestamp": time.time_ns()}
 
 
-def _last(
-    result: ExecutionResult, shown: Mapping[str, Artifact], runs: int
-) -> Iterator[dict[str, Any]]:
-    """Yield figures, the value, the error and the count of runs."""
-    for name, artifact in sorted(shown.items()):
-        kind = _KINDS.get(artifact.mime)
-        if kind is not None and name.startswith("figure-"):
-            data = b64encode(artifact.data).decode()
-            yield {"type": "result", kind: data, "is_main_result": False}
-    value: dict[str, Any] = {}
-    if _VALUE_HTML in shown:
-        value["html"] = shown[_VALUE_HTML].data.decode("utf-8", "replace")
-    if _VALUE_TEXT in shown:
-        value["text"] = shown[_VALUE_TEXT].data.decode("utf-8", "replace")
-    elif result.value is not None:
-        value["text"] = _text(result.value)
-    if value:
-        yield {"type": "result", **value, "is_main_result": True}
+def _result_of(output: Output) -> dict[str, Any]:
+    """Return an output under the names that clients have for its types."""
+    named = {_KINDS[mime]: v for mime, v in output.data.items() if mime in _KINDS}
+    extra = {mime: v for mime, v in output.data.items() if mime not in _KINDS}
+    more = {"extra": extra} if extra else {}
+    return {"type": "result", **named, **more, "is_main_result": output.is_value}
+
+
+def _last(result: ExecutionResult, runs: int) -> Iterator[dict[str, Any]]:
+    """Yield the value, the error and the count of runs."""
+    has_value = result.value is not None
+    if has_value and not any(each.is_value for each in result.outputs):
+        text = _text(result.value)
+        yield {"type": "result", "text": text, "is_main_result": True}
     if (error := _error(result)) is not None:
         yield error
     yield {"type": "number_of_executions", "execution_count": runs}

@@ -27,6 +27,7 @@ from ..definition.tool import Tool
 from ..execution.call_state import record_usage
 from ..execution.components import RunContext
 from ..execution.runner import max_run_bytes
+from .outputs import shown_outputs
 
 _EXTRA_SECONDS = 10.0
 _PROGRESS_SECONDS = 0.25
@@ -79,7 +80,8 @@ def code_tools(
 
         Args:
             code: The whole program. Print what you want to see; the value of its last
-                expression is returned too, and files in ./artifacts are handed on.
+                expression is returned too, `display` and figures are shown, and files
+                in ./artifacts are handed on.
         """
         return await programs.run(code, "python", context)
 
@@ -152,6 +154,8 @@ class _ProgramRunner:
             else:
                 result = await self._plain(code, language, session, context)
             facts = _for_model(result)
+            if shown := shown_outputs(result.outputs, context):
+                facts["outputs"] = shown
             if held is not None and language == "python":
                 facts["variables"] = "new" if new else result.state or "kept"
             _save_artifacts(result, context, held, facts)

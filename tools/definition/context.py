@@ -15,9 +15,18 @@ from toolcell.core import (
     ConfigError,
     InvalidInputError,
     Message,
+    Part,
+    TextPart,
     ToolExecutionError,
     ToolTimeoutError,
 )
+
+MAX_PARTS = 32
+"""Parts that one call shows to the model. When it is reached no more are taken."""
+
+MAX_PART_CHARACTERS = 8_388_608
+"""Characters of all parts of one call, pictures in base 64. When it would be exceeded a
+part is not taken."""
 
 _DECIMAL = re.compile(r"[0-9]{1,10}(\.[0-9]{1,18})?")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -107,6 +116,9 @@ class ToolContext:
     on_progress: Callable[[Progress], None] | None = None
     on_cost: Callable[[Mapping[str, int | str]], None] | None = None
     artifacts: ArtifactSink | None = None
+    parts: list[Part] | None = None
+    """All that `show` was given; None where nobody sees it."""
+
     on_output: Sequence[Callable[[str, bytes], None]] = ()
     """Called with output of a program that the tool runs."""
 
@@ -230,6 +242,21 @@ class ToolContext:
         if self.on_cost is not None:
             self.on_cost(cost)
 
+    def show(self, part: Part) -> bool:
+        """Show the model a picture or a text besides the result of the call.
+
+        Returns:
+            False if nobody sees it, or if the call has shown its `MAX_PARTS` parts, or
+            `MAX_PART_CHARACTERS` in them.
+        """
+        if self.parts is None or len(self.parts) >= MAX_PARTS:
+            return False
+        size = sum(len(_shown(each)) for each in (*self.parts, part))
+        if size > MAX_PART_CHARACTERS:
+            return False
+        self.parts.append(part)
+        return True
+
     def save_artifact(
         self, name: str, data: bytes, media_type: str = "application/octet-stream"
     ) -> str:
@@ -247,6 +274,10 @@ class ToolContext:
                 hint="give the executor an artifact sink",
             )
         return self.artifacts.save(name, data, media_type)
+
+
+def _shown(part: Part) -> str:
+    return part.text if isinstance(part, TextPart) else part.data
 
 
 def _money(usd: str | Decimal) -> str:

@@ -10,6 +10,7 @@ from decimal import Decimal
 
 import anyio
 
+from toolcell.core import Part
 from toolcell.sandbox import ExecutionResult, pause_deadline
 
 from .threads import ThreadJob
@@ -45,6 +46,8 @@ class CallState:
 
     def __init__(self) -> None:
         self.usage: dict[str, int | str] = {}
+        self.parts: list[Part] = []
+        """Pictures and texts that the tool shows to the model."""
 
     def add_cell_usage(self, result: ExecutionResult) -> None:
         """Add the resources that a run in a cell used."""

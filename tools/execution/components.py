@@ -149,6 +149,7 @@ class ExecutorComponents:
             on_progress=run.on_progress,
             on_cost=attempt.state.add_reported_cost,
             artifacts=run.artifacts,
+            parts=attempt.state.parts,
         )
         if self.clock is not None:
             context.clock = self.clock

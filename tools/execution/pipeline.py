@@ -314,8 +314,11 @@ class Pipeline:
         try:
             proceed = self._hook_chain() if self._components.hooks else self._run_tool
             content = await proceed()
-            usage = self._attempt.state.usage
-            return ToolResult.returned(self._call, content, usage), None
+            state = self._attempt.state
+            returned = ToolResult.returned(
+                self._call, content, state.usage, state.parts
+            )
+            return returned, None
         except ToolTimeoutError as error:
             return self._failed_result(error, "timeout"), error
         except CallCancelledError as error:

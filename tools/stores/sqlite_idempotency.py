@@ -135,7 +135,7 @@ class SQLiteIdempotency(Idempotency):
         return KeyEntry(same=same, state="unknown")
 
     def _store_result(self, key: str, body: CallBody, result: ToolResult) -> None:
-        text = result.model_dump_json(exclude={"usage", "remaining"})
+        text = result.model_dump_json(exclude={"usage", "remaining", "parts"})
         self._set(key, "done", text)
 
     def _make_room(self, database: sqlite3.Connection) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 import anyio
 import httpx2
 
+from toolcell.core import ImagePart
 from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_http.listening import listen, uvicorn_server
 from toolcell.host.mcp_http.tokens import TokenStore, open_tokens
 from toolcell.host.rest.server import open_api
-from toolcell.tools import tool
+from toolcell.tools import ToolContext, tool
 
 CONFIG = """
 [tools]
@@ -36,6 +37,7 @@ budgets = [{{ unit = "calls", limit = 1000, per = "agent" }}]
 agent_id = "b"
 allow = ["calculate", "hold"]
 """
+PICTURE = ImagePart(mime="image/png", data="iVBORw0KGgo=")
 SUM = {"tool": "calculate", "arguments": {"expression": "6 * 7"}}
 
 
@@ -112,9 +114,10 @@ def own_tools(held: anyio.Event) -> list[Any]:
     """Return a tool that waits for the test, and one that people are asked about."""
 
     @tool
-    async def hold() -> str:
-        """Wait."""
+    async def hold(context: ToolContext) -> str:
+        """Wait, and show a picture."""
         await held.wait()
+        context.show(PICTURE)
         return "done"
 
     @tool

@@ -12,10 +12,11 @@ import pytest
 from toolcell.host import Host
 from toolcell.host.mcp_http.tokens import open_tokens
 from toolcell.host.rest.bodies import NewCall
+from toolcell.host.rest.calls import MAX_SHOWN
 from toolcell.host.rest.server import open_api
 
 from ...support.toolcell_command import toolcell
-from .served_rest import SUM, configured, own_tools, served
+from .served_rest import PICTURE, SUM, configured, own_tools, served
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +41,20 @@ async def test_a_call_is_made_and_found_again_in_calls_and_records(
     assert record["arguments"] == SUM["arguments"]
     assert left["agent_id"] == "a"
     assert 999 in left["left"].values()
+
+
+async def test_pictures_are_parts_of_the_latest_results(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        service.held.set()
+        calls = [(await service.post("/v1/calls", {"tool": "hold"})).json()]
+        for _ in range(MAX_SHOWN):
+            calls.append((await service.post("/v1/calls", {"tool": "hold"})).json())
+        old = (await service.get(f"/v1/calls/{calls[0]['id']}")).json()
+        new = (await service.get(f"/v1/calls/{calls[1]['id']}")).json()
+
+    assert calls[0]["result"]["parts"] == [PICTURE.model_dump()]
+    assert (old["result"]["content"], old["result"]["parts"]) == ("done", [])
+    assert new["result"]["parts"] == [PICTURE.model_dump()]
 
 
 async def test_a_failed_and_a_refused_call_are_results(tmp_path: Path) -> None:

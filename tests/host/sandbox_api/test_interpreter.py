@@ -49,6 +49,38 @@ async def test_code_keeps_its_variables_and_shows_its_value(tmp_path: Path) -> N
     assert texts(shell, "stdout") == "/home/user\n"
 
 
+async def test_outputs_come_in_order_under_their_names(tmp_path: Path) -> None:
+    code = """
+print("a")
+display({"text/plain": "x", "text/html": "<p>", "x/y+json": {"z": 1}}, raw=True)
+print("b")
+class Value:
+    def _repr_markdown_(self): return "# v"
+    def __repr__(self): return "v"
+Value()
+"""
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        lines = await sandbox.code(code=code)
+
+    told = [
+        {name: each[name] for name in each if name not in ("type", "timestamp")}
+        for each in lines
+        if each["type"] in ("stdout", "result")
+    ]
+    assert told == [
+        {"text": "a\n"},
+        {
+            "text": "x",
+            "html": "<p>",
+            "extra": {"x/y+json": {"z": 1}},
+            "is_main_result": False,
+        },
+        {"text": "b\n"},
+        {"text": "v", "markdown": "# v", "is_main_result": True},
+    ]
+
+
 async def test_contexts_have_variables_and_folders_of_their_own(
     tmp_path: Path,
 ) -> None:

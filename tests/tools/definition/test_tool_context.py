@@ -11,12 +11,16 @@ import pytest
 
 from toolcell.core import (
     ConfigError,
+    ImagePart,
     InvalidInputError,
     Message,
+    Part,
+    TextPart,
     ToolExecutionError,
     ToolTimeoutError,
 )
 from toolcell.tools import Progress, ToolContext, ToolRegistry, tool
+from toolcell.tools.definition.context import MAX_PART_CHARACTERS, MAX_PARTS
 
 pytestmark = pytest.mark.anyio
 
@@ -190,3 +194,19 @@ def test_artifacts_go_to_the_sink() -> None:
     }
     with pytest.raises(ConfigError, match="no place for artifacts"):
         context().save_artifact("a", b"")
+
+
+def test_what_a_tool_shows_is_limited() -> None:
+    parts: list[Part] = []
+    shown, unseen = context(parts=parts), context()
+    large = TextPart(text="x" * MAX_PART_CHARACTERS)
+
+    assert not unseen.show(TextPart(text="x"))
+    assert shown.show(large)
+    assert not shown.show(ImagePart(mime="image/png", data="AAAA"))
+    parts.clear()
+    assert [shown.show(TextPart(text="x")) for _ in range(MAX_PARTS + 1)] == [
+        *[True] * MAX_PARTS,
+        False,
+    ]
+    assert len(parts) == MAX_PARTS

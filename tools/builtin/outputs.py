@@ -1,0 +1,42 @@
+"""What a program displayed, as the model that wrote it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from toolcell.core import ImagePart
+from toolcell.sandbox import Output
+
+from ..definition.context import ToolContext
+
+MAX_CHARACTERS = 65_536
+"""Characters of the texts of all outputs of one call. When it would be exceeded an
+output is named without its text."""
+
+
+def shown_outputs(outputs: Sequence[Output], context: ToolContext) -> list[JsonValue]:
+    """Return outputs in order, for the facts of a call; show their pictures beside it.
+
+    Each has its media types, and either its `text` or the number of its `picture` among
+    those of the call, from 1.
+    """
+    shown: list[JsonValue] = []
+    pictures, room = 0, MAX_CHARACTERS
+    for output in outputs:
+        about: dict[str, JsonValue] = {"mimes": list(output.mimes)}
+        if output.is_value:
+            about["is_value"] = True
+        if output.left_out:
+            about["left_out"] = list(output.left_out)
+        for part in output.to_content():
+            if isinstance(part, ImagePart):
+                if context.show(part):
+                    pictures += 1
+                    about["picture"] = pictures
+            elif len(part.text) <= room:
+                room -= len(part.text)
+                about["text"] = part.text
+        shown.append(about)
+    return shown
