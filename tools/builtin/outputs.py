@@ -1,4 +1,4 @@
-"""What a program displayed, as the model that wrote it sees it."""
+"""Outputs of a program, as the model that wrote it sees them."""
 
 from __future__ import annotations
 

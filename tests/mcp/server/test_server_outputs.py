@@ -1,0 +1,58 @@
+"""Programs' outputs, as a client of MCP sees them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_types import CallToolResult, ImageContent, TextContent
+
+from ...support.mcp.served_hosts import MODES, WITH_CODE, client_of, served
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("mode", MODES)]
+
+DISPLAYING = """
+import struct, zlib
+from IPython.display import HTML, Image, Markdown, display
+def chunk(kind, data):
+    check = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+def png(size):
+    head = struct.pack(">IIBBBBB", size, 1, 8, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(size + 1))
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", rows), chunk(b"IEND", b"")
+    return bytes.fromhex("89504e470d0a1a0a") + b"".join(parts)
+display(Image(png(1)), Markdown("# between"), Image(png(2)), Image(png(5_000)))
+import os
+os.makedirs("artifacts")
+open("artifacts/again.png", "wb").write(png(2))
+display(HTML("<table><tr><th>a<tr><td>1</table>"))
+"""
+
+
+async def test_programs_show_what_they_display(tmp_path: Path, mode: Any) -> None:
+    """In order; a picture that is an artifact as well is sent once."""
+    async with (
+        served(tmp_path, text=WITH_CODE) as server,
+        client_of(server, mode=mode) as client,
+    ):
+        result = await client.call_tool("run_python", {"code": DISPLAYING})
+
+    assert isinstance(result, CallToolResult)
+    told, first, second = result.content
+    assert isinstance(told, TextContent)
+    assert result.structured_content is not None
+    outputs = result.structured_content["outputs"]
+    assert json.loads(told.text)["outputs"] == outputs
+    for number, block in enumerate((first, second), 1):
+        assert isinstance(block, ImageContent)
+        assert block.mime_type == "image/png"
+        assert base64.b64decode(block.data)[16:20] == bytes([0, 0, 0, number])
+    shown = [(each.get("picture"), each.get("text")) for each in outputs]
+    assert shown[:3] == [(1, None), (None, "# between"), (2, None)]
+    assert shown[3][0] is None
+    assert "5000 x 1 pixels" in str(shown[3][1])
+    assert shown[4:] == [(None, "| a |\n| --- |\n| 1 |")]
