@@ -24,6 +24,7 @@ from ..directory.records import Directory, NodeRecord
 from ..wire.handshake import RefusedError
 from ..wire.link import Link
 from ..wire.protocol import PROTOCOL
+from . import metrics
 from .connect import connect
 from .runs import next_message
 
@@ -119,6 +120,11 @@ class Nodes:
         """The number of runs and sessions that wait for a place."""
         return self._queue.waiting
 
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The state of each node with a link."""
+        return tuple(node.state for node in self.open)
+
     async def start(self) -> None:
         """Find the nodes; return when there is a link to one.
 
@@ -126,6 +132,7 @@ class Nodes:
             SandboxUnavailableError: There was none in time
                 (`details["reason"]` is `no_nodes`).
         """
+        metrics.watch(self)
         self._tasks.start_soon(self._look)
         with anyio.move_on_after(self._wait_seconds):
             while not self._open:
@@ -135,6 +142,7 @@ class Nodes:
 
     def close(self) -> None:
         """Refuse what waits, and place nothing more."""
+        metrics.forget(self)
         self._queue.close()
 
     @asynccontextmanager
@@ -158,6 +166,7 @@ class Nodes:
             if node is None:
                 raise self._no_nodes()
             node.held.append(entered)
+            metrics.placed.add(1)
             yield node
         finally:
             if node is not None and entered in node.held:
@@ -244,6 +253,7 @@ class Nodes:
                 self._resize()
                 # Whoever holds a place there may not leave it for long.
                 node.is_lost = True
+                metrics.lost.add(len(node.held))
                 for entered in node.held:
                     self._queue.leave(entered)
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -35,6 +43,7 @@ from ..directory.records import Directory
 from ..wire.codec import pack_model
 from ..wire.handshake import checked_token
 from ..wire.protocol import LOST_SECONDS
+from . import metrics
 from .nodes import Nodes
 from .requests import RemoteRun, listed
 from .runs import ask, is_node_lost, next_message, run_on, stream_on
@@ -44,6 +53,15 @@ if TYPE_CHECKING:
     from toolcell.sandbox import OnProgress, OnStep, Programs
 
 _MAX_CONCURRENCY = 4096
+
+
+async def _timed(run: Awaitable[ExecutionResult]) -> ExecutionResult:
+    """Wait for a run, and report what the way to its node and back took."""
+    started = time.perf_counter()
+    result = await run
+    whole = time.perf_counter() - started
+    metrics.overhead.record(max(0.0, whole - result.usage.wall_ms / 1000))
+    return result
 
 
 class ClusterSandbox(Detachable):
@@ -129,6 +147,7 @@ class ClusterSandbox(Detachable):
         try:
             await self._nodes.start()
         except BaseException:
+            self._nodes.close()
             await self._stack.aclose()
             raise
         self._is_open = True
@@ -211,14 +230,15 @@ class ClusterSandbox(Detachable):
         asked = run.packed(self._open_nodes.rules.limits, {"op": "run"})
         try:
             async with self._open_nodes.place(agent_id) as node:
-                return await run_on(node.link, run, asked)
+                return await _timed(run_on(node.link, run, asked))
         except CellLostError as error:
             if not self._retry_lost or run.was_heard or not is_node_lost(error):
                 raise
             lost = error
         try:
             async with self._open_nodes.place(agent_id, avoid=node.record) as other:
-                return await run_on(other.link, run, asked)
+                metrics.retries.add(1)
+                return await _timed(run_on(other.link, run, asked))
         except SandboxUnavailableError:
             # It may have run on the first one.
             raise lost from None

@@ -30,6 +30,7 @@ from ..wire.handshake import (
 )
 from ..wire.link import Link
 from ..wire.protocol import LOST_SECONDS, PROTOCOL, rules_of
+from . import metrics
 from .health import CHECK_SECONDS, Health
 from .visitor import Visitor
 
@@ -131,6 +132,8 @@ class NodeAgent(Detachable):
         self._stack.callback(tasks.cancel_scope.cancel)
         self._tasks = tasks
         self._retired = anyio.Event()
+        metrics.watch(self)
+        self._stack.callback(metrics.forget, self)
         tasks.start_soon(listener.serve, self._welcome)
         tasks.start_soon(self._health.watch, self.share)
         if self._directory is not None:
@@ -141,6 +144,21 @@ class NodeAgent(Detachable):
         if self._directory is not None and not self._draining:
             await self._withdraw(self._directory)
         await self._stack.aclose()
+
+    @property
+    def slots(self) -> int:
+        """The number of cells that it may have at once."""
+        return self._slots
+
+    @property
+    def drivers(self) -> int:
+        """The number of drivers that place runs here."""
+        return sum(each.places_runs for each in self._visitors)
+
+    @property
+    def takes_runs(self) -> bool:
+        """True while it is neither sick nor draining."""
+        return self.state == "ready"
 
     @property
     def busy(self) -> int:
@@ -260,7 +278,7 @@ class NodeAgent(Detachable):
             "slots": self._slots,
             "state": self.state,
             "busy": self.busy,
-            "drivers": sum(each.places_runs for each in self._visitors),
+            "drivers": self.drivers,
             "notices": [*self._sandbox.notices, *self._notices],
             "rules": pack_model(rules_of(self._sandbox.config)),
         }

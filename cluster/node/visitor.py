@@ -29,6 +29,7 @@ from ..wire.codec import (
 from ..wire.link import Exchange, Kind
 from ..wire.message import Message
 from ..wire.tasks import tasks_beside
+from . import metrics
 from .calls import CallerFailedError, RunDriver
 from .sessions import Sessions
 
@@ -165,6 +166,7 @@ class Visitor:
         async with tasks_beside() as tasks:
             tasks.start_soon(driver.listen)
             result = await place.run(**options, calls=driver.calls)
+        metrics.runs.add(1, {"toolcell.status": result.status})
         return pack_result(result)
 
     async def _stream(
@@ -174,6 +176,7 @@ class Visitor:
             async for event in events:
                 fields, blobs = pack_event(event)
                 if isinstance(event, Finished):
+                    metrics.runs.add(1, {"toolcell.status": event.result.status})
                     return fields, blobs
                 await exchange.send(fields, *blobs)
                 # Nothing is read ahead of the reader.

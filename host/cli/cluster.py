@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,13 +108,18 @@ async def _serve(settings: HostConfig, as_json: bool) -> None:
 
     from toolcell.sandbox import SandboxManager
 
+    from ..mcp_http.metrics import serve_metrics
     from ..runtime.cluster import cluster_parts
+    from ..runtime.telemetry import export_telemetry
 
     with cluster_parts(settings) as parts:
         async with (
+            AsyncExitStack() as stack,
+            serve_metrics(settings),
             SandboxManager(settings.sandbox) as sandbox,
             parts.agent(sandbox) as agent,
         ):
+            export_telemetry(settings, stack)
             record = agent.record
             if as_json:
                 print_json(record.model_dump())

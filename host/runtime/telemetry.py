@@ -15,7 +15,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.text.install_hint import install_hint
 
-from ..config.host_config import HostConfig, TelemetryConfig
+from ..config.host_config import HostConfig
 from .assembly import HostComponents
 from .remaining_limits import RemainingLimits, limits_left
 
@@ -129,9 +129,7 @@ async def open_telemetry(
     Raises:
         ConfigError: OTLP or Prometheus is configured, and the SDK is not installed.
     """
-    settings = config.telemetry
-    if settings.exporter == "otlp" or settings.metrics_address is not None:
-        _export(settings, stack)
+    export_telemetry(config, stack)
     watch = HostMetrics(config, components)
     tasks = await anyio.create_task_group().__aenter__()
     stack.push_async_callback(tasks.__aexit__, None, None, None)
@@ -141,8 +139,17 @@ async def open_telemetry(
     stack.callback(_open.remove, watch)
 
 
-def _export(settings: TelemetryConfig, stack: AsyncExitStack) -> None:
-    """Export traces and metrics; the SDK reads the OTEL_* variables."""
+def export_telemetry(config: HostConfig, stack: AsyncExitStack) -> None:
+    """Export traces and metrics, where `[telemetry]` says so, until the stack is left.
+
+    The SDK reads the OTEL_* variables.
+
+    Raises:
+        ConfigError: The SDK is not installed.
+    """
+    settings = config.telemetry
+    if settings.exporter != "otlp" and settings.metrics_address is None:
+        return
     try:
         from opentelemetry.sdk.metrics import MeterProvider
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import anyio
 import kubernetes_validate
@@ -52,11 +53,11 @@ class Nodes:
         self.environ = {**os.environ, "DIRECTORY": url, "TOKEN": new_token()}
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
-    async def up(self, name: str) -> None:
+    async def up(self, name: str, **environ: str) -> None:
         process = subprocess.Popen(
             [TOOLCELL, "cluster", "up", "--config", str(self.config), "--json"],
             stdout=subprocess.PIPE,
-            env={**self.environ, "TOOLCELL__CLUSTER__NODE": name},
+            env={**self.environ, "TOOLCELL__CLUSTER__NODE": name, **environ},
             text=True,
         )
         self.processes[name] = process
@@ -139,6 +140,18 @@ async def test_a_batch_runs_on_the_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert sorted(values) == [1, 2, 3, 4, 5, 6]
     refused = await nodes.command(*batch, "--memory", "100", code=2)
     assert "--cluster excludes --memory" in refused["message"]
+
+
+async def test_a_node_tells_prometheus_of_itself(
+    nodes: Nodes, free_tcp_port: int
+) -> None:
+    address = f"127.0.0.1:{free_tcp_port}"
+    await nodes.up("metrics", TOOLCELL__TELEMETRY__METRICS_ADDRESS=address)
+    page = await to_thread.run_sync(urlopen, f"http://{address}/metrics")
+    with page:
+        assert b"\ntoolcell_node_slots 9.0\n" in page.read()
+    nodes.processes["metrics"].terminate()
+    assert await nodes.ended("metrics") == 143
 
 
 async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
