@@ -23,6 +23,7 @@ from .sandbox_api import SandboxAPIConfig
 from .secrets import SecretReference
 from .server import AuthConfig, ServerConfig
 from .source import read_source
+from .webhooks import WebhookConfig
 
 Group = Literal["arithmetic", "clock", "code", "database", "files", "http"]
 FileTool = Literal["read_file", "write_file", "edit_file", "list_files", "search_files"]
@@ -340,6 +341,9 @@ class HostConfig(Model):
     console: ConsoleConfig = ConsoleConfig()
     """The web console for people."""
 
+    webhooks: tuple[WebhookConfig, ...] = ()
+    """URLs that are told of requests for approval."""
+
     flows: FlowsConfig = FlowsConfig()
     """Graphs that run in threads."""
 
@@ -354,6 +358,15 @@ class HostConfig(Model):
                 f"tools.max_sessions ({sessions}) has to be below "
                 f"sandbox.max_concurrency ({cells})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _webhooks_are_kept(self) -> Self:
+        names = [each.name for each in self.webhooks]
+        if len(set(names)) < len(names):
+            raise ValueError("two webhooks have one name")
+        if names and self.state.folder is None:
+            raise ValueError("webhooks need state.folder, which keeps their messages")
         return self
 
     @model_validator(mode="after")

@@ -56,6 +56,7 @@ from toolcell.tools.builtin import (
 from ..config.host_config import Group, HostConfig
 from ..config.secrets import read_secret
 from ..desk.live_calls import LiveCalls
+from ..webhooks.opening import make_webhooks
 from .caller_approval import ask_caller
 from .cluster import open_sandbox
 from .flows import open_flows
@@ -128,6 +129,9 @@ async def open_components(
         await stack.enter_async_context(sessions)
         add_code(config, executor, sandbox, sessions)
     flows = await open_flows(config, environ, executor, stack)
+    webhooks = make_webhooks(config, secrets, guarding.approvals, guarding.redactor)
+    if webhooks is not None:
+        await stack.enter_async_context(webhooks)
     return HostComponents(
         guard=guarding.guard,
         approvals=guarding.approvals,
@@ -192,6 +196,7 @@ def read_secrets(config: HostConfig, environ: Mapping[str, str]) -> dict[str, An
         named += server.secrets
     for api in config.tools.openapi.values():
         named += api.secrets.values()
+    named += [webhook.secret for webhook in config.webhooks]
     return {each: read_secret(each, environ) for each in named if each}
 
 

@@ -61,7 +61,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "mcp_http",
         "mcp_server",
         "runtime terminal",
-        "desk",
+        "desk webhooks",
         "config",
     ),
 }

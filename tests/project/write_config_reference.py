@@ -54,7 +54,7 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
 def _header(name: str) -> str:
     if name in ("tools.mcp", "tools.openapi"):
         return f"[{name}.NAME]"
-    return f"[[{name}]]" if name == "sandbox.mounts" else f"[{name}]"
+    return f"[[{name}]]" if name in ("sandbox.mounts", "webhooks") else f"[{name}]"
 
 
 def _about(model: type[BaseModel]) -> list[str]:

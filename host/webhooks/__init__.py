@@ -1,0 +1,1 @@
+"""Signed messages to the URLs of the configuration."""

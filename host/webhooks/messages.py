@@ -1,0 +1,67 @@
+"""Messages about requests for approval: ids and words, and no contents but those that
+the configuration names."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from toolcell.guard import ApprovalRecord, Redactor
+
+from ..config.webhooks import WebhookConfig, WebhookEvent
+
+
+def event_of(record: ApprovalRecord, now: float) -> WebhookEvent | None:
+    """Return the event that ended a request; None: it waits."""
+    if record.status != "pending":
+        return "approval.answered"
+    return "approval.expired" if record.request.expires_at <= now else None
+
+
+def message(
+    event: WebhookEvent,
+    record: ApprovalRecord,
+    now: float,
+    webhook: WebhookConfig,
+    redactor: Redactor,
+    public_url: str | None,
+) -> bytes:
+    """Return the body of a message.
+
+    Args:
+        event: The event.
+        record: The request with its answer.
+        now: The time of the event, in seconds since 1970 (UTC).
+        webhook: Names the arguments that are in it.
+        redactor: Hides likely secrets in them.
+        public_url: The address of the console; a link to the request is below it.
+    """
+    request = record.request
+    data: dict[str, Any] = {
+        "id": request.id,
+        "agent_id": request.call.agent_id,
+        "run_id": redactor(request.run_id),
+        "call_id": redactor(request.call.id),
+        "tool": request.call.name,
+        "rule": request.rule,
+        "shell_like": request.shell_like,
+        "asked_at": _time(request.asked_at),
+        "expires_at": _time(request.expires_at),
+    }
+    if webhook.arguments:
+        shown: Any = request.view(redactor).shown
+        data["arguments"] = {
+            name: shown[name] for name in webhook.arguments if name in shown
+        }
+    if event == "approval.answered":
+        data["status"] = "rejected" if record.status == "rejected" else "approved"
+        data["approver"] = record.approver
+    if public_url is not None:
+        data["url"] = f"{public_url}/approvals/{request.id}"
+    text = {"type": event, "timestamp": _time(now), "data": data}
+    return json.dumps(text, ensure_ascii=False).encode()
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
