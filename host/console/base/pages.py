@@ -94,6 +94,9 @@ def _to_login(visit: Visit) -> Response:
     if request.headers.get("sec-fetch-mode", "navigate") != "navigate":
         return Response(status_code=401)
     query = f"?{request.url.query}" if request.url.query else ""
-    return RedirectResponse(
-        f"/login?next={quote(request.url.path + query)}", status_code=303
-    )
+    url = f"/login?next={quote(request.url.path + query)}"
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        # A link elsewhere led here, and so without the cookie. What this page asks for
+        # by itself comes with it.
+        return visit.render("arrived.html", url=url)
+    return RedirectResponse(url, status_code=303)

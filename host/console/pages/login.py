@@ -17,8 +17,11 @@ _LOGIN = "login"
 
 
 async def show(visit: Visit) -> Response:
-    """Show how to sign in."""
-    return visit.render("login.html", next=_local(visit.query("next")))
+    """Show how to sign in, unless the person is."""
+    url = _local(visit.query("next"))
+    if visit.session is not None:
+        return visit.go(url)
+    return visit.render("login.html", next=url)
 
 
 async def options(visit: Visit) -> Response:

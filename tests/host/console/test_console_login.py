@@ -89,6 +89,8 @@ def test_a_used_link_is_refused(service: Service, page: Browser) -> None:
 def test_signing_in_leads_to_pages_of_ours(
     service: Service, page: Browser, url: str
 ) -> None:
+    page.press("Sign out")
+    page.until(lambda: "Sign in" in page.driver.title)
     page.open(f"{service.url}/login?next={url}")
     page.press("Sign in with a passkey")
     page.until(lambda: page.driver.current_url == f"{service.url}/")
@@ -97,7 +99,7 @@ def test_signing_in_leads_to_pages_of_ours(
 def test_a_proof_counts_once_and_for_its_purpose(
     service: Service, page: Browser
 ) -> None:
-    page.open(f"{service.url}/login")
+    page.open(service.url)
     touched, good = proof(page, "touch"), proof(page, "login")
     changed = good.replace('"signature":"M', '"signature":"N')
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
@@ -14,7 +15,7 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from toolcell.core import ToolResult
-from toolcell.guard import ApprovalRequest
+from toolcell.guard import ApprovalRequest, Reject
 from toolcell.host import Host, HostConfig
 from toolcell.host.console.app import open_app
 from toolcell.host.console.base.gate import cookie_name
@@ -97,9 +98,8 @@ class Service:
         """Begin a call, in a run of its own; return its result to come."""
 
         async def make() -> ToolResult:
-            return await self.host.call(
-                name, arguments, agent_id=agent, run=RunContext()
-            )
+            run = RunContext(run_id=uuid.uuid4().hex)
+            return await self.host.call(name, arguments, agent_id=agent, run=run)
 
         return self.portal.start_task_soon(make)
 
@@ -112,6 +112,11 @@ class Service:
         while not (new := [r for r in self.waiting() if r.id not in before]):
             assert not call.done(), call.result()
         return new[0], call
+
+    def deny(self, request: ApprovalRequest) -> None:
+        """Deny a request."""
+        reply = Reject(approver="test")
+        self.portal.call(self.host.approvals.answer, request.id, reply)
 
     def waiting(self) -> list[ApprovalRequest]:
         """Return the requests that wait."""
@@ -143,6 +148,8 @@ def served(
         try:
             yield made
         finally:
+            for each in made.waiting():
+                made.deny(each)
             # Without arguments, so that a test's error is not put in a group.
             serving.__exit__(None, None, None)
 

@@ -1,0 +1,164 @@
+"""Every page for everybody: axe-core, the keyboard alone, 200 % zoom."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Keys
+
+from toolcell.host.console.base.pages import Page
+from toolcell.host.console.routes import TABLE
+
+from ...conftest import missing
+from ...support.console.browser import Browser, browser
+from ...support.console.served import SECRET, Service, served
+
+NO_PAGES = {"/events", "/login", "/login/options"}
+PAGES = [
+    each.path
+    for each in TABLE
+    if isinstance(each, Page) and "{" not in each.path and each.path not in NO_PAGES
+]
+RUN_AXE = """
+const done = arguments[arguments.length - 1];
+axe.run(document, { resultTypes: ["violations"] }).then(
+  (found) => done(found.violations.map((each) => ({
+    id: each.id, impact: each.impact, nodes: each.nodes.map((node) => node.html)
+  }))), (error) => done([{ id: String(error), impact: "critical", nodes: [] }]));
+"""
+NAME_OF_FOCUS = "return document.activeElement.id || document.activeElement.innerText"
+OUTLINE_OF_FOCUS = "return getComputedStyle(document.activeElement).outlineStyle"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("console")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def page(service: Service) -> Iterator[Browser]:
+    """A browser whose person finds something on each page."""
+    with browser() as started:
+        started.join(service.link(), "anna")
+        service.link("viewer", person_id="berta")
+        service.call("note", text="a call that ended").result(timeout=20)
+        request, call = service.asked(to="shop", sum=40, note="Two boxes\nof paper")
+        started.open(f"{service.url}/approvals/{request.id}")
+        started.script(
+            "for (const d of document.querySelectorAll('details')) d.open = 1"
+        )
+        started.press("Approve and grant")
+        started.reads("approved this call")
+        assert call.result(timeout=20).status == "ok"
+        service.asked(to="bank", note=f"token={SECRET}")
+        service.asked("run_script", script="rm -r /\n")
+        service.asked(to="Пётр", agent="buyer")
+        yield started
+
+
+def urls(service: Service) -> list[str]:
+    """Return the addresses of all pages, with examples of those with parts."""
+    shown = [f"/approvals/{each.id}" for each in service.waiting()]
+    return [*PAGES, *shown, "/nothing"]
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    path = Path(os.environ.get("TOOLCELL_AXE", "-"))
+    if not path.is_file():
+        missing("TOOLCELL_AXE names no axe.min.js of npm's axe-core")
+    return path.read_text()
+
+
+def serious(page: Browser, axe: str) -> list[object]:
+    """Return what axe-core finds serious on the page."""
+    page.script("for (const d of document.querySelectorAll('details')) d.open = true")
+    # Buttons wait for a moment, and their colours with them.
+    page.until(lambda: not page.all("button[data-guard]:disabled"))
+    page.script(axe)
+    found = page.driver.execute_async_script(RUN_AXE)
+    return [each for each in found if each["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(
+    service: Service, page: Browser, axe: str, scheme: str
+) -> None:
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    found = {}
+    for url in urls(service):
+        page.open(f"{service.url}{url}")
+        found[url] = serious(page, axe)
+
+    assert {url: each for url, each in found.items() if each} == {}
+    assert len(found) > 4
+
+
+def test_axe_finds_nothing_serious_at_the_door(service: Service, axe: str) -> None:
+    with browser() as stranger:
+        for url in (service.link("viewer"), f"{service.url}/login"):
+            stranger.open(url)
+            assert serious(stranger, axe) == []
+
+
+def test_axe_finds_what_is_wrong(service: Service, page: Browser, axe: str) -> None:
+    page.open(service.link("viewer"))
+    page.script("document.querySelector('.main').textContent = ''")
+
+    assert serious(page, axe)
+
+
+@pytest.mark.parametrize("width", [320, 600])
+def test_nothing_is_lost_at_200_percent(
+    service: Service, page: Browser, width: int
+) -> None:
+    """At 200 % a window of 1,200 pixels is 600 wide; 320 is that of a telephone."""
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 450, "deviceScaleFactor": 2, "mobile": False},
+    )
+    wide = {}
+    for url in urls(service):
+        page.open(f"{service.url}{url}")
+        wide[url] = page.script(
+            "const page = document.documentElement;"
+            "return page.scrollWidth - page.clientWidth"
+        )
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    assert wide == dict.fromkeys(wide, 0)
+
+
+def test_a_call_is_approved_by_the_keyboard_alone(
+    service: Service, page: Browser
+) -> None:
+    request, call = service.asked(to="keys")
+    page.open(service.url)
+    target = f"approve-{request.id}"
+    page.until(page.find(f"#{target}").is_enabled)
+    focused: list[str] = []
+    while target not in focused and len(focused) < 80:
+        page.driver.switch_to.active_element.send_keys(Keys.TAB)
+        focused.append(page.script(NAME_OF_FOCUS))
+    outline = page.script(OUTLINE_OF_FOCUS)
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    page.reads("anna approved this call")
+
+    assert focused[0] == "To the content"
+    assert outline == "solid"
+    assert call.result(timeout=20).status == "ok"
+
+
+def test_nobody_complains(service: Service, page: Browser) -> None:
+    page.complaints()
+    found = []
+    for url in urls(service)[:-1]:
+        page.open(f"{service.url}{url}")
+        found += page.complaints()
+
+    assert found == []
