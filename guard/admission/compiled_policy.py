@@ -226,9 +226,9 @@ class PolicySet:
         return self._chains.get(agent_id, ())
 
     @property
-    def agents(self) -> list[str]:
-        """The agents that have policies."""
-        return list(self._by_agent)
+    def written(self) -> list[AgentPolicy]:
+        """The policies as they were written."""
+        return [each.policy for each in self._by_agent.values()]
 
     def is_agent_name(self, name: str) -> bool:
         """Return whether a name is an agent's, or could be mistaken for one's."""

@@ -98,9 +98,14 @@ class ActionGuard:
         return self._policies.version
 
     @property
+    def policies(self) -> list[AgentPolicy]:
+        """The policies in force, in their order."""
+        return self._policies.written
+
+    @property
     def agents(self) -> list[str]:
         """The agents that have policies, in their order."""
-        return self._policies.agents
+        return [each.agent_id for each in self._policies.written]
 
     @property
     def approval_seconds(self) -> float:

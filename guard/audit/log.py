@@ -17,7 +17,7 @@ import functools
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -33,7 +33,14 @@ from toolcell.core import AuditError, ConfigError, InvalidInputError, ToolCall
 
 from ..values.call_facts import CallFacts, ascii_json
 from ..values.decision import Decision
-from .chain import LINE_BYTES, AuditHead, Sealer, key_bytes
+from .chain import (
+    LINE_BYTES,
+    AuditHead,
+    AuditReport,
+    Sealer,
+    key_bytes,
+    verify_audit,
+)
 from .file import AuditFile
 from .lock_wait import AuditBusyError
 from .locked_file import HeldByOthersError
@@ -108,6 +115,10 @@ class AuditLog:
                 "rotate_bytes must be at least 4,096, and keep_files at least 1",
                 hint="leave them out, and no file is rotated or deleted",
             )
+        self.path = Path(path)
+        """The file that is written."""
+
+        self._key = key
         self._redactor = redactor or Redactor()
         self._run_records = run_records
         self._runs: OrderedDict[str, int] = OrderedDict()
@@ -239,6 +250,17 @@ class AuditLog:
         """Return a hash of a value without its secrets, to record in its place."""
         shown = self._redactor(value)
         return _sha256(str(shown) if type(shown) is int else _sorted_json(shown))
+
+    def verify(
+        self,
+        *,
+        anchors: Iterable[AuditHead] = (),
+        on_progress: Callable[[int, int], object] | None = None,
+    ) -> AuditReport:
+        """Check this log with its own key, as `verify_audit` does; it may be in use."""
+        return verify_audit(
+            self.path, anchors=anchors, key=self._key, on_progress=on_progress
+        )
 
     def head(self) -> AuditHead:
         """Wait until all records are on the disk; return the head of the log.

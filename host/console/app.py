@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from ..desk.desk import Desk, open_desk
 from ..rest import approvals
+from ..rest.events import Events, tells_of_calls
 from .base.gate import Gate
-from .base.live import ConsoleEvents
 from .base.pages import Page, refusal, route_of
 from .base.passkeys import Passkeys
 from .base.people import People
@@ -47,9 +48,27 @@ async def open_app(
         origin: The address that people open.
         look_seconds: Seconds between two looks at the requests for approval.
     """
-    events, people = ConsoleEvents(), People(file)
-    settings = sources.config.console
-    console = Console(
+    with ExitStack() as stack:
+        events = Events()
+        if sources.host is not None:
+            stack.enter_context(tells_of_calls(events, sources.host.live_calls))
+        desk = stack.enter_context(open_desk(sources.config, sources.audit))
+        console = _console(sources, file, origin, events, desk)
+        async with anyio.create_task_group() as tasks:
+            watch = partial(approvals.watch, look_seconds=look_seconds)
+            tasks.start_soon(watch, sources.approvals, events)
+            try:
+                yield _gated(console)
+            finally:
+                events.close()
+                tasks.cancel_scope.cancel()
+
+
+def _console(
+    sources: Sources, file: PeopleFile, origin: str, events: Events, desk: Desk
+) -> Console:
+    people, settings = People(file), sources.config.console
+    return Console(
         origin=origin,
         sources=sources,
         people=people,
@@ -59,6 +78,7 @@ async def open_app(
         failures=Failures(file),
         passkeys=Passkeys(people, origin, clock=file.clock),
         events=events,
+        desk=desk,
         templates=make_templates(),
         navigation=[
             (each.path, each.link)
@@ -66,14 +86,6 @@ async def open_app(
             if isinstance(each, Page) and each.link is not None
         ],
     )
-    async with anyio.create_task_group() as tasks:
-        watch = partial(approvals.watch, look_seconds=look_seconds)
-        tasks.start_soon(watch, sources.approvals, events)
-        try:
-            yield _gated(console)
-        finally:
-            events.close()
-            tasks.cancel_scope.cancel()
 
 
 def _gated(console: Console) -> ASGIApp:

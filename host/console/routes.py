@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import live
 from .base.pages import Act, Page
-from .pages import inbox, login, request
+from .pages import inbox, login, request, runs, sessions
 
 TABLE: tuple[Page | Act, ...] = (
     Page("/", inbox.show, link="Inbox"),
@@ -16,6 +16,15 @@ TABLE: tuple[Page | Act, ...] = (
     Act("/approvals/{id}/grant", request.grant, role="approver", fresh=True),
     Act("/approvals/{id}/edit", request.edit, role="approver", fresh=True),
     Act("/approvals/{id}/edited", request.approve_edited, role="approver", fresh=True),
+    Page("/runs", runs.show, link="Runs"),
+    Page("/runs/live/{number}", runs.show_live),
+    Page("/runs/live/{number}/stream", runs.stream),
+    Act("/runs/live/{number}/cancel", runs.cancel, role="operator"),
+    Page("/runs/{number}", runs.show_record),
+    Page("/runs/{number}/why", runs.show_why),
+    Page("/sessions", sessions.show, link="Sessions"),
+    Act("/sessions/{number}/interrupt", sessions.interrupt, role="operator"),
+    Act("/sessions/{number}/close", sessions.close, role="operator"),
     Page("/events", live.stream),
     Page("/login", login.show, role=None),
     Act("/login", login.sign_in, role=None),

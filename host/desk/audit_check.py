@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import time
 from typing import Literal
 
-from pydantic import SecretStr
-
 from toolcell.core import ToolcellError
-from toolcell.guard import AuditHead, AuditReport, verify_audit
+from toolcell.guard import AuditHead, AuditLog, AuditReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +41,17 @@ class AuditCheck:
     """Checks an audit log, one check at a time.
 
     Args:
-        path: The log.
-        key: The key of its hashes; None: there is none.
+        log: The log.
         clock: Returns seconds since 1970 (UTC).
     """
 
     def __init__(
         self,
-        path: Path,
-        key: SecretStr | None,
+        log: AuditLog,
         *,
         clock: Callable[[], float] = time,
     ) -> None:
-        self._path = path
-        self._key = key
+        self._log = log
         self._clock = clock
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -92,9 +86,7 @@ class AuditCheck:
 
     def _run(self, anchors: list[AuditHead]) -> None:
         try:
-            report = verify_audit(
-                self._path, anchors=anchors, key=self._key, on_progress=self._note
-            )
+            report = self._log.verify(anchors=anchors, on_progress=self._note)
         except _StoppedError:
             self._end(state="failed", error="the check was ended")
         except ToolcellError as error:

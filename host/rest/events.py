@@ -6,11 +6,14 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+
+from ..desk.live_calls import LiveCall, LiveCalls
 
 MAX_EVENTS = 1_000
 """Events of one agent that are kept. When it is reached the oldest one is dropped, and
@@ -23,6 +26,23 @@ OPERATORS = "*"
 """The name under which operators read the events of all agents; no agent has it."""
 
 _ID = re.compile(r"([0-9a-f]{16})-([0-9]{1,15})")
+
+
+@contextmanager
+def tells_of_calls(events: Events, calls: LiveCalls) -> Iterator[None]:
+    """Tell operators of calls that begin and end, of every server, in the block."""
+
+    def tell(kind: str, call: LiveCall) -> None:
+        facts = {"id": call.id, "tool": call.tool, "number": call.number}
+        if call.status != "running":
+            facts["status"] = call.status
+        events.tell_operators(call.agent_id, kind, **facts)
+
+    calls.listeners.append(tell)
+    try:
+        yield
+    finally:
+        calls.listeners.remove(tell)
 
 
 @dataclass(slots=True)

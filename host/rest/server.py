@@ -10,14 +10,13 @@ from importlib.metadata import version
 
 import anyio
 
-from ..desk.live_calls import LiveCall
 from ..mcp_http.listening import listen, uvicorn_server
 from ..mcp_http.tokens import open_tokens
 from ..runtime.host import Host
 from . import approvals
 from .api import RestAPI
 from .calls import ClientCalls
-from .events import Events
+from .events import Events, tells_of_calls
 
 
 @asynccontextmanager
@@ -35,26 +34,17 @@ async def open_api(
     """
     with open_tokens(host.config) as tokens:
         events = Events()
-        told = partial(_tell, events)
-        host.live_calls.listeners.append(told)
         async with anyio.create_task_group() as tasks:
             calls = ClientCalls(host, tasks, events)
             watch = partial(approvals.watch, look_seconds=look_seconds)
             tasks.start_soon(watch, host.approvals, events)
             try:
-                yield RestAPI(host, tokens, calls, events, version("toolcell"))
+                with tells_of_calls(events, host.live_calls):
+                    yield RestAPI(host, tokens, calls, events, version("toolcell"))
                 await calls.active.drain(host.config.server.drain_seconds)
             finally:
-                host.live_calls.listeners.remove(told)
                 events.close()
                 tasks.cancel_scope.cancel()
-
-
-def _tell(events: Events, kind: str, call: LiveCall) -> None:
-    status = {} if call.status == "running" else {"status": call.status}
-    events.tell_operators(
-        call.agent_id, kind, id=call.id, tool=call.tool, number=call.number, **status
-    )
 
 
 async def serve_rest(host: Host, address: str, on_ready: Callable[[str], None]) -> None:

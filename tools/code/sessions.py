@@ -18,6 +18,9 @@ from toolcell.sandbox import Sandbox, SandboxSession
 class CodeSession:
     """One session of code, while it is open."""
 
+    number: int
+    """Grows from session to session, from 1."""
+
     agent_id: str | None
     key: str
     session: SandboxSession | None = None
@@ -77,6 +80,7 @@ class CodeSessions:
         self._wait_seconds = sandbox.config.limits.wall_seconds
         self._idle_seconds = sandbox.config.session_idle_seconds
         self._open: dict[tuple[str | None, str], CodeSession] = {}
+        self._opened = 0
 
     async def __aenter__(self) -> CodeSessions:
         self._places = anyio.CapacityLimiter(self._max_sessions)
@@ -155,7 +159,8 @@ class CodeSessions:
             self._forget(before)
         while len(self._open) >= self._max_sessions:
             self._reclaim(self._least_needed(agent_id))
-        made = CodeSession(agent_id=agent_id, key=key)
+        self._opened += 1
+        made = CodeSession(number=self._opened, agent_id=agent_id, key=key)
         self._open[agent_id, key] = made
         self._tasks.start_soon(self._hold_open, made)
         return made

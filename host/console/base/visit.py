@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from toolcell.core import ToolcellError
 
+from ...desk.desk import Desk
 from ...rest.events import Events
 from .gate import Admitted, Form, cookie_name
 from .passkeys import Passkeys
@@ -49,6 +50,7 @@ class Console:
     failures: Failures
     passkeys: Passkeys
     events: Events
+    desk: Desk
     templates: Environment
     navigation: Sequence[tuple[str, str]]
     """The links to pages at the head of each: path and text."""

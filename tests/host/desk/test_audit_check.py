@@ -24,11 +24,11 @@ def finished(check: AuditCheck) -> AuditCheck:
 
 def test_a_check_finds_what_was_cut_off_after_a_kept_head(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
-    with AuditLog(path) as log:
+    with AuditLog(path, key=b"k" * 16) as log:
         for number in range(5):
             log.append("note", number=number)
         head = log.head()
-    check = AuditCheck(path, None)
+    check = AuditCheck(log)
     assert check.state.state == "none"
     assert check.start([head])
     state = finished(check).state
@@ -56,7 +56,7 @@ def test_one_check_runs_at_a_time_tells_its_place_and_ends(
     with AuditLog(path) as log:
         for _ in range(600):
             log.append("note", text="x" * 4_000)
-    check, far, go = AuditCheck(path, None), threading.Event(), threading.Event()
+    check, far, go = AuditCheck(log), threading.Event(), threading.Event()
     note = check._note
 
     def slow(checked: int, total: int) -> None:

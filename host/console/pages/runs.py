@@ -1,0 +1,197 @@
+"""Runs: the calls that run now, and the records of those that ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from time import time
+from urllib.parse import urlencode
+
+import anyio
+import anyio.to_thread
+from starlette.responses import Response, StreamingResponse
+
+from toolcell.core import InvalidInputError
+from toolcell.core.text.printable import escaped
+from toolcell.guard import Redactor
+from toolcell.tools import NumberedRecord
+
+from ...desk.acts import cancel_call
+from ...desk.explanations import call_tree, why
+from ...desk.live_calls import LiveCall, LiveCalls
+from ..base.visit import NotDoneError, Visit
+
+PAGE_RECORDS = 50
+"""Records of a page. When it is reached the older ones are on the next one."""
+
+STATUSES = ("ok", "error", "denied", "timeout", "cancelled")
+KEEP_ALIVE_SECONDS = 15.0
+"""Seconds between comments to a page that follows a call which prints nothing."""
+
+_LINE_BYTES = 4_096
+
+
+async def show(visit: Visit) -> Response:
+    """Show the calls that run, and a page of records."""
+    wanted = {name: visit.query(name) for name in ("agent", "tool", "status", "call")}
+    before = visit.query("before")
+    status = wanted["status"] if wanted["status"] in STATUSES else ""
+    search = partial(
+        visit.sources.records.page,
+        before=_number(before) if before else None,
+        agent_id=wanted["agent"] or None,
+        tool_name=wanted["tool"] or None,
+        call_id=wanted["call"] or None,
+        status=status or None,  # type: ignore[arg-type]
+        limit=PAGE_RECORDS + 1,
+    )
+    found = await anyio.to_thread.run_sync(search)
+    records, older = found[:PAGE_RECORDS], ""
+    if len(found) > PAGE_RECORDS:
+        given = {name: text for name, text in wanted.items() if text}
+        older = "?" + urlencode({**given, "before": records[-1].number})
+    host = visit.sources.host
+    return visit.render(
+        "runs.html",
+        live=None if host is None else host.live_calls.all(),
+        records=records,
+        older=older,
+        wanted=wanted,
+        statuses=STATUSES,
+        is_first=not before,
+        now=time(),
+    )
+
+
+async def show_live(visit: Visit) -> Response:
+    """Show a call that runs, with its latest output."""
+    call = _find(visit)
+    redactor = visit.sources.redactor
+    missing, pieces = call.output.read()
+    return visit.render(
+        "live_call.html",
+        call=call,
+        arguments=call.arguments(redactor),
+        missing=missing,
+        place=call.output.size,
+        lines=_text(pieces, redactor),
+        now=time(),
+    )
+
+
+async def stream(visit: Visit) -> Response:
+    """Answer with the further output of a call, line by line."""
+    call, session = _find(visit), visit.session
+    assert session is not None
+    lines = _lines(call, _number(visit.query("after", "0")), visit)
+    return StreamingResponse(lines, media_type="text/event-stream")
+
+
+async def cancel(visit: Visit) -> Response:
+    """Cancel a call that runs."""
+    call = _find(visit)
+    await cancel_call(
+        _calls(visit), call, by=visit.person.id, audit=visit.sources.audit
+    )
+    return visit.go("/runs")
+
+
+async def show_record(visit: Visit) -> Response:
+    """Show a record, and the calls that its program made."""
+    found = await _record(visit)
+    tree = partial(call_tree, visit.sources.records, found.record)
+    return visit.render(
+        "record.html",
+        found=found,
+        record=found.record,
+        tree=await anyio.to_thread.run_sync(tree),
+    )
+
+
+async def show_why(visit: Visit) -> Response:
+    """Show why a call was decided as it was, and how it would be decided now."""
+    found, sources = await _record(visit), visit.sources
+    reasons = await why(
+        found.record,
+        guard=sources.guard,
+        registry=sources.registry,
+        audit=None if sources.audit is None else sources.audit.path,
+        redactor=sources.redactor,
+        seconds=sources.config.tools.timeout_seconds,
+    )
+    return visit.render("why.html", found=found, record=found.record, why=reasons)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise NotDoneError(404, "there is no such page")
+    return int(text)
+
+
+def _calls(visit: Visit) -> LiveCalls:
+    host = visit.sources.host
+    if host is None:
+        raise NotDoneError(
+            404,
+            "calls of another process are not seen here",
+            hint="`toolcell serve --console` shows those that it serves",
+        )
+    return host.live_calls
+
+
+def _find(visit: Visit) -> LiveCall:
+    try:
+        return _calls(visit).find(_number(visit.part("number")))
+    except InvalidInputError as error:
+        raise NotDoneError(404, error.message, hint=error.hint) from None
+
+
+async def _record(visit: Visit) -> NumberedRecord:
+    number = _number(visit.part("number"))
+    search = partial(visit.sources.records.page, before=number + 1, limit=1)
+    found = await anyio.to_thread.run_sync(search)
+    if not found or found[0].number != number:
+        raise NotDoneError(
+            404, "there is no such record", hint="records are kept for a time"
+        )
+    return found[0]
+
+
+def _text(pieces: list[tuple[str, bytes]], redactor: Redactor) -> str:
+    """Return output as text: nothing in it is hidden, but for known secrets."""
+    text = b"".join(data for _, data in pieces).decode("utf-8", "replace")
+    # Line by line: a redactor cuts long texts.
+    return escaped("\n".join(map(redactor.text, text.split("\n"))))
+
+
+async def _lines(call: LiveCall, place: int, visit: Visit) -> AsyncIterator[bytes]:
+    """Yield the output after a place as events; secrets are found in whole lines."""
+    console, session = visit.console, visit.session
+    assert session is not None
+    redactor, rest = visit.sources.redactor, b""
+    while console.sessions.is_open(session):
+        ended = call.ended.is_set()
+        missing, pieces = call.output.read(place)
+        place = call.output.size
+        if missing:
+            rest = b"[%d bytes are missing]\n" % missing
+        rest += b"".join(data for _, data in pieces)
+        cut = len(rest) if ended else rest.rfind(b"\n") + 1
+        if not cut and len(rest) > _LINE_BYTES:
+            cut = len(rest)
+        if cut:
+            yield _event("line", _text([("", rest[:cut])], redactor))
+            rest = rest[cut:]
+        if ended:
+            yield _event("end", call.status)
+            return
+        if call.output.size == place and not call.ended.is_set():
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS) as waiting:
+                await call.output.changed()
+            if waiting.cancelled_caught:
+                yield b": ping\n\n"
+
+
+def _event(kind: str, text: str) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps(text)}\n\n".encode()

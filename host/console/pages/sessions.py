@@ -1,0 +1,61 @@
+"""Sessions of code: who holds which, and the ways to interrupt and close them."""
+
+from __future__ import annotations
+
+import anyio
+from starlette.responses import Response
+
+from toolcell.tools import CodeSession, CodeSessions
+
+from ...desk.acts import close_session, interrupt_session
+from ..base.visit import NotDoneError, Visit
+
+
+async def show(visit: Visit) -> Response:
+    """Show the sessions that are open, the oldest first."""
+    host = visit.sources.host
+    sessions = None if host is None or host.sessions is None else host.sessions.all()
+    return visit.render(
+        "sessions.html",
+        here=host is not None,
+        sessions=sessions,
+        limit=visit.sources.config.tools.max_sessions,
+        now=anyio.current_time(),
+    )
+
+
+async def interrupt(visit: Visit) -> Response:
+    """Interrupt the program of a session, as Ctrl-C does."""
+    sessions, found = _find(visit)
+    await interrupt_session(
+        sessions,
+        found.agent_id,
+        found.key,
+        by=visit.person.id,
+        audit=visit.sources.audit,
+    )
+    return visit.go("/sessions")
+
+
+async def close(visit: Visit) -> Response:
+    """Close a session; its variables and files are lost."""
+    sessions, found = _find(visit)
+    await close_session(
+        sessions,
+        found.agent_id,
+        found.key,
+        by=visit.person.id,
+        audit=visit.sources.audit,
+    )
+    return visit.go("/sessions")
+
+
+def _find(visit: Visit) -> tuple[CodeSessions, CodeSession]:
+    host = visit.sources.host
+    if host is not None and host.sessions is not None:
+        for each in host.sessions.all():
+            if str(each.number) == visit.part("number"):
+                return host.sessions, each
+    raise NotDoneError(
+        404, "this session is not open", hint="it was closed, or has ended by itself"
+    )

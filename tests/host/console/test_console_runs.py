@@ -1,0 +1,205 @@
+"""Runs and sessions in the console: seen by viewers, ended by operators."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from toolcell.core import ToolResult
+from toolcell.guard import audit_page
+from toolcell.host.desk.live_calls import LiveCall
+from toolcell.tools import RunContext
+
+from ...support.console.client import Client, signed_in
+from ...support.console.served import Service, served
+from ...support.corpora import naughty_strings
+
+CODE = """
+[sandbox]
+backend = "subprocess"
+[tools]
+builtin = ["code", "arithmetic"]
+[[policies]]
+agent_id = "coder"
+allow = ["run_python", "calculate"]
+"""
+WAITS = (
+    "print('begun <b>bold</b>', flush=True)\nimport time\nwhile True: time.sleep(0.02)"
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("console"), CODE) as made:
+        yield made
+
+
+@pytest.fixture
+def operator(service: Service) -> Iterator[Client]:
+    with signed_in(service, "operator") as client:
+        yield client
+
+
+@pytest.fixture
+def viewer(service: Service) -> Iterator[Client]:
+    with signed_in(service, "viewer") as client:
+        yield client
+
+
+def begun(
+    service: Service, code: str, session: str | None = None
+) -> tuple[LiveCall, Future[ToolResult]]:
+    """Begin a program; return its call once it has printed something."""
+    run = RunContext(session=session)
+    before = {each.number for each in service.host.live_calls.all()}
+
+    async def make() -> ToolResult:
+        arguments = {"code": code}
+        return await service.host.call(
+            "run_python", arguments, agent_id="coder", run=run
+        )
+
+    future = service.portal.start_task_soon(make)
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        for each in service.host.live_calls.all():
+            if each.number not in before and each.output.size:
+                return each, future
+        assert not future.done(), future.result()
+        time.sleep(0.01)
+    raise AssertionError("the program did not begin")
+
+
+def records(service: Service) -> list[Any]:
+    return service.host.executor.records.page(limit=1_000)
+
+
+def acts(service: Service) -> list[tuple[str, str]]:
+    log = service.host.config.audit.path
+    assert log is not None
+    found = [each.record for each in audit_page(log, limit=1_000)]
+    return [(each["event"], each["by"]) for each in found if "by" in each][::-1]
+
+
+def test_a_run_is_followed_and_ended(
+    service: Service, viewer: Client, operator: Client
+) -> None:
+    call, future = begun(service, WAITS)
+    path = f"/runs/live/{call.number}"
+    listed, shown = viewer.page("/runs"), viewer.page(path)
+    assert "run_python" in listed
+    assert "begun <b>bold</b>" in shown
+    assert "print(" in shown
+    assert viewer.acts == set()
+    viewer.act(f"{path}/cancel", 403)
+    assert not call.ended.is_set()
+
+    lines = viewer.lines(f"{path}/stream?after=0")
+    assert next(lines) == "event: line"
+    assert json.loads(next(lines)[6:]) == "begun <b>bold</b>\n"
+    operator.page(path)
+    assert operator.acts == {f"{path}/cancel"}
+    answer = operator.act(f"{path}/cancel")
+    assert answer.headers["location"] == "/runs"
+    assert [each for each in lines if each][-2:] == ["event: end", 'data: "cancelled"']
+    assert future.result(10).status == "cancelled"
+    viewer.page(path, 404)
+    operator.act(f"{path}/cancel", 404)
+    assert acts(service)[-1] == ("call_cancelled", "operator")
+    found = records(service)[0]
+    page = viewer.page(f"/runs/{found.number}")
+    assert "cancelled" in page
+    assert "tool.cancelled" in page
+
+
+def test_the_calls_of_a_program_are_a_tree(service: Service, viewer: Client) -> None:
+    code = "tools.calculate(expression='6*7')\ntools.calculate(expression='1/0')"
+    assert service.call("run_python", agent="coder", code=code).result(30).ok
+    inner = [each for each in records(service) if each.record.parent_id]
+    outer = next(each for each in records(service) if not each.record.parent_id)
+    page = viewer.page(f"/runs/{outer.number}")
+
+    assert len(inner) == 2
+    assert page.split("Calls of its program")[1].count("calculate") == 2
+    assert "in a program" in viewer.page("/runs")
+
+
+def test_records_are_found_page_by_page(service: Service, viewer: Client) -> None:
+    for number in range(120):
+        # No policy: each is refused.
+        service.call("note", agent="stranger", text=f"{number}").result(10)
+    first = viewer.page("/runs?agent=stranger")
+    last = records(service)[0].number
+    second = viewer.page(f"/runs?agent=stranger&before={last - 49}")
+
+    assert first.count("stranger") == second.count("stranger") == 50
+    assert "Older" in first
+    assert "No record fits" in viewer.page("/runs?tool=nothing")
+    assert "denied" in viewer.page("/runs?status=denied")
+    for path in ("/runs/0", "/runs/x", "/runs/99999999", "/runs?before=-1"):
+        viewer.page(path, 404)
+
+
+def test_sessions_are_interrupted_and_closed(
+    service: Service, viewer: Client, operator: Client
+) -> None:
+    name = "<script>s</script>"
+    call, future = begun(service, WAITS, name)
+    del call
+    sessions = service.host.sessions
+    assert sessions is not None
+    [session] = sessions.all()
+    path = f"/sessions/{session.number}"
+    assert name in viewer.page("/sessions")
+    assert "at work" in viewer.page("/sessions")
+    viewer.act(f"{path}/interrupt", 403)
+    viewer.act(f"{path}/close", 403)
+    operator.act(f"{path}/interrupt")
+    content: Any = future.result(20).content
+    assert content["status"] == "cancelled"
+    operator.act(f"{path}/close")
+    assert sessions.all() == []
+    assert "No session of code is open" in viewer.page("/sessions")
+    operator.act(f"{path}/close", 404)
+    assert acts(service)[-2:] == [
+        ("session_interrupted", "operator"),
+        ("session_closed", "operator"),
+    ]
+
+
+PRINTS = """
+import sys, time
+for each in {texts}:
+    sys.stdout.buffer.write(each.encode("utf-8", "replace") + b"\\n")
+sys.stdout.flush()
+while True:
+    time.sleep(0.02)
+"""
+
+
+def test_hostile_output_is_text_everywhere(service: Service, viewer: Client) -> None:
+    hostile = [
+        *naughty_strings(),
+        "</script><script>alert(1)</script>",
+        "\x1b[2J\u202e",
+    ]
+    call, future = begun(service, PRINTS.format(texts=repr(hostile)), "hostile")
+    page = viewer.page(f"/runs/live/{call.number}")
+    assert "<script>alert(1)</script>" in page
+    assert "\\u{1b}[2J\\u{202e}" in page
+    service.portal.call(_cancel, service, call)
+    future.result(20)
+    for text in hostile[::7]:
+        service.call("note", text=text).result(10)
+        found = records(service)[0]
+        for path in (f"/runs/{found.number}", f"/runs/{found.number}/why"):
+            viewer.page(path)
+
+
+async def _cancel(service: Service, call: LiveCall) -> None:
+    await service.host.live_calls.cancel(call, by="test")
