@@ -23,6 +23,7 @@ from toolcell.sandbox import Artifact, ExecutionResult, Sandbox, SandboxSession
 from ..terminal.output import print_value
 from .artifact_folder import FolderArtifacts
 from .run_program import LiveView, summary
+from .shown_outputs import OutputView, picture_files
 
 T = TypeVar("T")
 _INSIST_SECONDS = 1.0
@@ -52,6 +53,7 @@ class Repl:
         self._out = out
         self._sink = None if out is None else FolderArtifacts(out)
         self._artifacts: set[tuple[str, str]] = set()
+        self._outputs = OutputView(manager)
         self._forks: list[str] = []
         self._inputs = 0
         self._reading = self._interrupted = False
@@ -154,6 +156,7 @@ class Repl:
         finally:
             self._future = None
         view.end()
+        self._wait(partial(self._outputs.show, result.outputs))
         return result
 
     def _wait(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -166,7 +169,8 @@ class Repl:
             _complain(line)
         # Files stay in a session, so each run returns its artifacts again.
         before, self._artifacts = self._artifacts, set()
-        for artifact in result.artifacts:
+        pictures = picture_files(result).values()
+        for artifact in dict.fromkeys((*result.artifacts, *pictures)):
             key = artifact.name, artifact.sha256
             self._artifacts.add(key)
             if key not in before:

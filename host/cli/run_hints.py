@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 
 from toolcell.sandbox import ExecutionResult
 
@@ -26,10 +27,23 @@ _MAX_NAMED = 5
 
 
 def hints(
-    result: ExecutionResult, *, has_network: bool, has_stdin: bool, saved: bool
+    result: ExecutionResult,
+    *,
+    left: Sequence[str],
+    has_network: bool,
+    has_stdin: bool,
+    saved: bool,
 ) -> list[str]:
-    """Return what the person at the shell may do; a guess from the program's error."""
-    found = [] if saved else _left_behind(result)
+    """Return what the person at the shell may do; a guess from the program's error.
+
+    Args:
+        result: The result of the program.
+        left: Names of the files that it left.
+        has_network: True if it could reach something.
+        has_stdin: True if it had a standard input.
+        saved: True if the files were saved.
+    """
+    found = [] if saved else _left_behind(left)
     if (error := result.exception) is None:
         return found
     kind, message = error.type.rpartition(".")[2], error.message
@@ -52,8 +66,7 @@ def _not_installed(message: str) -> list[str]:
     return [f"{module[1]} is not installed in its cell (--package {package} adds it)"]
 
 
-def _left_behind(result: ExecutionResult) -> list[str]:
-    names = [each.name for each in result.artifacts]
+def _left_behind(names: Sequence[str]) -> list[str]:
     if not names:
         return []
     count, them = (

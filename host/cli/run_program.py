@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from toolcell.core import InvalidInputError
 from toolcell.core.text.printable import escaped
 from toolcell.sandbox import (
+    Artifact,
     ExecutionResult,
     SandboxConfig,
     SandboxManager,
@@ -51,8 +52,12 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
         ToolcellError: It could not be run.
     """
     with new_folder(options.out):
-        result, notices = run_async(_run, options)
-    unsaved = [] if options.out is None else save_artifacts(result, options.out)
+        result, shown, notices = run_async(_run, options)
+    pictures = _pictures(result)
+    left = {each.name: each for each in (*result.artifacts, *pictures.values())}
+    unsaved = (
+        [] if options.out is None else save_artifacts([*left.values()], options.out)
+    )
     for line in (*unsaved, *notices):
         print_notice(line, as_json=options.as_json)
     if options.as_json:
@@ -62,8 +67,13 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
             print_notice(f"refused: {reason}", as_json=False)
         if options.shows_value:
             print_value(result)
+        for number, picture in pictures.items():
+            if number not in shown:
+                about = f"{picture.mime}, {picture.size} bytes"
+                print_notice(f"output {number}: {picture.name}, {about}", as_json=False)
         helps = hints(
             result,
+            left=[*left],
             has_network=options.config.network.mode == "allow",
             has_stdin=options.stdin is not None,
             saved=options.out is not None,
@@ -73,13 +83,17 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     return result.status, result.exit_code, result.signal
 
 
-async def _run(options: RunOptions) -> tuple[ExecutionResult, tuple[str, ...]]:
+async def _run(
+    options: RunOptions,
+) -> tuple[ExecutionResult, frozenset[int], tuple[str, ...]]:
+    """Return the result, the numbers of pictures that were shown, and notices."""
+    shown: frozenset[int] = frozenset()
     view = None if options.as_json else LiveView()
     async with SandboxManager(options.config) as sandbox:
         if options.packages:
             with progress("installing packages", quiet=options.as_json) as on_step:
-                shown = partial(on_step, 0, None)
-                await sandbox.install(options.packages, on_step=shown)
+                step = partial(on_step, 0, None)
+                await sandbox.install(options.packages, on_step=step)
         result = await sandbox.run(
             options.code,
             language=options.language,  # type: ignore[arg-type] # checked by run
@@ -90,9 +104,21 @@ async def _run(options: RunOptions) -> tuple[ExecutionResult, tuple[str, ...]]:
             packages=options.packages,
             on_output=view.show if view else None,
         )
-    if view is not None:
-        view.end()
-    return result, sandbox.notices
+        if view is not None:
+            view.end()
+            if result.outputs:
+                from .shown_outputs import OutputView
+
+                shown = await OutputView(sandbox).show(result.outputs)
+    return result, shown, sandbox.notices
+
+
+def _pictures(result: ExecutionResult) -> dict[int, Artifact]:
+    if not result.outputs:
+        return {}
+    from .shown_outputs import picture_files
+
+    return picture_files(result)
 
 
 @contextmanager
@@ -124,10 +150,10 @@ def drop_if_empty(path: Path) -> None:
         path.rmdir()
 
 
-def save_artifacts(result: ExecutionResult, folder: Path) -> list[str]:
+def save_artifacts(artifacts: Iterable[Artifact], folder: Path) -> list[str]:
     """Write the artifacts below a folder; return why some were not saved."""
     unsaved = []
-    for artifact in result.artifacts:
+    for artifact in artifacts:
         try:
             save_artifact(artifact, folder)
         except InvalidInputError as error:

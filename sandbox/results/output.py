@@ -12,7 +12,6 @@ from pydantic import Field, JsonValue
 
 from ..cell.wire.contract import MAX_PREVIEW_BYTES, MAX_PREVIEW_SIDE
 from .base import ResultModel
-from .html_tables import table_as_markdown
 from .pictures import picture_size
 
 if TYPE_CHECKING:
@@ -132,6 +131,9 @@ class Output(ResultModel):
             return markdown
         page = self.text("text/html")
         if page is not None:
+            # `html` is slow to import.
+            from .html_tables import table_as_markdown
+
             table = table_as_markdown(page, MAX_CONTENT_ROWS)
             if table is not None:
                 return table

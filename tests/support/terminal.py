@@ -49,6 +49,9 @@ class Terminal:
         )
         os.close(theirs)
         self.shown = ""
+        self.raw = b""
+        """All that came, escape sequences included."""
+
         self._seen = 0
 
     def send(self, text: str) -> None:
@@ -90,8 +93,17 @@ class Terminal:
             data = os.read(self._mine, 65_536)
         except OSError:
             return False
+        self.raw += data
         self.shown += _ESCAPES.sub("", data.decode("utf-8", "replace"))
         return bool(data)
+
+    def expect_raw(self, data: bytes) -> None:
+        """Wait until bytes have come."""
+        until = time.monotonic() + PATIENCE
+        while data not in self.raw:
+            left = until - time.monotonic()
+            assert left > 0, f"{data!r} has not come: {self.raw!r}"
+            assert self._read(left), f"ended without {data!r}: {self.raw!r}"
 
     def wait(self) -> int:
         """Read to the end and return the exit code."""

@@ -35,6 +35,10 @@ await assert.rejects(sandbox.commands.run('true'))
 const code = await CodeSandbox.create({ timeoutMs: 60_000 })
 await code.runCode('x = 41')
 assert.equal((await code.runCode('x + 1')).text, '42')
+const { results } = await code.runCode(
+  'display({"image/svg+xml": "<svg/>", "application/json": {"a": 1}}, raw=True)')
+assert.equal(results[0].svg, '<svg/>')
+assert.deepEqual(results[0].json, { a: 1 })
 await code.kill()
 console.log('done')
 // Old ones leave timers of a minute behind.

@@ -1,0 +1,200 @@
+"""`toolcell run` and `repl` show pictures in terminals that can, and name them else."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from toolcell.host.terminal.pictures import checked_sixel
+
+from ...conftest import missing
+from ...support.terminal import Terminal
+from ...support.toolcell_command import TOOLCELL
+
+PROGRAM = """
+import struct, zlib
+from IPython.display import Image
+def chunk(kind, data):
+    check = zlib.crc32(kind + data)
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
+def png(size):
+    head = struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)
+    rows = zlib.compress(bytes((size + 1) * size))
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", rows), chunk(b"IEND", b"")
+    return bytes.fromhex("89504e470d0a1a0a") + b"".join(parts)
+display("text")
+display(Image(png(8)))
+print("printed")
+"""
+KITTY = {"TERM": "xterm-kitty"}
+ITERM = {"TERM_PROGRAM": "iTerm.app"}
+PLAIN = {"TERM": "xterm", "TERM_PROGRAM": "", "LC_TERMINAL": ""}
+RUN = ("run", "main.py", "--backend", "subprocess")
+
+
+def written(folder: Path, program: str = PROGRAM) -> None:
+    (folder / "main.py").write_text(program)
+
+
+def run(folder: Path, environ: Mapping[str, str], *more: str) -> Terminal:
+    """Run the program in a terminal to its end."""
+    with Terminal(*RUN, *more, folder=folder, environ={**PLAIN, **environ}) as terminal:
+        assert terminal.wait() == 0, terminal.shown
+    return terminal
+
+
+def test_kitty_shows_a_picture(tmp_path: Path) -> None:
+    written(tmp_path)
+    terminal = run(tmp_path, KITTY)
+
+    _, _, rest = terminal.raw.partition(b"\x1b_Ga=T,f=100,q=2,m=0;")
+    picture = base64.b64decode(rest.partition(b"\x1b\\")[0], validate=True)
+    assert picture.startswith(b"\x89PNG")
+    assert "'text'" in terminal.shown
+    assert "output 2:" not in terminal.shown
+
+
+def test_large_pictures_go_to_kitty_in_pieces(tmp_path: Path) -> None:
+    noise = "rows = zlib.compress(bytes((size + 1) * size))"
+    assert noise in PROGRAM
+    random = "import random; rows = zlib.compress(random.Random(1).randbytes(40000), 0)"
+    written(tmp_path, PROGRAM.replace(noise, random))
+    raw = run(tmp_path, KITTY).raw
+
+    parts = raw.split(b"\x1b_G")[1:]
+    heads, texts = zip(
+        *(part.split(b"\x1b\\")[0].split(b";") for part in parts), strict=True
+    )
+    assert len(parts) > 10
+    assert heads == (b"a=T,f=100,q=2,m=1", *[b"m=1"] * (len(parts) - 2), b"m=0")
+    assert max(map(len, texts)) == 4096
+    assert base64.b64decode(b"".join(texts)).endswith(b"IEND\xaeB`\x82")
+
+
+def test_iterm_shows_a_picture(tmp_path: Path) -> None:
+    written(tmp_path)
+    raw = run(tmp_path, ITERM).raw
+
+    _, _, rest = raw.partition(b"\x1b]1337;File=inline=1;size=")
+    head, _, text = rest.partition(b"\x07")[0].partition(b":")
+    picture = base64.b64decode(text, validate=True)
+    assert head == b"%d;preserveAspectRatio=1" % len(picture)
+    assert picture.startswith(b"\x89PNG")
+
+
+def test_sixel_is_made_in_a_cell_for_a_terminal_that_knows_it(tmp_path: Path) -> None:
+    if shutil.which("img2sixel") is None:
+        missing("img2sixel is not installed (libsixel-bin)")
+    written(tmp_path)
+    with Terminal(*RUN, folder=tmp_path, environ=PLAIN) as terminal:
+        terminal.expect_raw(b"\x1b[c")
+        terminal.send("\x1b[?62;4;22c")
+        assert terminal.wait() == 0
+
+    _, _, rest = terminal.raw.partition(b"\x1bPq")
+    assert rest.startswith(b'"1;1;800;800')
+    assert b"\x1b\\" in rest
+    assert "output 2:" not in terminal.shown
+
+
+@pytest.mark.parametrize("answer", ["", "\x1b[?62;22c", "garbage", "\x1b[?4c"])
+def test_other_terminals_name_pictures(tmp_path: Path, answer: str) -> None:
+    """They are asked once, and not waited for."""
+    written(tmp_path, PROGRAM + "display(Image(png(8)))")
+    with Terminal(*RUN, folder=tmp_path, environ=PLAIN) as terminal:
+        terminal.expect_raw(b"\x1b[c")
+        terminal.send(answer)
+        assert terminal.wait() == 0
+
+    assert terminal.raw.count(b"\x1b[c") == 1
+    assert b"\x1bP" not in terminal.raw
+    assert "output 2: output-2.png, image/png, " in terminal.shown
+    assert "--out FOLDER keeps them" in terminal.shown
+
+
+def test_no_terminal_gets_no_picture(tmp_path: Path) -> None:
+    written(tmp_path)
+    done = subprocess.run(
+        [TOOLCELL, *RUN, "--out", "made"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **KITTY},
+        capture_output=True,
+        check=True,
+    )
+
+    assert done.stdout == b"printed\n'text'\n"
+    assert b"\x1b" not in done.stderr
+    assert b"output 2: output-2.png, image/png, " in done.stderr
+    saved = (tmp_path / "made" / "output-2.png").read_bytes()
+    assert saved.startswith(b"\x89PNG")
+
+
+def test_pictures_that_are_artifacts_have_one_name(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        PROGRAM + "import os; os.mkdir('artifacts')\n"
+        "open('artifacts/mine.png', 'wb').write(png(8))\n",
+    )
+    done = subprocess.run(
+        [TOOLCELL, *RUN, "--out", "made"], cwd=tmp_path, capture_output=True, check=True
+    )
+
+    assert b"output 2: mine.png, image/png, " in done.stderr
+    assert [each.name for each in (tmp_path / "made").iterdir()] == ["mine.png"]
+
+
+def test_hidden_characters_of_texts_are_written_out(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        "display({'text/markdown': 'a\\x1b[2Jb'}, raw=True)\n"
+        "display({'image/svg+xml': '<svg>\\x1b]0;x\\x07'}, raw=True)\n"
+        "display({'image/jpeg': '/9j/' + 'A' * 20, 'x/y': 'z'}, raw=True)\n",
+    )
+    terminal = run(tmp_path, KITTY)
+
+    assert b"a\\u{1b}[2Jb" in terminal.raw
+    assert b"\x1b[2J" not in terminal.raw
+    assert b"\x1b]0" not in terminal.raw
+    assert "output 2: output-2.svg" in terminal.shown
+    assert "output 3: output-3.jpg" in terminal.shown
+
+
+def test_the_repl_shows_pictures(tmp_path: Path) -> None:
+    environ = {**PLAIN, **KITTY}
+    with Terminal(
+        *("repl", "--backend", "subprocess", "--history", str(tmp_path / "h")),
+        folder=tmp_path,
+        environ=environ,
+    ) as terminal:
+        terminal.expect(">>> ")
+        code = PROGRAM.split("display(")[0].strip()
+        terminal.send(f"exec({code!r}); display('text'); display(Image(png(8)))\r")
+        terminal.expect_raw(b"\x1b_Ga=T,f=100,q=2,m=0;")
+        terminal.expect("'text'")
+        terminal.send(":quit\r")
+        assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "holds"),
+    [
+        (b'\x1bPq"1;1;2;2#0;2;0;0;0#0~~$-\x1b\\', True),
+        (b"\x1bP0;1;0q#0~\x1b\\\n", True),
+        (b"\x1bPq#0~\x1b\\\x1b[2J", False),
+        (b"\x1bPq#0\x1b]0;x\x07~\x1b\\", False),
+        (b"\x1bPq#0~\x9c\x1b\\", False),
+        (b"\x1bPq#0~", False),
+        (b"\x1bP+q544e\x1b\\", False),
+        (b"text\x1bPq#0~\x1b\\", False),
+        (b"", False),
+    ],
+)
+def test_only_sixel_data_passes_as_sixel(data: bytes, holds: bool) -> None:
+    found = checked_sixel(data)
+
+    assert found == (data.rstrip() + b"\n" if holds else None)
