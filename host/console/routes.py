@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from .base import live
 from .base.pages import Act, Page
-from .pages import inbox, login, request, runs, sessions
+from .pages import (
+    agents,
+    audit,
+    health,
+    inbox,
+    login,
+    policies,
+    request,
+    runs,
+    sessions,
+)
 
 TABLE: tuple[Page | Act, ...] = (
     Page("/", inbox.show, link="Inbox"),
@@ -25,6 +35,18 @@ TABLE: tuple[Page | Act, ...] = (
     Page("/sessions", sessions.show, link="Sessions"),
     Act("/sessions/{number}/interrupt", sessions.interrupt, role="operator"),
     Act("/sessions/{number}/close", sessions.close, role="operator"),
+    Page("/agents", agents.show, link="Agents"),
+    Page("/agents/{agent:path}", agents.show_one),
+    Act("/agents/{agent:path}/reset", agents.reset, role="operator", fresh=True),
+    Page("/audit", audit.show, link="Audit"),
+    Act("/audit/verify", audit.verify, role="operator"),
+    Act("/audit/head", audit.keep, role="operator"),
+    Page("/audit/{number}", audit.show_one),
+    Page("/policies", policies.show, link="Policies"),
+    Act("/explain", policies.ask, role="viewer"),
+    Page("/tools/{name:path}", policies.show_tool),
+    Page("/health", health.show, link="Health"),
+    Act("/health/doctor", health.examine, role="operator"),
     Page("/events", live.stream),
     Page("/login", login.show, role=None),
     Act("/login", login.sign_in, role=None),

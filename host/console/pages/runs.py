@@ -21,6 +21,7 @@ from ...desk.acts import cancel_call
 from ...desk.explanations import call_tree, why
 from ...desk.live_calls import LiveCall, LiveCalls
 from ..base.visit import NotDoneError, Visit
+from .numbers import read_number
 
 PAGE_RECORDS = 50
 """Records of a page. When it is reached the older ones are on the next one."""
@@ -39,7 +40,7 @@ async def show(visit: Visit) -> Response:
     status = wanted["status"] if wanted["status"] in STATUSES else ""
     search = partial(
         visit.sources.records.page,
-        before=_number(before) if before else None,
+        before=read_number(before) if before else None,
         agent_id=wanted["agent"] or None,
         tool_name=wanted["tool"] or None,
         call_id=wanted["call"] or None,
@@ -84,7 +85,7 @@ async def stream(visit: Visit) -> Response:
     """Answer with the further output of a call, line by line."""
     call, session = _find(visit), visit.session
     assert session is not None
-    lines = _lines(call, _number(visit.query("after", "0")), visit)
+    lines = _lines(call, read_number(visit.query("after", "0")), visit)
     return StreamingResponse(lines, media_type="text/event-stream")
 
 
@@ -123,12 +124,6 @@ async def show_why(visit: Visit) -> Response:
     return visit.render("why.html", found=found, record=found.record, why=reasons)
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 15:
-        raise NotDoneError(404, "there is no such page")
-    return int(text)
-
-
 def _calls(visit: Visit) -> LiveCalls:
     host = visit.sources.host
     if host is None:
@@ -142,13 +137,13 @@ def _calls(visit: Visit) -> LiveCalls:
 
 def _find(visit: Visit) -> LiveCall:
     try:
-        return _calls(visit).find(_number(visit.part("number")))
+        return _calls(visit).find(read_number(visit.part("number")))
     except InvalidInputError as error:
         raise NotDoneError(404, error.message, hint=error.hint) from None
 
 
 async def _record(visit: Visit) -> NumberedRecord:
-    number = _number(visit.part("number"))
+    number = read_number(visit.part("number"))
     search = partial(visit.sources.records.page, before=number + 1, limit=1)
     found = await anyio.to_thread.run_sync(search)
     if not found or found[0].number != number:

@@ -21,6 +21,9 @@ _KNOWN = frozenset(
 )
 
 
+_APART = frozenset("td th dt dd li summary".split())
+
+
 class _Shape(HTMLParser):
     """The elements of a page, its attributes, and its text."""
 
@@ -36,6 +39,8 @@ class _Shape(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
+        if tag in _APART:
+            self.text += " "
         self.attributes |= {name for name, _ in attrs}
         if tag == "form" and dict(attrs).get("method") == "post":
             self.acts.add(dict(attrs).get("action"))

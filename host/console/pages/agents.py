@@ -1,0 +1,103 @@
+"""Agents: their limits, and what they used hour by hour."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from time import time
+from urllib.parse import quote
+
+import anyio.to_thread
+from starlette.responses import Response
+
+from toolcell.tools import UsageHour
+
+from ...desk.limits import agent_limits
+from ..base.visit import NotDoneError, Visit
+
+HOURS = 48
+"""Hours that are drawn."""
+
+_HOUR = 3_600
+
+
+async def show(visit: Visit) -> Response:
+    """Show all agents, with the sums of their last day."""
+    now = time()
+    sums: dict[str, list[UsageHour]] = {}
+    for each in await _usage(visit, now - 24 * _HOUR):
+        sums.setdefault(each.agent_id, []).append(each)
+    host = visit.sources.host
+    live = [] if host is None else [each.agent_id for each in host.live_calls.all()]
+    known = visit.sources.guard.agents
+    rows = [
+        {
+            "id": agent_id,
+            "has_policy": agent_id in known,
+            "live": live.count(agent_id),
+            "calls": sum(each.calls for each in sums.get(agent_id, ())),
+            "denied": sum(each.denied for each in sums.get(agent_id, ())),
+            "failed": sum(each.failed for each in sums.get(agent_id, ())),
+            "usd": sum(each.usd for each in sums.get(agent_id, ())),
+        }
+        for agent_id in [*known, *sorted(sums.keys() - set(known) - {""})]
+    ]
+    return visit.render("agents.html", rows=rows, here=host is not None)
+
+
+async def show_one(visit: Visit) -> Response:
+    """Show the limits of an agent, and its use by hour."""
+    agent_id, now, sources = visit.part("agent"), time(), visit.sources
+    hours = await _usage(visit, now - (HOURS - 1) * _HOUR, agent_id)
+    if agent_id not in sources.guard.agents and not hours:
+        raise NotDoneError(404, "there is no such agent")
+    return visit.render(
+        "agent.html",
+        agent_id=agent_id,
+        has_policy=agent_id in sources.guard.agents,
+        limits=await agent_limits(sources.guard, sources.registry, agent_id),
+        plots=[
+            (title, unit, _points(hours, now, name))
+            for title, unit, name in (
+                ("Calls", "calls", "calls"),
+                ("Refused", "calls", "denied"),
+                ("CPU", "ms", "cpu_ms"),
+                ("Money", "usd", "usd"),
+            )
+        ],
+        hours=HOURS,
+        now=now,
+    )
+
+
+async def reset(visit: Visit) -> Response:
+    """Set the counters of an agent back to zero."""
+    agent_id = visit.part("agent")
+    await visit.sources.guard.reset(agent_id, by=visit.person.id)
+    return visit.go(f"/agents/{quote(agent_id)}")
+
+
+async def _usage(
+    visit: Visit, since: float, agent_id: str | None = None
+) -> list[UsageHour]:
+    search = partial(
+        visit.sources.records.usage_hours,
+        since=datetime.fromtimestamp(since, UTC),
+        agent_id=agent_id,
+    )
+    return await anyio.to_thread.run_sync(search)
+
+
+def _points(
+    hours: list[UsageHour], now: float, name: str
+) -> list[tuple[str, int | float]]:
+    """Return the amount of each hour up to now, also of those without any."""
+    amounts = {each.hour: getattr(each, name) for each in hours}
+    last = int(now // _HOUR * _HOUR)
+    return [
+        (
+            f"{datetime.fromtimestamp(hour, UTC):%a %H:00}",
+            round(amounts.get(hour, 0), 4),
+        )
+        for hour in range(last - (HOURS - 1) * _HOUR, last + 1, _HOUR)
+    ]

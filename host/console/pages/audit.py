@@ -1,0 +1,99 @@
+"""The audit log: its records by number, a check of all of it, and kept heads."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import anyio.to_thread
+from starlette.responses import Response
+
+from toolcell.guard import AuditEntry, AuditLog, audit_page
+
+from ...desk.acts import keep_head
+from ...desk.audit_check import AuditCheck
+from ...desk.heads import KeptHead
+from ..base.visit import NotDoneError, Visit
+from .numbers import read_number
+
+PAGE_RECORDS = 50
+"""Records of a page. When it is reached the older ones are on the next one."""
+
+MAX_PROBLEMS = 100
+"""Problems of a check that are shown. When it is reached the rest is counted."""
+
+_LOOK_AGAIN_SECONDS = 2
+
+
+async def show(visit: Visit) -> Response:
+    """Show a page of records, the state of the check, and the kept heads."""
+    log, check = visit.sources.audit, visit.console.desk.audit_check
+    if log is None or check is None:
+        return visit.render("no_audit.html")
+    before = visit.query("before")
+    entries = await _page(
+        log.path, read_number(before) if before else None, PAGE_RECORDS + 1
+    )
+    shown = entries[:PAGE_RECORDS]
+    numbers = [each.seq for each in shown if each.seq is not None]
+    state = check.state
+    answer = visit.render(
+        "audit.html",
+        entries=shown,
+        older=numbers[-1] if len(entries) > PAGE_RECORDS and numbers else None,
+        is_first=not before,
+        check=state,
+        problems=() if state.report is None else state.report.problems[:MAX_PROBLEMS],
+        heads=await _heads(visit),
+        can_keep=visit.console.desk.heads is not None,
+    )
+    if state.state == "running":
+        # Without a script, too, the page shows how far the check is.
+        answer.headers["Refresh"] = str(_LOOK_AGAIN_SECONDS)
+    return answer
+
+
+async def show_one(visit: Visit) -> Response:
+    """Show one record whole."""
+    log, _ = _log(visit)
+    number = read_number(visit.part("number"))
+    found = await _page(log.path, number + 1, 1)
+    if not found or found[0].seq != number:
+        raise NotDoneError(404, "the log has no such record")
+    return visit.render("audit_record.html", entry=found[0])
+
+
+async def verify(visit: Visit) -> Response:
+    """Begin a check of the whole log against the kept heads."""
+    _, check = _log(visit)
+    check.start([each.head for each in await _heads(visit)])
+    return visit.go("/audit")
+
+
+async def keep(visit: Visit) -> Response:
+    """Keep the present head."""
+    log, _ = _log(visit)
+    heads = visit.console.desk.heads
+    if heads is None:
+        raise NotDoneError(409, "heads need a place", hint="name a folder in [state]")
+    await keep_head(log, heads, by=visit.person.id)
+    return visit.go("/audit#heads")
+
+
+def _log(visit: Visit) -> tuple[AuditLog, AuditCheck]:
+    log, check = visit.sources.audit, visit.console.desk.audit_check
+    if log is None or check is None:
+        raise NotDoneError(
+            404, "there is no audit log", hint="name its path in [audit]"
+        )
+    return log, check
+
+
+async def _heads(visit: Visit) -> list[KeptHead]:
+    heads = visit.console.desk.heads
+    return [] if heads is None else await anyio.to_thread.run_sync(heads.all)
+
+
+async def _page(path: Path, before: int | None, limit: int) -> list[AuditEntry]:
+    search = partial(audit_page, path, before=before, limit=limit)
+    return await anyio.to_thread.run_sync(search)

@@ -1,0 +1,16 @@
+"""Numbers in the addresses of pages."""
+
+from __future__ import annotations
+
+from ..base.visit import NotDoneError
+
+
+def read_number(text: str) -> int:
+    """Return a number of 1 to 15 digits.
+
+    Raises:
+        NotDoneError: 404: it is none.
+    """
+    if not text.isascii() or not text.isdecimal() or len(text) > 15:
+        raise NotDoneError(404, "there is no such page")
+    return int(text)

@@ -1,0 +1,94 @@
+"""Policies and tools, with the definitions that were approved, and what is decided."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio.to_thread
+from starlette.responses import Response
+
+from toolcell.core import InvalidInputError, ToolCall, ToolError
+from toolcell.core.text.strict_json import read_json
+from toolcell.tools import MCPPins
+
+from ...desk.explanations import explain
+from ..base.visit import NotDoneError, Visit
+
+
+async def show(visit: Visit) -> Response:
+    """Show the policies in force, the tools, and a form to ask about a call."""
+    return visit.render("policies.html", asked=None, made=None, **await _shown(visit))
+
+
+async def ask(visit: Visit) -> Response:
+    """Show what would be decided about a call now; nothing is called or counted."""
+    sources, form = visit.sources, visit.form
+    asked = {name: form.get(name, "") for name in ("agent", "tool", "arguments", "run")}
+    call = ToolCall(
+        id="explain",
+        name=asked["tool"],
+        arguments=_arguments(asked["arguments"]),
+        agent_id=asked["agent"],
+    )
+    try:
+        made = await explain(
+            sources.guard,
+            sources.registry,
+            call,
+            run_id=asked["run"] or None,
+            seconds=sources.config.tools.timeout_seconds,
+        )
+    except ToolError as error:
+        raise NotDoneError(409, error.message, hint=error.hint) from None
+    return visit.render("policies.html", asked=asked, made=made, **await _shown(visit))
+
+
+async def show_tool(visit: Visit) -> Response:
+    """Show a tool as agents see it."""
+    tool = visit.sources.registry.snapshot().get(visit.part("name"))
+    if tool is None:
+        raise NotDoneError(404, "there is no such tool")
+    guard = visit.sources.guard
+    return visit.render(
+        "tool.html",
+        tool=tool,
+        agents=[
+            agent_id
+            for agent_id in guard.agents
+            if tool.name in visit.sources.registry.snapshot().for_agent(agent_id)
+        ],
+    )
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        given = read_json((text.strip() or "{}").encode())
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the arguments cannot be read as JSON: {error}",
+            hint='write an object such as {"path": "/a"}',
+        ) from None
+    if not isinstance(given, dict):
+        raise InvalidInputError(
+            "the arguments are no object", hint='write one such as {"path": "/a"}'
+        )
+    return given
+
+
+async def _shown(visit: Visit) -> dict[str, Any]:
+    """Return what the page shows beside a decision."""
+    sources, mcp = visit.sources, visit.sources.config.tools
+    pins = await anyio.to_thread.run_sync(MCPPins.load, mcp.mcp_pins)
+    return {
+        "policies": [
+            (
+                each.agent_id,
+                json.loads(each.model_dump_json(exclude_defaults=True)),
+            )
+            for each in sources.guard.policies
+        ],
+        "version": sources.guard.policy_version,
+        "tools": list(sources.registry.snapshot()),
+        "pins": [(name, sorted(pins.of(name).items())) for name in mcp.mcp],
+    }
