@@ -15,10 +15,15 @@ from ..wire.handshake import RefusedError, checked_token
 from ..wire.protocol import LOST_SECONDS, PROTOCOL
 from ..wire.tasks import tasks_beside
 from .connect import connect
+from .requests import listed
 from .runs import ask
 
 ASK_SECONDS = 15.0
 """Seconds that a node has for an answer. When they are over it is `unreachable`."""
+
+PREFETCH_NODES = 8
+"""Nodes that install packages at once. When it is reached others wait: the index of
+packages is one for all."""
 
 
 class NodeStatus(BaseModel):
@@ -39,6 +44,12 @@ class NodeStatus(BaseModel):
 
     drivers: int = 0
     notices: tuple[str, ...] = ()
+    image: str = ""
+    """The image of its cells; empty where they have none."""
+
+    packages: tuple[tuple[str, ...], ...] = ()
+    """Sets of packages that were installed there since it began."""
+
     problem: str = ""
     """The reason why runs cannot be placed there; empty: they can."""
 
@@ -85,6 +96,45 @@ class ClusterAdmin:
             SandboxUnavailableError: The directory does not answer.
         """
         return await self._directory.waiting()
+
+    async def prefetch(self, packages: Sequence[str], seconds: float) -> dict[str, str]:
+        """Have each node install a set of packages, a few nodes at once.
+
+        Args:
+            packages: The packages, as in `run`.
+            seconds: Seconds that a node has. When they are over it counts as failed.
+
+        Returns:
+            Why each node does not have them, by its name; empty: it has them.
+
+        Raises:
+            SandboxUnavailableError: The directory does not answer.
+        """
+        places = anyio.CapacityLimiter(PREFETCH_NODES)
+        found: dict[str, str] = {}
+        fields = {"op": "install", "packages": listed(packages)}
+
+        async def fetch(record: NodeRecord) -> None:
+            async with places:
+                found[record.name] = await self._failure(record, fields, seconds)
+
+        records = await self._records()
+        async with anyio.create_task_group() as tasks:
+            for record in records:
+                tasks.start_soon(fetch, record)
+        return {record.name: found[record.name] for record in records}
+
+    async def _failure(
+        self, record: NodeRecord, fields: dict[str, Any], seconds: float
+    ) -> str:
+        """Ask a node for something; return why it failed, or an empty text."""
+        try:
+            await self._ask(record, fields, seconds)
+        except ToolcellError as error:
+            return error.message
+        except (OSError, TimeoutError, RefusedError) as error:
+            return f"{type(error).__name__}: {error}".rstrip(": ")
+        return ""
 
     async def drain(self, name: str, seconds: float) -> None:
         """Tell a node to take nothing new, and to end when nothing runs.
@@ -134,8 +184,13 @@ class ClusterAdmin:
             problem = f"{type(error).__name__}: {error}"
         return status.model_copy(update={"problem": problem})
 
-    async def _ask(self, record: NodeRecord, fields: dict[str, Any]) -> dict[str, Any]:
-        with anyio.fail_after(ASK_SECONDS):
+    async def _ask(
+        self,
+        record: NodeRecord,
+        fields: dict[str, Any],
+        seconds: float = ASK_SECONDS,
+    ) -> dict[str, Any]:
+        with anyio.fail_after(seconds):
             link = await connect(record, self._key, LOST_SECONDS)
             async with tasks_beside() as tasks:
                 tasks.start_soon(link.run)
@@ -148,4 +203,7 @@ def _problem(status: NodeStatus) -> str:
             f"it speaks protocol {status.protocol} of toolcell {status.version}, "
             f"this machine {PROTOCOL}"
         )
-    return "" if status.state == "ready" else f"it is {status.state}"
+    if status.state == "ready":
+        return ""
+    why = f": {status.problem}" if status.problem else ""
+    return f"it is {status.state}{why}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -41,15 +41,33 @@ class Node:
         self.link = link
         self.slots = int(about["slots"])
         self.rules = SandboxConfig.model_validate(about["rules"])
-        self.credit = int(about["credit"])
         self.notices = tuple(map(str, about["notices"]))
-        self.state = str(about["state"])
-        """`ready`, `draining` or `sick`; the last two have no credit."""
+        self.image = str(about["image"])
+        """The image of its cells; empty where they have none."""
+
+        self.hear(about)
 
         self.held: list[float] = []
         """When each place in use was taken; those of a lost node are given back."""
 
         self.is_lost = False
+
+    def hear(self, told: dict[str, Any]) -> None:
+        """Take what the node says of itself, now or again."""
+        self.credit = int(told["credit"])
+        """Runs and sessions that this driver may have there at once."""
+
+        self.state = str(told["state"])
+        """`ready`, `draining` or `sick`; the last two have no credit."""
+
+        self.problem = str(told["problem"])
+        """Why it is sick, in its words."""
+
+        self.reason = str(told["reason"])
+        """The same in a word, such as `image_missing`; empty: there is none."""
+
+        self.packages = frozenset(tuple(map(str, each)) for each in told["packages"])
+        """Sets of packages that are installed there, each sorted."""
 
     @property
     def in_use(self) -> int:
@@ -62,6 +80,18 @@ class Node:
         return self.in_use / self.credit if self.credit else float("inf")
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raise SandboxError where a node says what cannot be read."""
+    try:
+        yield
+    except (ValidationError, KeyError, TypeError, ValueError) as error:
+        raise SandboxError(
+            f"what it says of itself cannot be read: {type(error).__name__}",
+            hint="use the same version of toolcell at both ends",
+        ) from None
+
+
 class Nodes:
     """Finds nodes in a directory, keeps links to them, and places runs.
 
@@ -70,6 +100,7 @@ class Nodes:
         key: The cluster's token, as bytes.
         wait_seconds: Seconds that a run waits while there is no node at all.
         lost_seconds: Seconds without a sign of life until a node is given up.
+        image: The image that its cells must have; None: any, or none.
         tasks: Owns the links.
     """
 
@@ -80,12 +111,15 @@ class Nodes:
         *,
         wait_seconds: float,
         lost_seconds: float,
+        image: str | None,
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._directory = directory
         self._key = key
         self._wait_seconds = wait_seconds
         self._lost_seconds = lost_seconds
+        self._image = image
+        self._saw_other_image = False
         self._tasks = tasks
         self._queue = FairQueue(0, 0)
         self._driver = secrets.token_hex(8)
@@ -147,13 +181,19 @@ class Nodes:
 
     @asynccontextmanager
     async def place(
-        self, agent_id: str | None, *, avoid: NodeRecord | None = None
+        self,
+        agent_id: str | None,
+        *,
+        avoid: NodeRecord | None = None,
+        packages: Sequence[str] = (),
     ) -> AsyncIterator[Node]:
         """Hold a place on a node, for a run or a session.
 
         Args:
             agent_id: The agent that waits for it.
             avoid: A node that must not get it.
+            packages: Packages that it needs; a node with room that has them is taken
+                before one that would have to install them.
 
         Raises:
             SandboxUnavailableError: Too many wait, or there is no node.
@@ -162,7 +202,9 @@ class Nodes:
         node = None
         try:
             fit = [each for each in self.open if each.record != avoid and each.credit]
-            node = min(fit, key=lambda each: each.load, default=None)
+            wanted = tuple(sorted(set(packages)))
+            ready = [each for each in fit if wanted in each.packages and each.load < 1]
+            node = min(ready or fit, key=lambda each: each.load, default=None)
             if node is None:
                 raise self._no_nodes()
             node.held.append(entered)
@@ -186,11 +228,28 @@ class Nodes:
         raise self._no_nodes()
 
     def _no_nodes(self) -> SandboxUnavailableError:
+        why = self._why_none
+        for node in self.open:
+            if node.state != "ready":
+                why = f"{node.record.name} is {node.state}"
+                why += f": {node.problem}" if node.problem else ""
+        if self._has_no_image():
+            return SandboxUnavailableError(
+                f"no node has the image: {why}",
+                hint="`toolcell images pull` on the machines of the cluster",
+                details={"reason": "image_missing"},
+            )
         return SandboxUnavailableError(
-            f"the cluster has no node: {self._why_none}",
+            f"the cluster has no node: {why}",
             hint="start a `NodeAgent` on a machine, see docs/cluster.md",
             details={"reason": "no_nodes"},
         )
+
+    def _has_no_image(self) -> bool:
+        """Return True if all nodes lack their image, or have another one."""
+        if not self.open:
+            return self._saw_other_image
+        return all(node.reason == "image_missing" for node in self.open)
 
     async def _look(self) -> None:
         """Open links to nodes as they appear in the directory."""
@@ -243,10 +302,8 @@ class Nodes:
             try:
                 while True:
                     message = await next_message(greeting)
-                    node.credit = int(message.fields["credit"])
-                    node.state = str(message.fields["state"])
-                    if not node.credit:
-                        self._why_none = f"{record.name} is {node.state}"
+                    with _readable():
+                        node.hear(message.fields)
                     self._resize()
             finally:
                 del self._open[record.fingerprint]
@@ -264,13 +321,14 @@ class Nodes:
                 f"{about.get('version')}, this driver {PROTOCOL}",
                 hint="use the same version of toolcell at both ends",
             )
-        try:
+        with _readable():
             node = Node(record, link, about)
-        except (ValidationError, KeyError, TypeError, ValueError) as error:
+        if self._image not in (None, node.image):
+            self._saw_other_image = True
             raise SandboxError(
-                f"its greeting cannot be read: {type(error).__name__}",
-                hint="use the same version of toolcell at both ends",
-            ) from None
+                f"its cells have the image {node.image!r}, not {self._image!r}",
+                hint="start nodes with that image",
+            )
         if self._rules is not None and node.rules != self._rules:
             raise SandboxError(
                 "its limits or rules are not those of the other nodes",

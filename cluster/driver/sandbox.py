@@ -82,6 +82,8 @@ class ClusterSandbox(Detachable):
         retry_lost: True runs a program again, once and on another node, if its node is
             lost. Programs that have made a call, or whose output or connections were
             passed on, are not run again; nor are streams and sessions.
+        image: The image, as the nodes' configuration names it, that cells must have;
+            other nodes get nothing. None takes all nodes.
 
     Raises:
         ConfigError: The token is not one.
@@ -97,12 +99,14 @@ class ClusterSandbox(Detachable):
         wait_seconds: float = 5.0,
         lost_seconds: float = LOST_SECONDS,
         retry_lost: bool = False,
+        image: str | None = None,
     ) -> None:
         self._directory = directory
         self._key = checked_token(token)
         self._wait_seconds = wait_seconds
         self._lost_seconds = lost_seconds
         self._retry_lost = retry_lost
+        self._image = image
         self._stack = AsyncExitStack()
         self._is_open = False
 
@@ -115,6 +119,7 @@ class ClusterSandbox(Detachable):
         wait_seconds: float = 5.0,
         lost_seconds: float = LOST_SECONDS,
         retry_lost: bool = False,
+        image: str | None = None,
     ) -> Self:
         """Return an open sandbox, which any task of this event loop may close.
 
@@ -126,6 +131,7 @@ class ClusterSandbox(Detachable):
             wait_seconds=wait_seconds,
             lost_seconds=lost_seconds,
             retry_lost=retry_lost,
+            image=image,
         )
         return await made._open_detached()
 
@@ -142,6 +148,7 @@ class ClusterSandbox(Detachable):
             self._key,
             wait_seconds=self._wait_seconds,
             lost_seconds=self._lost_seconds,
+            image=self._image,
             tasks=tasks,
         )
         try:
@@ -229,14 +236,16 @@ class ClusterSandbox(Detachable):
         )
         asked = run.packed(self._open_nodes.rules.limits, {"op": "run"})
         try:
-            async with self._open_nodes.place(agent_id) as node:
+            async with self._open_nodes.place(agent_id, packages=packages) as node:
                 return await _timed(run_on(node.link, run, asked))
         except CellLostError as error:
             if not self._retry_lost or run.was_heard or not is_node_lost(error):
                 raise
             lost = error
         try:
-            async with self._open_nodes.place(agent_id, avoid=node.record) as other:
+            async with self._open_nodes.place(
+                agent_id, avoid=node.record, packages=packages
+            ) as other:
                 metrics.retries.add(1)
                 return await _timed(run_on(other.link, run, asked))
         except SandboxUnavailableError:
@@ -273,7 +282,7 @@ class ClusterSandbox(Detachable):
         )
         run = RemoteRun(request=request)
         asked = run.packed(self._open_nodes.rules.limits, {"op": "stream"})
-        async with self._open_nodes.place(agent_id) as node:
+        async with self._open_nodes.place(agent_id, packages=packages) as node:
             async with aclosing(stream_on(node.link, asked)) as events:
                 async for event in events:
                     yield event
@@ -301,7 +310,7 @@ class ClusterSandbox(Detachable):
             "agent_id": agent_id,
             "network": pack_model(network),
         }
-        async with self._open_nodes.place(agent_id) as node:
+        async with self._open_nodes.place(agent_id, packages=packages) as node:
             async with node.link.exchange(asked) as exchange:
                 about = (await next_message(exchange)).fields
                 yield ClusterSession(node.link, node.record.name, agent_id, about)

@@ -32,6 +32,7 @@ from ..wire.link import Link
 from ..wire.protocol import LOST_SECONDS, PROTOCOL, rules_of
 from . import metrics
 from .health import CHECK_SECONDS, Health
+from .inventory import Inventory
 from .visitor import Visitor
 
 MAX_STRANGERS = 64
@@ -94,6 +95,7 @@ class NodeAgent(Detachable):
         self._visitors: list[Visitor] = []
         self._draining = False
         self._health = Health(sandbox, check_seconds)
+        self._inventory = Inventory(sandbox.config)
         self._stack = AsyncExitStack()
         self._record: NodeRecord | None = None
 
@@ -266,7 +268,22 @@ class NodeAgent(Detachable):
         drivers = [each for each in self._visitors if each.places_runs]
         for visitor in drivers:
             share = max(1, self._slots // len(drivers))
-            visitor.grant(share if self.state == "ready" else 0, self.state)
+            visitor.grant({"credit": share if self.takes_runs else 0, **self._now()})
+
+    def has_packages(self, packages: Sequence[str]) -> None:
+        """Note that packages are installed, and tell the drivers."""
+        if packages and self._inventory.note(packages):
+            self.share()
+
+    def _now(self) -> dict[str, Any]:
+        """Return what drivers are told of whenever it changes."""
+        why = self._health.why if self.state == "sick" else None
+        return {
+            "state": self.state,
+            "problem": "" if why is None else why.message,
+            "reason": "" if why is None else str(why.details.get("reason", "")),
+            "packages": self._inventory.packages,
+        }
 
     def about(self) -> dict[str, Any]:
         """Return what the node says of itself."""
@@ -276,7 +293,8 @@ class NodeAgent(Detachable):
             "python": platform.python_version(),
             "name": self._name,
             "slots": self._slots,
-            "state": self.state,
+            **self._now(),
+            "image": self._inventory.image,
             "busy": self.busy,
             "drivers": self.drivers,
             "notices": [*self._sandbox.notices, *self._notices],

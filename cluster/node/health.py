@@ -36,6 +36,9 @@ class Health:
         self._seconds = seconds
         self._bad = 0
         self._good = 0
+        self.why: ToolcellError | None = None
+        """Why the last try failed, in the words of the sandbox; None: it did not."""
+
         self.is_sick = False
         """True from the second failure in a row to the third good try."""
 
@@ -62,9 +65,13 @@ class Health:
         try:
             with anyio.fail_after(TRY_SECONDS):
                 if sandbox.active_cells < sandbox.config.max_concurrency:
-                    return (await sandbox.run("6 * 7")).value == 42
-                await sandbox.check()
-                return True
+                    good = (await sandbox.run("6 * 7")).value == 42
+                else:
+                    await sandbox.check()
+                    good = True
+            self.why = None
+            return good
         except (ToolcellError, TimeoutError) as error:
+            self.why = error if isinstance(error, ToolcellError) else None
             _log.warning("no cell could be made: %s", type(error).__name__)
             return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -47,6 +47,9 @@ class Agent(Protocol):
     def share(self) -> None:
         """Divide the slots anew."""
 
+    def has_packages(self, packages: Sequence[str]) -> None:
+        """Note that packages are installed."""
+
     async def retire(self, seconds: float) -> None:
         """Take nothing new; end when nothing runs, or after so many seconds."""
 
@@ -64,19 +67,24 @@ class Visitor:
         self._agent = agent
         self._sessions = Sessions()
         self._greeted: Exchange | None = None
-        self._granted = 0, "ready"
+        self._granted: _Fields = {}
 
     @property
     def places_runs(self) -> bool:
         """True once it has asked for credit; a command that looks does not."""
         return self._greeted is not None
 
-    def grant(self, credit: int, state: str) -> None:
-        """Let the driver have so many runs and sessions at once; 0: no new ones."""
-        if (credit, state) != self._granted:
-            self._granted = credit, state
+    def grant(self, told: _Fields) -> None:
+        """Tell the driver what the node grants and has, if that has changed.
+
+        Args:
+            told: `credit`, the runs and sessions that it may have at once, and the
+                facts of `NodeAgent`.
+        """
+        if told != self._granted:
+            self._granted = told
             if self._greeted is not None:
-                self._greeted.send_soon({"credit": credit, "state": state})
+                self._greeted.send_soon(told)
 
     async def serve(self, exchange: Exchange, message: Message) -> None:
         """Answer one exchange."""
@@ -130,7 +138,9 @@ class Visitor:
     async def _of_node(self, fields: _Fields) -> _Fields:
         match fields["op"]:
             case "install":
-                return {"path": await self._sandbox.install(fields["packages"])}
+                path = await self._sandbox.install(fields["packages"])
+                self._agent.has_packages(fields["packages"])
+                return {"path": path}
             case "check":
                 await self._sandbox.check()
             case "status":
@@ -167,6 +177,7 @@ class Visitor:
             tasks.start_soon(driver.listen)
             result = await place.run(**options, calls=driver.calls)
         metrics.runs.add(1, {"toolcell.status": result.status})
+        self._agent.has_packages(options.get("packages", ()))
         return pack_result(result)
 
     async def _stream(
@@ -190,6 +201,7 @@ class Visitor:
             network=read_network(fields["network"]),
         )
         async with opened as session:
+            self._agent.has_packages(fields["packages"])
             with self._sessions.kept(session) as number:
                 exchange.send_soon(self._sessions.about(number))
                 await anyio.sleep_forever()

@@ -55,6 +55,34 @@ def doctor(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None
 
 
 @cluster.command()
+def prefetch(
+    packages: Annotated[
+        list[str], typer.Argument(help='Packages, such as "numpy==2.1.*".')
+    ],
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, help="Seconds that a node has.")
+    ] = 600.0,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Have each node install packages, before a run needs them; 4 if one cannot."""
+
+    async def fetch(parts: ClusterParts) -> dict[str, str]:
+        return await parts.admin().prefetch(packages, seconds)
+
+    from ..runtime.cluster import cluster_parts
+
+    with cluster_parts(_read(config)) as parts:
+        found = run_async(fetch, parts)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("node", "problem"), list(found.items()))
+    if not found or any(found.values()):
+        raise typer.Exit(EXIT_COULD_NOT_RUN)
+
+
+@cluster.command()
 def drain(
     node: Annotated[str, typer.Argument(help="The node's name.")],
     seconds: Seconds = 300.0,

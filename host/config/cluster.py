@@ -62,6 +62,10 @@ class ClusterConfig(Model):
     """Seconds without a sign of life. When it is reached a node, or a driver, is given
     up, with its runs."""
 
+    image: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """The image that cells of a program must have, as the nodes' `[sandbox]` names it.
+    None: that of any node."""
+
     retry_lost: bool = False
     """If true, a program whose node is lost is run again once, on another node, unless
     it has called a tool or its output was passed on."""

@@ -48,6 +48,7 @@ class ClusterParts:
             wait_seconds=self.settings.wait_seconds,
             lost_seconds=self.settings.lost_seconds,
             retry_lost=self.settings.retry_lost,
+            image=self.settings.image,
         )
 
     def agent(self, sandbox: Sandbox) -> NodeAgent:

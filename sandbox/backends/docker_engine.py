@@ -221,6 +221,7 @@ def explain(error: Exception, config: SandboxConfig) -> SandboxUnavailableError:
             f"the Docker engine has no image {config.image!r}",
             hint=f"`docker pull {config.image}`, or `toolcell images build` and "
             "its tag as `image`",
+            details={"reason": "image_missing"},
         )
     if isinstance(error, docker.errors.APIError) and "python3" in str(text):
         return SandboxUnavailableError(

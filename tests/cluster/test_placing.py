@@ -69,7 +69,7 @@ async def test_a_sick_node_leaves_the_rotation_and_comes_back(
             assert (told.name, told.state, told.problem) == (
                 "two",
                 "sick",
-                "it is sick",
+                "it is sick: no cell today",
             )
         await until(lambda: states(sandbox)["two"] == "ready")
         async with sandbox.session() as first, sandbox.session() as second:

@@ -28,7 +28,7 @@ NEEDS_HINT = {
     and issubclass(value, ToolcellError)
     and value.default_hint is None
 }
-ROOMS = ("core", "sandbox", "guard", "tools", "flow", "host")
+ROOMS = ("core", "sandbox", "cluster", "guard", "tools", "flow", "host")
 # Its `ToolError` is another, of programs in cells.
 NOT_OURS = ROOT / "sandbox" / "cell"
 
