@@ -36,6 +36,7 @@ if typing.TYPE_CHECKING:
     from .packages.layer_store import PackageLayer, list_packages, prune_packages
     from .processes.ports import PortStream
     from .processes.process import Process
+    from .processes.usage import CellUsage
     from .processes.watches import FileChange, FileWatch
     from .programs.function_program import CallProgram, call_program, returned
     from .programs.program import RunRequest, check_request
@@ -72,6 +73,7 @@ __all__ = [
     "Batch",
     "BatchResults",
     "CallProgram",
+    "CellUsage",
     "Cleaned",
     "CodePolicy",
     "Connected",
@@ -169,6 +171,7 @@ __getattr__ = _lazy_face(
         ".packages.layer_store": "PackageLayer list_packages prune_packages",
         ".processes.ports": "PortStream",
         ".processes.process": "Process",
+        ".processes.usage": "CellUsage",
         ".programs.program": "RunRequest check_request",
         ".processes.watches": "FileChange FileWatch",
         ".programs.function_program": "CallProgram call_program returned",

@@ -13,6 +13,7 @@ from .client.workdir import checked_path
 from .processes.ports import PortStream
 from .processes.process import Process
 from .processes.table import Command, argv_of
+from .processes.usage import CellUsage
 from .processes.watches import FileWatch
 from .program_factory import ProgramFactory
 from .shared_cell import SharedCell
@@ -144,6 +145,18 @@ class SessionCommands:
         name = checked_path(path, absolute=True) if path else ""
         beside = await self._shared.beside(self._programs.spawn)
         return await beside.watches.open(name, self._own_branch, recursive=recursive)
+
+    async def usage(self) -> CellUsage:
+        """Return what the session's cell uses now; runs and commands go on meanwhile.
+
+        Raises:
+            InvalidInputError: Isolation is `process`, which measures single runs alone.
+            CellLostError: The cell is gone.
+            SandboxUnavailableError: The cell did not start.
+        """
+        self._require_cell("measures no sessions", paused=True)
+        beside = await self._shared.beside(self._programs.spawn)
+        return await beside.usage.ask()
 
     def _require_cell(self, lack: str, *, paused: bool = False) -> None:
         """Raise what keeps this session from work beside its runs.

@@ -17,6 +17,7 @@ from .processes.beside import FramesBesideRuns
 from .processes.ports import PortTable
 from .processes.process import Process
 from .processes.table import ProcessTable
+from .processes.usage import UsageTable
 from .processes.watches import WatchTable
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Beside(NamedTuple):
     commands: ProcessTable
     ports: PortTable
     watches: WatchTable
+    usage: UsageTable
 
 
 class SharedCell:
@@ -113,6 +115,7 @@ class SharedCell:
                     ProcessTable(frames, cell.traits),
                     PortTable(frames),
                     WatchTable(frames),
+                    UsageTable(frames),
                 )
         return self._beside
 

@@ -195,15 +195,11 @@ class SandboxAPI:
         operation = _operation(request)
         if operation is None:
             return None
+        query = request.query_params
         for sandbox_id in self._sandboxes.ids():
-            try:
-                self._access.check_signature(
-                    request.query_params, operation, sandbox_id
-                )
-            except APIError:
-                continue
-            return Target(sandbox_id, DAEMON_PORT, "/files")
-        raise APIError(401, "the signature is not valid, or has expired")
+            if self._access.is_signed(query, operation, sandbox_id):
+                return Target(sandbox_id, DAEMON_PORT, "/files")
+        raise APIError(401, "the signature is not valid")
 
     async def _answer_control(self, request: Request) -> Response:
         token = self._access.token(request.headers)
@@ -221,6 +217,8 @@ class SandboxAPI:
                 return self._answer_health(target)
             sandbox = await self._owned(target)
         except APIError as error:
+            if target.path == "/files":
+                raise
             return connect_error(error)
         path, method = target.path, request.method
         if path == "/files" and method == "GET":

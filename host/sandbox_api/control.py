@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
@@ -131,6 +132,7 @@ class Control:
             ("GET", "/sandboxes", self._list),
             ("GET", "/v2/sandboxes", self._list),
             ("GET", one, self._show),
+            ("GET", f"{one}/metrics", self._measure),
             ("DELETE", one, self._kill),
             ("POST", f"{one}/pause", self._pause),
             ("POST", f"{one}/timeout", self._set_timeout),
@@ -235,6 +237,14 @@ class Control:
     async def _show(self, request: Request, token: Token) -> Response:
         return JSONResponse(self.with_access(self._of(request, token)))
 
+    async def _measure(self, request: Request, token: Token) -> Response:
+        """Answer with one measurement, of now; none of a sandbox that is paused."""
+        sandbox, query = self._of(request, token), request.query_params
+        start, end = _unix(query.get("start", "0")), _unix(query.get("end", "inf"))
+        if sandbox.state != "running" or not start <= time.time() < end + 1:
+            return JSONResponse([])
+        return JSONResponse([await sandbox.metrics()])
+
     async def _kill(self, request: Request, token: Token) -> Response:
         await self._sandboxes.kill(self._of(request, token))
         return Response(status_code=204)
@@ -300,6 +310,13 @@ class Control:
             "trafficAccessToken": secret,
             "domain": self._settings.domain,
         }
+
+
+def _unix(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise APIError(400, "start and end are seconds since 1970") from None
 
 
 def _seconds(text: str) -> float:

@@ -90,21 +90,27 @@ class Access:
             APIError: 401: it is forged, for another file, user or operation, or it
                 has expired.
         """
+        if not self.is_signed(query, operation, sandbox_id):
+            raise APIError(401, "the signature is not valid")
         expiration = query.get("signature_expiration", "")
+        if expiration and not self._clock() < _seconds(expiration):
+            raise APIError(401, "signature is already expired")
+
+    def is_signed(
+        self, query: Mapping[str, str], operation: Operation, sandbox_id: str
+    ) -> bool:
+        """Return True if the URL of a file was signed for a sandbox, at any time."""
         parts = [
             query.get("path", ""),
             operation,
             query.get("username", ""),
             self.access_token(sandbox_id),
         ]
-        if expiration:
+        if expiration := query.get("signature_expiration", ""):
             parts.append(expiration)
         digest = hashlib.sha256(":".join(parts).encode()).digest()
         known = f"v1_{b64encode(digest).rstrip(b'=').decode()}"
-        if not _same(query["signature"], known):
-            raise APIError(401, "the signature is not valid")
-        if expiration and not self._clock() < _seconds(expiration):
-            raise APIError(401, "the signature has expired")
+        return _same(query["signature"], known)
 
 
 def _same(given: str, known: str) -> bool:

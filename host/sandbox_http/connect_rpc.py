@@ -127,7 +127,11 @@ async def _envelopes(
             async for message in messages:
                 yield envelope(message)
     except Exception as error:  # noqa: BLE001 - each error is an answer
-        end = {"error": as_api_error(error).to_connect()}
+        told = as_api_error(error)
+        if told.status == 502:
+            # Other words than "not found": clients then look whether it has ended.
+            told = APIError(502, "the sandbox ended before the stream did")
+        end = {"error": told.to_connect()}
     yield envelope(end, _END)
 
 

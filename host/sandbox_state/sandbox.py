@@ -97,6 +97,10 @@ class Sandbox:
     has_metadata: bool = False
     """True once a file was written with metadata; only then is it looked for."""
 
+    measured_at: float = 0.0
+    cpu_ms: float = 0.0
+    """Of all that ran in it until it was measured last."""
+
     opened: Session | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)
 
@@ -129,6 +133,31 @@ class Sandbox:
     def is_asleep(self) -> bool:
         """True if it is paused, and the next request wakes it up."""
         return self.state == "paused" and self.lifecycle.wakes_up
+
+    async def metrics(self) -> dict[str, Any]:
+        """Measure it; the CPU time is that since the last measurement.
+
+        Raises:
+            APIError: It has ended.
+            CellLostError: Its cell is gone.
+        """
+        usage, limits = await self.session.usage(), self.session.limits
+        now, before = time.time(), self.measured_at or self.started_at
+        spent_ms = max(usage.cpu_ms - self.cpu_ms, 0.0)
+        self.measured_at, self.cpu_ms = now, usage.cpu_ms
+        cpus = max(1, round(limits.cpus))
+        share = spent_ms / 1000 / max(now - before, 0.001) / cpus
+        return {
+            "timestamp": _date(now),
+            "timestampUnix": int(now),
+            "cpuCount": cpus,
+            "cpuUsedPct": round(min(100 * share, 100.0), 2),
+            "memUsed": usage.memory_bytes,
+            "memTotal": limits.memory_mb << 20,
+            "memCache": usage.disk_bytes,
+            "diskUsed": usage.disk_bytes,
+            "diskTotal": limits.disk_mb << 20,
+        }
 
     def end(self) -> None:
         """Let it end."""

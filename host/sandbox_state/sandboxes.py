@@ -155,6 +155,8 @@ class Sandboxes:
                 if archive is not None:
                     await session.load(archive)
                 sandbox.opened, sandbox.tasks = session, tasks
+                # Later measurements then wait for no program.
+                await sandbox.metrics()
                 self._open[sandbox.id] = sandbox
                 began = True
                 task_status.started()

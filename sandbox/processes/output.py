@@ -93,7 +93,8 @@ class OutputFeed:
         """Let output flow whether or not anybody reads."""
         if self._is_held:
             self._is_held = False
-            self._give_credit(self._recent_bytes)
+            if self._recent_bytes:
+                self._give_credit(self._recent_bytes)
             self._trim()
 
     def end(self) -> None:

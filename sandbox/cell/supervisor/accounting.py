@@ -174,6 +174,14 @@ class ResourceAccounting:
             return []
         return [name for name in names if name.isdigit() and name != "1"]
 
+    def totals(self) -> dict[str, Any]:
+        """Return the CPU time of the cell so far, and the memory of its processes."""
+        memory = 0
+        for pid in self._processes():
+            share = _proportional_bytes(pid)
+            memory += _resident_bytes(pid) if share is None else share
+        return {"cpu_ms": self._read_cpu_seconds() * 1000, "memory_bytes": memory}
+
     def _memory_exceeds(self, limit: int) -> bool:
         """Return True if the processes together have more than `limit` bytes resident.
 

@@ -202,13 +202,25 @@ class Supervisor:
         return self._channel.receive()
 
     def _exec(self, frame: Frame) -> None:
-        """Hand a frame about a command, a port or a watch to the process host."""
+        """Hand a frame about a command, a port or a watch to the process host.
+
+        What the cell uses is known here.
+        """
         header = frame.header
+        if header["type"] == "usage_ask":
+            self._tell_usage(header["id"])
+            return
         if "branch" in header:
             folder = self._branches.folder(header["branch"]) or self._workdir
             header = {**header, "folder": folder}
         oom = self._accounting.oom_descriptor
         self._processes.forward(header, frame.payload, self._settings, oom)
+
+    def _tell_usage(self, number: int) -> None:
+        disk = os.statvfs(self._workdir)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        told = {**self._accounting.totals(), "disk_bytes": used}
+        self._channel.send(encode({"type": "usage_told", "id": number, **told}))
 
     def _handle_frame(self, frame: Frame) -> None:
         """Serve a request; frames that came too late for their run are dropped."""

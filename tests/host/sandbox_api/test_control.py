@@ -42,7 +42,10 @@ async def test_a_sandbox_ends_at_its_time_limit(tmp_path: Path) -> None:
         config = {"cmd": "sleep", "args": ["60"]}
         events = await sandbox.events("process.Process/Start", process=config)
 
-    assert events[-1]["error"]["code"] == "unavailable"
+    assert events[-1]["error"] == {
+        "code": "unavailable",
+        "message": "the sandbox ended before the stream did",
+    }
 
 
 async def test_lists_are_filtered_and_have_pages(tmp_path: Path) -> None:
@@ -137,3 +140,37 @@ async def test_nothing_is_left_of_ended_sandboxes(tmp_path: Path) -> None:
         assert (
             await service.http.get("/sandboxes", headers=service.key())
         ).json() == []
+
+
+async def test_metrics_measure_a_sandbox_now(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        one = f"/sandboxes/{sandbox.id}"
+
+        async def metrics(**query: Any) -> Any:
+            answer = await service.http.get(
+                f"{one}/metrics", params=query, headers=service.key()
+            )
+            return answer.json()
+
+        await sandbox.write("a", bytes(3_000_000))
+        script = "end=$((SECONDS+1)); while ((SECONDS<end)); do :; done"
+        config = {"cmd": "bash", "args": ["-c", script]}
+        await sandbox.events("process.Process/Start", process=config)
+        [busy] = await metrics()
+        [quiet] = await metrics()
+        shown = (await service.http.get(one, headers=service.key())).json()
+        assert await metrics(end=1) == []
+        assert len(await metrics(start=1)) == 1
+        assert (await metrics(start="x"))["code"] == 400
+        other = await service.http.get(f"{one}/metrics", headers=service.key("b"))
+        await service.http.post(f"{one}/pause", headers=service.key())
+        assert await metrics() == []
+
+    assert other.status_code == 404
+    assert 0 < busy["cpuUsedPct"] <= 100
+    assert quiet["cpuUsedPct"] < 100
+    assert busy["diskUsed"] >= 3_000_000
+    assert 0 < busy["memUsed"] < busy["memTotal"] == shown["memoryMB"] << 20
+    assert busy["diskTotal"] == shown["diskSizeMB"] << 20
+    assert busy["cpuCount"] == shown["cpuCount"]

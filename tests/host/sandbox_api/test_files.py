@@ -115,6 +115,12 @@ async def test_signed_urls_are_for_one_file_act_and_time(tmp_path: Path) -> None
         moved = later + 60
         assert await get(path="a", signature=timed, signature_expiration=moved) == 401
         assert await get(path="a", signature=old, signature_expiration=past) == 401
+        query: dict[str, str | int] = {"signature_expiration": past}
+        told = await service.http.get(
+            "/files", params={"path": "a", "signature": old, **query}
+        )
+        expired = {"code": 401, "message": "signature is already expired"}
+        assert told.json() == expired
         assert await get(path="a", signature="v1_") == 401
         assert await get(path="a") == 401
         upload = await service.http.post(

@@ -18,7 +18,8 @@ FACES = {
         ToolTimeoutError ToolValidationError ToolcellError
     """,
     "sandbox": """
-        Artifact ArtifactMade Batch BatchResults CallProgram Cleaned CodePolicy
+        Artifact ArtifactMade Batch BatchResults CallProgram CellUsage Cleaned
+        CodePolicy
         Connected Connection Displayed DoctorCheck DoctorReport EarlyLauncher
         Enforcer Event ExceptionInfo ExecutionResult FairQueue FileChange
         FileInfo FileWatch Finished Freshness HostCalls ImageInfo Isolation

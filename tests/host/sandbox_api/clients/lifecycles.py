@@ -1,6 +1,9 @@
 """Pauses, snapshots, forks and metadata of files by the SDK `e2b`, unmodified."""
 
+import json
 import time
+import urllib.error
+import urllib.request
 
 from e2b import Sandbox, SandboxException, SandboxNotFoundException, SandboxState
 
@@ -22,6 +25,12 @@ assert sandbox.is_running()
 sandbox.commands.run("sleep 60", background=True)
 sandbox.files.write("a.txt", "before", metadata={"author": "mish"})
 assert sandbox.files.get_info("a.txt").metadata == {"author": "mish"}
+
+[measured] = sandbox.get_metrics()
+assert measured.cpu_count >= 1
+assert 0 <= measured.cpu_used_pct <= 100
+assert 0 < measured.mem_used < measured.mem_total
+assert 0 < measured.disk_used < measured.disk_total
 
 snapshot = sandbox.create_snapshot(name="first")
 assert snapshot.names == ["first"]
@@ -73,3 +82,36 @@ assert waking.commands.run("echo hi").stdout == "hi\n"
 assert waking.get_info().state == SandboxState.RUNNING
 assert waking.kill()
 print("done")
+
+signed = Sandbox.create(timeout=60, secure=True)
+signed.files.write("a.txt", "signed")
+for url in (
+    signed.download_url("a.txt"),
+    signed.download_url("a.txt", "user", use_signature_expiration=120),
+):
+    assert urllib.request.urlopen(url).read() == b"signed"
+for url, told in (
+    (
+        signed.download_url("a.txt", use_signature_expiration=-120),
+        {"code": 401, "message": "signature is already expired"},
+    ),
+    (
+        signed.download_url("a.txt").replace("a.txt", "b.txt"),
+        {"code": 401, "message": "the signature is not valid"},
+    ),
+):
+    try:
+        urllib.request.urlopen(url)
+    except urllib.error.HTTPError as error:
+        assert json.load(error) == told
+    else:
+        raise AssertionError(url)
+command = signed.commands.run("sleep 60", background=True)
+assert signed.commands.run("echo $HOME").stdout == "/home/user\n"
+assert signed.kill()
+try:
+    command.wait()
+except SandboxException as error:
+    assert "killed or reached its end of life" in str(error), error
+else:
+    raise AssertionError
