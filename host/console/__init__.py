@@ -16,8 +16,8 @@ A page is added in three steps:
 An act is a form: `{% call parts.form("/runs/7/kill", touch=True) %}`, with its fields
 and a button; `Act("/runs/{id}/kill", runs.kill, role="operator", fresh=True)` in the
 table; and an `async def kill(visit)` that reads `visit.form` and returns
-`visit.go("/runs/7")`. `fresh` takes a touch of the passkey within five minutes, for
-which `touch` of the form asks.
+`visit.go("/runs/7")`, after `await visit.record("...")`. `fresh` takes a touch of the
+passkey within five minutes, for which `touch` of the form asks.
 
 A page that is open keeps up by itself if a part of it has an `id` and names the events
 that change it: `<section id="runs" data-live="call.started call.ended">`. The script

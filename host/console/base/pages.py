@@ -11,7 +11,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from toolcell.core import InvalidInputError, StoreUnavailableError, ToolcellError
+from toolcell.core import (
+    AuditError,
+    InvalidInputError,
+    StoreUnavailableError,
+    ToolcellError,
+)
 
 from .people import Role
 from .visit import Console, NotDoneError, Visit
@@ -77,7 +82,7 @@ def refusal(visit: Visit, error: ToolcellError) -> Response:
             status = error.status
         case InvalidInputError():
             status = 409
-        case StoreUnavailableError():
+        case AuditError() | StoreUnavailableError():
             status = 503
         case _:
             _log.error("a page of the console failed", exc_info=error)

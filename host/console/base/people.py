@@ -26,7 +26,7 @@ INVITATION_SECONDS = 86_400.0
 """Seconds that an invitation is good for. When it is reached it has to be made anew."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_PERSON = "SELECT id, role, agents, created_at FROM people"
+_PERSON = "SELECT id, role, agents, created_at, issuer FROM people"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ class Person:
     """The agents whose requests the person may answer. None: all."""
 
     created_at: float
+    issuer: str | None = None
+    """The OIDC issuer that knows the person; the rights are of the configuration."""
 
     def has(self, role: Role) -> bool:
         """Return True if the person has the rights of a role."""
@@ -124,12 +126,15 @@ class People:
     ) -> None:
         """Change the rights of a person, from the next request on.
 
+        Those of a person whom an OIDC issuer knows stay as configured.
+
         Raises:
             InvalidInputError: The last admin would be none any more.
         """
         with self._file.transaction():
             self._file.run(
-                "UPDATE people SET role = ?, agents = ? WHERE id = ?",
+                "UPDATE people SET role = ?, agents = ?"
+                " WHERE id = ? AND issuer IS NULL",
                 (role, _agents_text(agents), person_id),
             )
             self._check_admin()
@@ -315,8 +320,8 @@ class People:
 
 
 def _person(row: tuple[Any, ...]) -> Person:
-    person_id, role, agents, created_at = row
-    return Person(person_id, role, _agents(agents), created_at)
+    person_id, role, agents, created_at, issuer = row
+    return Person(person_id, role, _agents(agents), created_at, issuer)
 
 
 def _agents(text: str | None) -> tuple[str, ...] | None:

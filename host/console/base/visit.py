@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import anyio.to_thread
 from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -153,6 +155,17 @@ class Visit:
             raise NotDoneError(
                 429, "too many attempts failed", hint=f"try again in {seconds} s"
             )
+
+    async def record(self, event: str, **facts: Any) -> None:
+        """Record an act of the person in the audit log, if there is one.
+
+        Raises:
+            AuditError: It cannot be recorded; the act must not be done.
+        """
+        audit = self.sources.audit
+        if audit is not None:
+            append = partial(audit.append, event, by=self.person.id, **facts)
+            await anyio.to_thread.run_sync(append)
 
     def render(
         self, template: str, *, status: int = 200, **values: Any

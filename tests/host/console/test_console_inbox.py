@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time
-from typing import Any
 
-import httpx2
 import pytest
 
-from toolcell.guard import ApprovalRequest
 from toolcell.host.console.base.people import Role
 
 from ...support.console.browser import Browser, browser
+from ...support.console.person import Client
 from ...support.console.served import SECRET, Service, served
 
 
@@ -30,39 +28,6 @@ def anna(service: Service) -> Iterator[Browser]:
     with browser() as started:
         started.join(service.link(), "anna")
         yield started
-
-
-class Client:
-    """A person without a browser."""
-
-    def __init__(
-        self,
-        service: Service,
-        role: Role = "approver",
-        agents: tuple[str, ...] | None = None,
-    ) -> None:
-        cookies, self._token = service.signed_in("carl", role, agents)
-        [cookie] = cookies.items()
-        self._url = service.url
-        self._headers = {
-            "Origin": service.url,
-            "Sec-Fetch-Site": "same-origin",
-            "Cookie": "=".join(cookie),
-        }
-
-    def get(self, path: str) -> httpx2.Response:
-        return httpx2.get(f"{self._url}{path}", headers=self._headers)
-
-    def page(self, request: ApprovalRequest) -> str:
-        return self.get(f"/approvals/{request.id}").text
-
-    def digest(self, request: ApprovalRequest, page: str | None = None) -> str:
-        text = page or self.page(request)
-        return text.partition('name="digest" value="')[2][:64]
-
-    def post(self, path: str, **fields: Any) -> httpx2.Response:
-        fields = {"form_token": self._token, **fields}
-        return httpx2.post(f"{self._url}{path}", data=fields, headers=self._headers)
 
 
 def test_of_two_people_at_once_one_wins(service: Service, anna: Browser) -> None:
