@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from .base import Model
+from .secrets import SecretReference
 
 
 def _checked_origin(url: str) -> str:
@@ -36,6 +37,52 @@ Origin = Annotated[
 """`https://NAME` or `https://NAME:PORT`; http for `localhost` and the names below."""
 
 
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+_Text = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _checked_issuer(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_loopback_name(parts.hostname or ""):
+        raise ValueError("an issuer has to be of https")
+    return url
+
+
+class OIDCPerson(Model):
+    """A person whom the issuer knows."""
+
+    name: _Name
+    """The name that records have."""
+
+    role: Literal["viewer", "approver", "operator", "admin"]
+    """The rights; each role has those of the roles before it."""
+
+    agents: tuple[_Text, ...] | None = None
+    """The agents whose requests the person may answer. None: all."""
+
+
+class OIDCConfig(Model):
+    """An issuer of OpenID Connect that people may sign in with, beside passkeys."""
+
+    issuer: Annotated[
+        str,
+        Field(pattern=r"^https?://[^\s?#@]+$", max_length=256),
+        AfterValidator(_checked_issuer),
+    ]
+    """The URL of the issuer, as its metadata has it."""
+
+    client_id: _Text
+    """The id of the console there. The address to come back to is `/oidc/callback` of
+    the console."""
+
+    client_secret: SecretReference | None = None
+    """The secret of the console there. None: it has none, and PKCE alone protects."""
+
+    people: Annotated[dict[_Text, OIDCPerson], Field(min_length=1)]
+    """The people who may sign in, by the `sub` that the issuer has for each. Others are
+    refused. They are read at the start."""
+
+
 class ConsoleConfig(Model):
     """The web console of `toolcell console` and `toolcell serve --console`."""
 
@@ -49,3 +96,6 @@ class ConsoleConfig(Model):
     idle_minutes: Annotated[float, Field(gt=0, le=24 * 60)] = 30.0
     """Minutes without a request after which a person has to sign in again; an open page
     alone is none."""
+
+    oidc: OIDCConfig | None = None
+    """An issuer to sign in with. None: passkeys alone."""

@@ -15,13 +15,15 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from ..config.secrets import read_secret
 from ..desk.desk import Desk, open_desk
 from ..rest import approvals
 from ..rest.events import Events, tells_of_calls
 from .base.gate import Gate
+from .base.oidc import OIDC
 from .base.pages import Page, refusal, route_of
 from .base.passkeys import Passkeys
-from .base.people import People
+from .base.people import People, Person
 from .base.people_file import PeopleFile
 from .base.sessions import Failures, Sessions
 from .base.sources import Sources
@@ -77,6 +79,7 @@ def _console(
         ),
         failures=Failures(file),
         passkeys=Passkeys(people, origin, clock=file.clock),
+        oidc=_issuer(sources, file, origin),
         events=events,
         desk=desk,
         templates=make_templates(),
@@ -86,6 +89,27 @@ def _console(
             if isinstance(each, Page) and each.link is not None
         ],
     )
+
+
+def _issuer(sources: Sources, file: PeopleFile, origin: str) -> OIDC | None:
+    """Return the issuer, and store the people who may sign in with it.
+
+    Raises:
+        ConfigError: The secret is missing.
+        InvalidInputError: A name is that of a person with a passkey.
+    """
+    settings = sources.config.console.oidc
+    configured = {} if settings is None else settings.people
+    people = {
+        subject: Person(each.name, each.role, each.agents, 0.0)
+        for subject, each in configured.items()
+    }
+    People(file).put_subjects("" if settings is None else settings.issuer, people)
+    if settings is None:
+        return None
+    reference = settings.client_secret
+    secret = None if reference is None else read_secret(reference)
+    return OIDC(settings, secret, origin, clock=file.clock)
 
 
 def _gated(console: Console) -> ASGIApp:

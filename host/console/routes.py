@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import live
+from .base.oidc import CALLBACK
 from .base.pages import Act, Page
 from .pages import (
     agents,
@@ -10,6 +11,7 @@ from .pages import (
     health,
     inbox,
     login,
+    oidc,
     people,
     policies,
     request,
@@ -59,6 +61,8 @@ TABLE: tuple[Page | Act, ...] = (
     Page("/login", login.show, role=None),
     Act("/login", login.sign_in, role=None),
     Page("/login/options", login.options, role=None),
+    Page("/oidc/begin", oidc.begin, role=None),
+    Page(CALLBACK, oidc.finish, role=None),
     Act("/logout", login.sign_out, role="viewer"),
     Page("/join/{code}", login.show_link, role=None),
     Act("/join/{code}", login.join, role=None),

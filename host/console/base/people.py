@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -166,32 +167,38 @@ class People:
             )
         )
 
-    def put_subject(
-        self,
-        person_id: str,
-        role: Role,
-        agents: tuple[str, ...] | None,
-        issuer: str,
-        subject: str,
-    ) -> Person:
-        """Store a person whom an OIDC issuer knows, or change the rights.
+    def put_subjects(self, issuer: str, people: Mapping[str, Person]) -> None:
+        """Store the people whom an OIDC issuer knows, and no others of issuers.
+
+        Args:
+            issuer: The issuer.
+            people: The people, by the subject that the issuer has for each.
 
         Raises:
-            InvalidInputError: The name is another person's.
+            InvalidInputError: A name is another person's.
         """
-        values = (person_id, role, _agents_text(agents), issuer, subject)
+        with self._file.transaction():
+            known = self._file.run("SELECT issuer, subject, id FROM people")
+            wanted = {(issuer, each, person.id) for each, person in people.items()}
+            for row in known:
+                if row[0] is not None and row not in wanted:
+                    self._file.run("DELETE FROM people WHERE id = ?", (row[2],))
+            for subject, person in people.items():
+                self._put_subject(issuer, subject, person)
+
+    def _put_subject(self, issuer: str, subject: str, person: Person) -> None:
         try:
             self._file.run(
                 "INSERT INTO people (id, role, agents, issuer, subject, created_at)"
                 " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (issuer, subject)"
                 " DO UPDATE SET role = excluded.role, agents = excluded.agents",
-                (*values, self._file.clock()),
+                (
+                    *(person.id, person.role, _agents_text(person.agents)),
+                    *(issuer, subject, self._file.clock()),
+                ),
             )
         except sqlite3.IntegrityError:
-            raise _taken(person_id) from None
-        found = self.of_subject(issuer, subject)
-        assert found is not None
-        return found
+            raise _taken(person.id) from None
 
     def make_link(
         self,

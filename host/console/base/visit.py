@@ -17,6 +17,7 @@ from toolcell.core import ToolcellError
 from ...desk.desk import Desk
 from ...rest.events import Events
 from .gate import Admitted, Form, cookie_name
+from .oidc import OIDC
 from .passkeys import Passkeys
 from .people import People, Person, Role
 from .sessions import Failures, Session, Sessions
@@ -51,6 +52,9 @@ class Console:
     sessions: Sessions
     failures: Failures
     passkeys: Passkeys
+    oidc: OIDC | None
+    """The issuer to sign in with. None: passkeys alone."""
+
     events: Events
     desk: Desk
     templates: Environment

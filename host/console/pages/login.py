@@ -18,10 +18,10 @@ _LOGIN = "login"
 
 async def show(visit: Visit) -> Response:
     """Show how to sign in, unless the person is."""
-    url = _local(visit.query("next"))
+    url = local_path(visit.query("next"))
     if visit.session is not None:
         return visit.go(url)
-    return visit.render("login.html", next=url)
+    return visit.render("login.html", next=url, oidc=visit.console.oidc)
 
 
 async def options(visit: Visit) -> Response:
@@ -46,7 +46,7 @@ async def sign_in(visit: Visit) -> Response:
         for each in tried:
             console.failures.add(each)
         raise NotDoneError(403, error.message, hint=error.hint) from None
-    return visit.sign_in(visit.go(_local(visit.form.get("next", ""))), name)
+    return visit.sign_in(visit.go(local_path(visit.form.get("next", ""))), name)
 
 
 async def sign_out(visit: Visit) -> Response:
@@ -117,7 +117,7 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-def _local(path: str) -> str:
+def local_path(path: str) -> str:
     """Return a path of our own pages to go on to; `/` for anything else."""
     parts = urlsplit(path)
     odd = not path.isprintable() or not path.isascii() or "\\" in path

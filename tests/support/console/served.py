@@ -19,7 +19,7 @@ from toolcell.guard import ApprovalRequest, Reject
 from toolcell.host import Host, HostConfig
 from toolcell.host.console.app import open_app
 from toolcell.host.console.base.gate import cookie_name
-from toolcell.host.console.base.people import People, Role
+from toolcell.host.console.base.people import People, Person, Role
 from toolcell.host.console.base.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.console.base.sessions import Sessions
 from toolcell.host.console.base.sources import sources_of
@@ -81,7 +81,9 @@ class Service:
         agents: tuple[str, ...] | None = None,
     ) -> tuple[dict[str, str], str]:
         """Return the cookie of a person, and the token of its forms."""
-        self.people.put_subject(name, role, agents, "https://issuer.test", name)
+        self.people._put_subject(
+            "https://issuer.test", name, Person(name, role, agents, 0.0)
+        )
         secret = self.sessions.open(name, "127.0.0.1")
         found = self.sessions.find(secret)
         assert found is not None
