@@ -16,7 +16,10 @@ from ...conftest import missing
 from ...support.console.browser import Browser, browser
 from ...support.console.served import SECRET, Service, served
 
-NO_PAGES = {"/events", "/login", "/login/options"}
+NO_PAGES = {
+    *("/events", "/login", "/login/options"),
+    *("/oidc/begin", "/oidc/callback"),
+}
 PAGES = [
     each.path
     for each in TABLE

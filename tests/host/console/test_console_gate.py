@@ -40,7 +40,10 @@ def asked_by(service: Service, **headers: str) -> dict[str, str]:
 def test_every_page_and_act_declares_a_role() -> None:
     open_to_all = {each.path for each in TABLE if each.role is None}
 
-    assert open_to_all == {"/login", "/login/options", "/join/{code}"}
+    assert open_to_all == {
+        *("/login", "/login/options", "/join/{code}"),
+        *("/oidc/begin", "/oidc/callback"),
+    }
 
 
 @pytest.mark.parametrize("item", TABLE, ids=lambda each: f"{type(each)}{each.path}")
