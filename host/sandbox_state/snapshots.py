@@ -66,7 +66,10 @@ class Snapshots:
             for path in sorted(folder.iterdir()):
                 self._read(path)
         except OSError as error:
-            raise ConfigError(f"snapshots cannot be read: {error}") from None
+            raise ConfigError(
+                f"snapshots cannot be read: {error}",
+                hint="set state.folder to one that this user may read",
+            ) from None
         self._drop_old()
 
     def _read(self, path: Path) -> None:
