@@ -24,6 +24,7 @@ from harness.measure import (
     take_turns,
 )
 
+from rows.cluster import CLUSTER_ROWS
 from rows.commands import COMMAND_ROWS
 from rows.flow import FLOW_ROWS
 from rows.guard import GUARD_ROWS
@@ -357,5 +358,6 @@ ROWS: dict[str, RowMaker] = {
     **GUARD_ROWS,
     **FLOW_ROWS,
     **SANDBOX_API_ROWS,
+    **CLUSTER_ROWS,
     **{f"peer-{name}": _peer(make) for name, make in peers.PEERS.items()},
 }
