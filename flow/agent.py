@@ -59,15 +59,15 @@ def agent_turn(
             )
         seen = [each for each in ctx.tools() if tools is None or each.name in tools]
         offered = [describe(each) for each in seen]
-        told = [Message.system(system)] if system else []
+        instructions = [Message.system(system)] if system else []
         response = await ctx.ask(
-            model, [*told, *messages], offered or None, stream=stream, **options
+            model, [*instructions, *messages], offered or None, stream=stream, **options
         )
-        said = response.message
-        if not said.tool_calls:
-            return Command(update={"messages": [said]})
-        results = await ctx.calls(said.tool_calls)
-        update = [said, *map(Message.tool, results)]
+        answer = response.message
+        if not answer.tool_calls:
+            return Command(update={"messages": [answer]})
+        results = await ctx.calls(answer.tool_calls)
+        update = [answer, *map(Message.tool, results)]
         return Command(update={"messages": update}, goto=ctx.node)
 
     return turn

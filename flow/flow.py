@@ -9,14 +9,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-import anyio
 from pydantic import BaseModel, JsonValue
 
 from toolcell.core import ConfigError, InvalidInputError, ThreadBusyError
 from toolcell.tools import ToolExecutor
 
-from .control.cancelling import cancel_thread
-from .control.given import (
+from .control.caller_input import (
     add_answers,
     can_go_on,
     check_answerer,
@@ -27,6 +25,7 @@ from .control.given import (
     forked,
     given_answers,
 )
+from .control.cancelling import cancel_thread
 from .control.ownership import (
     RunOptions,
     drive,
@@ -36,8 +35,8 @@ from .control.ownership import (
     runner_of,
 )
 from .control.stream import EventStream
-from .execution.beginning import begin, create_thread
 from .execution.desk import Desk
+from .execution.first_step import begin, create_thread
 from .execution.parts import FlowParts
 from .execution.result import FlowResult
 from .execution.thread import ThreadView
@@ -167,7 +166,7 @@ class Flow(Threads[S]):
             StoreUnavailableError: The store does not answer.
             CheckpointSerializationError: The stored thread cannot be read.
         """
-        options = _options(wait_seconds)
+        options = RunOptions.waiting(wait_seconds)
         return await self._run(value, thread_id, metadata or {}, options)
 
     async def _run(
@@ -195,12 +194,12 @@ class Flow(Threads[S]):
         self, value: Any, options: RunOptions, lease: Lease, view: ThreadView
     ) -> FlowResult[S]:
         check_ended(view.head)
-        given = (
+        fields = (
             {name: getattr(value, name) for name in value.model_fields_set}
             if isinstance(value, BaseModel)
             else value
         )
-        pieces = self._graph.schema.encode_update(given, "run")
+        pieces = self._graph.schema.encode_update(fields, "run")
         state = view.state.merged([Update("run", "run", pieces)])
         runner = runner_of(self._parts, lease, view, options)
         turn = view.checkpoint.turn + 1
@@ -242,7 +241,7 @@ class Flow(Threads[S]):
             StoreUnavailableError: The store does not answer.
             CheckpointSerializationError: The stored thread cannot be read.
         """
-        options = _options(wait_seconds, steal=steal)
+        options = RunOptions.waiting(wait_seconds, steal=steal)
         return await self._resume(thread_id, answers, by, options)
 
     async def _resume(
@@ -254,23 +253,23 @@ class Flow(Threads[S]):
     ) -> FlowResult[S]:
         view, now = await self._view(thread_id), self._clock()
         check_answerer(view, by)
-        given = given_answers(self._graph, view, answers, by=by, at=now)
-        resumed = partial(self._resumed, given, options)
+        new_answers = given_answers(self._graph, view, answers, by=by, at=now)
+        resumed = partial(self._resumed, new_answers, options)
         return await owned(self._parts, thread_id, resumed, options)
 
     async def _resumed(
         self,
-        given: list[Answered],
+        new_answers: list[Answered],
         options: RunOptions,
         lease: Lease,
         view: ThreadView,
     ) -> FlowResult[S]:
-        for answer in given:
+        for answer in new_answers:
             # Another owner may have answered, and run it, before this claim.
             find_question(view, answer.id)
         if view.head.status in ("done", "cancelled"):
             return result_of(view)
-        await add_answers(self._store, view, given)
+        await add_answers(self._store, view, new_answers)
         await Desk(self._parts, view).take_answers()
         expired = expired_answers(view, self._clock())
         await add_answers(self._store, view, expired)
@@ -310,7 +309,7 @@ class Flow(Threads[S]):
             )
 
         async def work(tell: Tell) -> FlowResult[S]:
-            options = _options(wait_seconds, tell=tell)
+            options = RunOptions.waiting(wait_seconds, tell=tell)
             if value is None:
                 return await self._resume(str(thread_id), answers, by, options)
             return await self._run(value, thread_id, metadata or {}, options)
@@ -397,10 +396,3 @@ class Flow(Threads[S]):
         lease, _ = await create_thread(self._parts, new, agent, state, plan, facts)
         await self._store.release(lease)
         return new
-
-
-def _options(
-    wait_seconds: float, *, tell: Tell | None = None, steal: bool = False
-) -> RunOptions:
-    until = anyio.current_time() + wait_seconds if wait_seconds > 0 else 0.0
-    return RunOptions(tell=tell, wait_until=until, steal=steal)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from toolcell.core import CheckpointNotFoundError
 
-from .control.given import check_answerer, find_question
+from .control.caller_input import check_answerer, find_question
 from .execution.answers import answered, checked, denied, store_answer
 from .execution.history import (
     CheckpointInfo,
@@ -61,8 +61,8 @@ class Threads(Generic[S]):
             StoreUnavailableError: The store does not answer.
         """
         view = await self._view(thread_id, checkpoint_id)
-        found: S = view.state.view()
-        return found
+        state: S = view.state.view()
+        return state
 
     async def graph_of(self, thread_id: str) -> str | None:
         """Return the name of the graph of a thread in the store; None: no such thread.

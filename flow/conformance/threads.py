@@ -125,11 +125,11 @@ async def check_a_lost_lease_writes_nothing(open_one: OpenOne) -> None:
 async def check_an_owner_that_is_gone_is_replaced(open_one: OpenOne) -> None:
     """The thread of an instance that was closed is free, within a minute."""
     async with open_one() as store:
-        async with open_one() as gone:
-            if gone is store:
+        async with open_one() as closed:
+            if closed is store:
                 return
-            old = await gone.create(head("orphan"), checkpoint(0))
-            await gone.append(old, [b"{}"])
+            old = await closed.create(head("orphan"), checkpoint(0))
+            await closed.append(old, [b"{}"])
         with anyio.fail_after(_GONE_SECONDS):
             while True:
                 try:
@@ -139,29 +139,30 @@ async def check_an_owner_that_is_gone_is_replaced(open_one: OpenOne) -> None:
                     await anyio.sleep(0.05)
         require(lease.token > old.token, "a later token is not higher")
         stored = await store.read("orphan")
-        kept = stored is not None and list(stored.journal) == [b"{}"]
-        require(kept, "the journal of the old owner is lost")
+        same = stored is not None and list(stored.journal) == [b"{}"]
+        require(same, "the journal of the old owner is lost")
         await store.release(lease)
 
 
 async def check_the_first_answer_counts(open_one: OpenOne) -> None:
-    """Of many answers to one question one is kept, and the owner can still write."""
+    """Of many answers to one question one counts, and the owner can still write."""
     async with open_one() as store, open_one() as other:
         lease = await store.create(head("answered"), checkpoint(0))
-        kept: list[int] = []
+        counted: list[int] = []
 
         async def answer(each: Checkpointer, number: int) -> None:
             if await each.put_once("answered", "q", b'{"n":%d}' % number):
-                kept.append(number)
+                counted.append(number)
 
         async with anyio.create_task_group() as group:
             for number in range(16):
                 group.start_soon(answer, (store, other)[number % 2], number)
-        require(len(kept) == 1, f"{len(kept)} of 16 answers count")
+        require(len(counted) == 1, f"{len(counted)} of 16 answers count")
         await store.append(lease, [b"{}"])
         stored = await store.read("answered")
         assert stored is not None
-        require(list(stored.answers) == [b'{"n":%d}' % kept[0]], "another one is kept")
+        same = list(stored.answers) == [b'{"n":%d}' % counted[0]]
+        require(same, "another answer is stored")
         await store.release(lease)
 
 

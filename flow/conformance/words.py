@@ -110,5 +110,5 @@ async def check_old_threads_are_removed(open_one: OpenOne) -> None:
         await store.release(held)
         await store.vacuum(28)
         left = {each.thread_id for each in await store.heads(graph="removed")}
-        kept = {"old-failed", "old-interrupted", "old-running"}
-        require(left == kept, f"left: {left}")
+        expected = {"old-failed", "old-interrupted", "old-running"}
+        require(left == expected, f"left: {left}")

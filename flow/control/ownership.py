@@ -45,6 +45,14 @@ class RunOptions:
     steal: bool = False
     """True: take the thread from an owner that lives."""
 
+    @classmethod
+    def waiting(
+        cls, seconds: float, *, tell: Tell | None = None, steal: bool = False
+    ) -> RunOptions:
+        """Return the wishes of a caller who waits for some seconds from now."""
+        until = anyio.current_time() + seconds if seconds > 0 else 0.0
+        return cls(tell=tell, wait_until=until, steal=steal)
+
     async def announce(self, event: FlowEvent) -> None:
         """Hand an event to the reader of the stream, if there is one."""
         if self.tell is not None:
@@ -110,8 +118,8 @@ def runner_of(
         lease=lease,
         agent=view.head.agent,
         run_id=f"{lease.thread_id}:{view.checkpoint.turn}",
-        room=anyio.CapacityLimiter(parts.limits.max_concurrency),
-        rooms=parts.graph.rooms(),
+        limiter=anyio.CapacityLimiter(parts.limits.max_concurrency),
+        node_limiters=parts.graph.node_limiters(),
         writer=JournalWriter(parts.checkpointer, lease),
         graph_task=GraphTask,
         tell=options.tell,

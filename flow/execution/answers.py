@@ -95,8 +95,8 @@ async def store_answer(
     """
     if await checkpointer.put_once(thread_id, answer.id, answer.to_bytes()):
         return
-    known = map(read_answer, await checkpointer.answers(thread_id))
-    raise answered_before(answer.id, {each.id: each for each in known})
+    stored = map(read_answer, await checkpointer.answers(thread_id))
+    raise answered_before(answer.id, {each.id: each for each in stored})
 
 
 def answered_before(
@@ -104,9 +104,9 @@ def answered_before(
 ) -> InvalidInputError:
     """Return the refusal of a second answer; it says who gave the first, and when."""
     first = answers.get(interrupt_id)
-    said = {} if first is None else {"by": first.by, "at": first.at.isoformat()}
+    details = {} if first is None else {"by": first.by, "at": first.at.isoformat()}
     return InvalidInputError(
         f"the question {interrupt_id} was answered before",
         hint="resume the thread to go on with that answer",
-        details={"interrupt": interrupt_id, **said},
+        details={"interrupt": interrupt_id, **details},
     )

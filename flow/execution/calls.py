@@ -43,7 +43,7 @@ class Calls:
         self._parts = parts
         self._journal = journal
         self.node = node
-        self._flying: dict[str, anyio.Event] = {}
+        self._in_flight: dict[str, anyio.Event] = {}
         self.questions = Questions(parts, journal, node)
         """The questions of the attempt that runs."""
 
@@ -62,25 +62,25 @@ class Calls:
                 "this flow cannot call tools", hint="Flow(graph, executor=...)"
             )
         try:
-            given: dict[str, JsonValue] = jsonable(dict(arguments))
+            values: dict[str, JsonValue] = jsonable(dict(arguments))
         except ValueError as error:
             raise InvalidInputError(
                 f"the arguments of {name!r} have no JSON form: {error}",
                 hint="use texts, numbers, lists and dicts",
             ) from None
-        body = digest([name, given])
+        body = digest([name, values])
         self._journal.check(op, "call", name, body)
-        if op in self._flying:
+        if op in self._in_flight:
             # An earlier attempt began it, and ended before it.
-            await self._flying[op].wait()
+            await self._in_flight[op].wait()
         replayed = op in self._journal.finished
         if not replayed and op in self._journal.begun:
-            if not await self._settle(executor, op, name, given):
+            if not await self._settle(executor, op, name, values):
                 return None
         if op not in self._journal.finished:
             if self.questions.waits_for_approval(op):
                 return None
-            await self._begin(executor, op, name, given, body)
+            await self._begin(executor, op, name, values, body)
         if op not in self._journal.finished and self.questions.waits_for_approval(op):
             return None
         result = ToolResult.model_validate(self._journal.finished[op].value)
@@ -110,12 +110,12 @@ class Calls:
             agent_id=self._parts.agent,
         )
         assert self._parts.group is not None
-        ended = self._flying[op] = anyio.Event()
-        self._parts.flying.add(ended)
-        self._parts.group.start_soon(self._fly, executor, op, call, body, ended)
+        ended = self._in_flight[op] = anyio.Event()
+        self._parts.calls_in_flight.add(ended)
+        self._parts.group.start_soon(self._run_call, executor, op, call, body, ended)
         await ended.wait()
 
-    async def _fly(
+    async def _run_call(
         self,
         executor: ToolExecutor,
         op: str,
@@ -145,8 +145,8 @@ class Calls:
             else:
                 await self._finish(op, body, result, lasting=True)
         finally:
-            del self._flying[op]
-            self._parts.flying.discard(ended)
+            del self._in_flight[op]
+            self._parts.calls_in_flight.discard(ended)
             ended.set()
 
     async def _record(self, op: str, call: ToolCall, body: str) -> None:
@@ -190,7 +190,11 @@ class Calls:
         return result.model_copy(update={"content": cut})
 
     async def _settle(
-        self, executor: ToolExecutor, op: str, name: str, given: dict[str, JsonValue]
+        self,
+        executor: ToolExecutor,
+        op: str,
+        name: str,
+        arguments: dict[str, JsonValue],
     ) -> bool:
         """Find out what became of a call that was begun; False: a person is asked."""
         tool = executor.registry.snapshot().get(name)
@@ -203,7 +207,7 @@ class Calls:
         payload: JsonValue = {
             "question": "did this call take effect?",
             "tool": name,
-            "arguments": jsonable(Redactor()(given)),
+            "arguments": jsonable(Redactor()(arguments)),
             "since": begun.at.isoformat(),
         }
         doubt = self.questions.value(op, payload, kind="doubt", schema=DOUBT_SCHEMA)
@@ -234,15 +238,15 @@ class Calls:
 
     def _as_reported(self, answer: Answered, name: str, op: str) -> ToolResult | None:
         """Return the result that a person reported; None: make the call again."""
-        said = answer.value if isinstance(answer.value, dict) else {}
-        outcome = "failed" if answer.denied is not None else said.get("outcome")
+        report = answer.value if isinstance(answer.value, dict) else {}
+        outcome = "failed" if answer.denied is not None else report.get("outcome")
         if outcome == "again":
             return None
         if outcome == "done":
-            content = said.get("content")
+            content = report.get("content")
             return ToolResult(call_id=self._call_id(op), name=name, content=content)
         error = ToolExecutionError(
-            str(said.get("message") or "a person said that this call failed"),
+            str(report.get("message") or "a person said that this call failed"),
             hint="do without it, or make another call",
             details={"outcome": "told", "by": answer.by},
         )

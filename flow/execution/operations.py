@@ -196,9 +196,9 @@ class TaskOperations:
         self._journal.check(op, "model", name, None)
         done = self._journal.finished.get(op)
         if done is not None:
-            kept: Any = done.value
-            message = Message.model_validate(kept["message"])
-            return ModelResponse(message=message, usage=kept["usage"])
+            recorded: Any = done.value
+            message = Message.model_validate(recorded["message"])
+            return ModelResponse(message=message, usage=recorded["usage"])
         response: object = (
             await self._streamed(model, messages, tools, options)
             if stream

@@ -61,13 +61,13 @@ def read_output(
         FlowLimitError: It is too large.
     """
     if spec.batch is not None:
-        made = Returned(output=Output(result=_result(output, spec)))
+        returned = Returned(output=Output(result=_result(output, spec)))
     else:
-        made = _steered(output, graph, spec, outer)
-    fields = [b'"%s":%s' % (k.encode(), join(v)) for k, v in made.update.items()]
-    rest = made.output.model_dump_json().encode()
+        returned = _steered(output, graph, spec, outer)
+    fields = [b'"%s":%s' % (k.encode(), join(v)) for k, v in returned.update.items()]
+    rest = returned.output.model_dump_json().encode()
     check_bytes("record_bytes", limits.record_bytes, len(b",".join(fields) + rest))
-    return made
+    return returned
 
 
 def _result(output: Any, spec: TaskSpec) -> Any:
@@ -99,22 +99,22 @@ def _steered(
         check_targets(graph, sends)
         return Returned(output=Output(goto=list(sends) or None))
     update, command = normalize_node_output(output, graph.schema.model)
-    meant = graph
+    target = graph
     goto = None
     if command is not None:
-        meant = _meant(command, graph, spec, outer)
+        target = _target_graph(command, graph, spec, outer)
         goto = command.targets if command.has_goto else None
-        check_targets(meant, goto or ())
-    pieces = meant.schema.encode_update(update, spec.node)
+        check_targets(target, goto or ())
+    pieces = target.schema.encode_update(update, spec.node)
     steered = Output.steering(
         goto,
         ends=isinstance(command, End),
-        graph=None if meant is graph else meant.name,
+        graph=None if target is graph else target.name,
     )
     return Returned(output=steered, update=pieces)
 
 
-def _meant(
+def _target_graph(
     command: Command, graph: Graph[Any], spec: TaskSpec, outer: Sequence[Graph[Any]]
 ) -> Graph[Any]:
     """Return the graph that a Command is for: its own, or one that it is inside of."""

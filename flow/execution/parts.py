@@ -52,17 +52,17 @@ class RunParts:
     lease: Lease
     agent: str | None
     run_id: str
-    room: anyio.CapacityLimiter
+    limiter: anyio.CapacityLimiter
     """Has a place for each of the thread's tasks that may run at once."""
 
-    rooms: dict[str, anyio.CapacityLimiter] = field(default_factory=dict)
+    node_limiters: dict[str, anyio.CapacityLimiter] = field(default_factory=dict)
     """The limiters of nodes with a `max_concurrency`, by the node's name."""
 
     writer: JournalWriter
     group: TaskGroup | None = None
     """The task group of the run, in which calls end also if their nodes do not."""
 
-    flying: set[anyio.Event] = field(default_factory=set)
+    calls_in_flight: set[anyio.Event] = field(default_factory=set)
     """The ends of calls that have begun."""
 
     graph_task: Any

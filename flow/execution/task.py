@@ -20,13 +20,13 @@ from toolcell.core import (
 )
 
 from ..graph.nodes import Node
-from ..graph.signature import Given
+from ..graph.signature import NodeInputs
 from ..stores.records import Asked, Ended, Output, Redo, TaskSpec
 from ..values.context import NodeContext
-from ..values.contexts import in_own_context
 from ..values.events import Interrupted, TaskEnded, TaskStarted
 from ..values.interrupt import InterruptException, Question, current
 from ..values.json_values import digest
+from ..values.own_context import in_own_context
 from .calls import Calls
 from .journal import TaskJournal
 from .operations import TaskOperations
@@ -97,21 +97,24 @@ class TaskRun:
             own_task: The id of the caller's task, in which an async node runs.
         """
         self._own_task = own_task if self._node.is_async else None
-        limiter = self._parts.rooms.get(self.spec.node)
-        room = self._parts.room
+        limiter = self._parts.limiter
         try:
             # Without a turn of the event loop, which the store takes anyway.
-            room.acquire_on_behalf_of_nowait(self)
+            limiter.acquire_on_behalf_of_nowait(self)
         except anyio.WouldBlock:
-            await room.acquire_on_behalf_of(self)
+            await limiter.acquire_on_behalf_of(self)
         try:
-            if limiter is None:
-                await self._tries()
-            else:
-                async with limiter:
-                    await self._tries()
+            await self._limited_tries()
         finally:
-            room.release_on_behalf_of(self)
+            limiter.release_on_behalf_of(self)
+
+    async def _limited_tries(self) -> None:
+        limiter = self._parts.node_limiters.get(self.spec.node)
+        if limiter is None:
+            await self._tries()
+        else:
+            async with limiter:
+                await self._tries()
 
     async def _tries(self) -> None:
         started = time.perf_counter()
@@ -179,13 +182,13 @@ class TaskRun:
         self._questions = self._operations = None
         self._sends = 0
         takes = node.signature
-        given = Given(
+        inputs = NodeInputs(
             state=self._state.view() if takes.takes_state else None,
             context=self._context(attempt) if takes.takes_context else None,
             send=self.spec.send,
             results=self.spec.results,
         )
-        positional, named = takes.bind(given)
+        positional, named = takes.bind(inputs)
         function = partial(node.function, *positional, **named)
         if node.timeout is None:
             return await in_own_context(self._in_node(function))

@@ -184,20 +184,20 @@ def folded(checkpoints: Sequence[Checkpoint]) -> dict[str, Pieces]:
 def _state(
     graph: Graph[Any], head: Head, pieces: Mapping[str, Pieces], latest: Checkpoint
 ) -> State:
-    gone = [spec.node for spec in latest.next if spec.node not in graph.nodes]
-    if gone:
-        raise _unfit(head, f"the graph has no node {gone[0]!r} any more")
+    missing = [spec.node for spec in latest.next if spec.node not in graph.nodes]
+    if missing:
+        raise _unfit(head, f"the graph has no node {missing[0]!r} any more")
     if head.version != graph.version and graph.migrate is not None:
         older = {name: value_of(each) for name, each in pieces.items()}
         newer = migrated(graph, older, head.version)
         pieces = {name: split(value) for name, value in newer.items()}
-    known = dict(pieces)
+    complete = dict(pieces)
     model = graph.schema.model
     for name, field in graph.schema.fields.items():
         info = model.model_fields[name]
-        if name not in known and not info.is_required():
-            known[name] = field.encode(info.get_default(call_default_factory=True))
-    state = State(graph.schema, known)
+        if name not in complete and not info.is_required():
+            complete[name] = field.encode(info.get_default(call_default_factory=True))
+    state = State(graph.schema, complete)
     try:
         state.view()
     except ValueError as error:

@@ -259,7 +259,7 @@ class Graph(Generic[S]):
                 details={"problems": unique},
             )
 
-    def rooms(self) -> dict[str, anyio.CapacityLimiter]:
+    def node_limiters(self) -> dict[str, anyio.CapacityLimiter]:
         """Return a new limiter for each node with a `max_concurrency`, by its name."""
         return {
             name: anyio.CapacityLimiter(node.max_concurrency)

@@ -21,7 +21,7 @@ _Role = Literal["state", "context", "send", "results", "argument", "rest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class NodeInputs:
     """The values that can fill the parameters of a node."""
 
     state: Any
@@ -104,18 +104,18 @@ class Signature:
         """Return the names and roles of the parameters, for the shape of a graph."""
         return [[each.name, each.role] for each in self._parameters]
 
-    def bind(self, given: Given) -> tuple[list[Any], dict[str, Any]]:
+    def bind(self, inputs: NodeInputs) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of a call, by position and by name.
 
         Raises:
             InvalidInputError: The payload of its Send does not fit.
         """
-        payload = dict(given.send.payload) if given.send is not None else {}
+        payload = dict(inputs.send.payload) if inputs.send is not None else {}
         ready = {
-            "state": given.state,
-            "context": given.context,
-            "send": given.send,
-            "results": list(given.results or ()),
+            "state": inputs.state,
+            "context": inputs.context,
+            "send": inputs.send,
+            "results": list(inputs.results or ()),
         }
         positional: list[Any] = []
         named: dict[str, Any] = {}

@@ -198,7 +198,7 @@ class Schema:
                 field.schema()
             except (PydanticSchemaGenerationError, PydanticUserError) as error:
                 raise GraphError(
-                    f"the field {name!r} of {model.__name__} cannot be kept as JSON",
+                    f"the field {name!r} of {model.__name__} cannot be stored as JSON",
                     hint="use types that pydantic writes as JSON",
                     details={"problems": [f"{name}: no JSON form"]},
                 ) from error
@@ -250,7 +250,7 @@ class Schema:
         if unknown:
             return f"the state has no field {unknown[0]!r} any more"
         missing = sorted(self.fields.keys() - pieces.keys())
-        return f"the kept state has no field {missing[0]!r}"
+        return f"the stored state has no field {missing[0]!r}"
 
     def encode_update(self, update: Mapping[str, Any], node: str) -> dict[str, Pieces]:
         """Return the update of a node, in pieces.

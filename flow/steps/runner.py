@@ -18,10 +18,10 @@ from toolcell.core import (
 )
 
 from ..execution.desk import Desk
+from ..execution.next_step import Plan, next_tasks
 from ..execution.parts import RunParts
 from ..execution.task import TaskRun
 from ..execution.thread import ThreadView
-from ..execution.ways import Plan, next_tasks
 from ..state.state import State
 from ..stores.records import Checkpoint, GivenAnswer, Redo, TaskSpec
 from ..values.events import StepCommitted, StepStarted
@@ -112,8 +112,8 @@ class Runner:
         while True:
             waiting = self.view.waiting_tasks()
             await self._run_tasks([t for t in tasks if self._may_run(t, waiting)])
-            if self._parts.flying:
-                await self._land()
+            if self._parts.calls_in_flight:
+                await self._wait_for_calls()
             self._tries_failed = False
             if not self.view.open_questions():
                 break
@@ -201,10 +201,10 @@ class Runner:
             # Nodes do not raise here: these are errors of the store or the lease.
             raise_first(error)
 
-    async def _land(self) -> None:
+    async def _wait_for_calls(self) -> None:
         """Wait for calls that have outlived their nodes."""
-        while self._parts.flying:
-            await next(iter(self._parts.flying)).wait()
+        while self._parts.calls_in_flight:
+            await next(iter(self._parts.calls_in_flight)).wait()
 
     async def _get_answers(self) -> bool:
         return await self._answering.get()
@@ -275,8 +275,9 @@ class Runner:
         view.patch_bytes = 0 if whole else view.patch_bytes + len(text)
         view.whole_bytes = len(text) if whole else view.whole_bytes
         if self._parts.tell is not None:
-            made, changed = f"{view.prefix}{checkpoint.id}", tuple(sorted(patch))
-            committed = StepCommitted(checkpoint.step, made, changed)
+            checkpoint_id = f"{view.prefix}{checkpoint.id}"
+            changed = tuple(sorted(patch))
+            committed = StepCommitted(checkpoint.step, checkpoint_id, changed)
             await self._parts.announce(committed)
 
     async def _store(self, checkpoint: Checkpoint, text: bytes, *, whole: bool) -> None:

@@ -16,13 +16,13 @@ from toolcell.core import (
 )
 
 from ..execution.journal import TaskJournal
+from ..execution.next_step import first_tasks
 from ..execution.outputs import Returned, read_output, update_of
 from ..execution.parts import RunParts
 from ..execution.task import TaskRun
 from ..execution.thread import ThreadView, state_of
-from ..execution.ways import first_tasks
 from ..graph.nodes import Child
-from ..graph.signature import Given
+from ..graph.signature import NodeInputs
 from ..state.state import State
 from ..stores.reading import read_checkpoint
 from ..stores.records import Checkpoint, ChildStep, Output
@@ -53,7 +53,7 @@ class ChildRunner(Runner):
         self.left: Output | None = None
         """The output of a Command that leads to an enclosing graph."""
 
-    async def _land(self) -> None:
+    async def _wait_for_calls(self) -> None:
         """Leave it to the outermost step, which outlives a timeout of this one."""
 
     async def _get_answers(self) -> bool:
@@ -94,12 +94,7 @@ class GraphTask(TaskRun):
     """A task whose node is a graph. It takes none of the thread's `max_concurrency`."""
 
     async def run(self, own_task: int) -> None:
-        limiter = self._parts.rooms.get(self.spec.node)
-        if limiter is None:
-            await self._tries()
-        else:
-            async with limiter:
-                await self._tries()
+        await self._limited_tries()
 
     @property
     def _is_asking(self) -> bool:
@@ -137,7 +132,9 @@ class GraphTask(TaskRun):
                 details={"limit": "depth", "value": flow.limits.depth},
             )
         inner = replace(flow, graph=child.graph, shape="", outer=outer)
-        return replace(self._parts, flow=inner, rooms=child.graph.rooms())
+        return replace(
+            self._parts, flow=inner, node_limiters=child.graph.node_limiters()
+        )
 
     async def _inner_view(self, parts: RunParts) -> ThreadView:
         """Return the inner graph where it had come to; a new one begins."""
@@ -155,13 +152,13 @@ class GraphTask(TaskRun):
 
     def _first_step(self, parts: RunParts) -> bytes:
         graph = parts.flow.graph
-        given = Given(
+        inputs = NodeInputs(
             state=self._state.view(),
             context=None,
             send=self.spec.send,
             results=self.spec.results,
         )
-        positional, named = self._node.signature.bind(given)
+        positional, named = self._node.signature.bind(inputs)
         value = self._node.function(*positional, **named)
         state = State(graph.schema, graph.schema.start(value))
         plan = first_tasks(graph, state.view)

@@ -113,8 +113,10 @@ class _Adapter(Checkpointer):
         def change(old: _Document) -> tuple[_Document, Lease]:
             if old.head is not None:
                 raise busy(thread)
-            made = self._with_head(_Document(token=old.token + 1, places=[place]), head)
-            return self._leased(made), Lease(thread, made.token)
+            newer = self._with_head(
+                _Document(token=old.token + 1, places=[place]), head
+            )
+            return self._leased(newer), Lease(thread, newer.token)
 
         return await self._change(thread, change)
 
@@ -122,8 +124,8 @@ class _Adapter(Checkpointer):
         def change(old: _Document) -> tuple[_Document, Lease]:
             if not steal and _is_held(_there(thread_id, old)):
                 raise busy(thread_id)
-            made = self._leased(_there(thread_id, old), token=old.token + 1)
-            return made, Lease(thread_id, made.token)
+            newer = self._leased(_there(thread_id, old), token=old.token + 1)
+            return newer, Lease(thread_id, newer.token)
 
         return await self._change(thread_id, change)
 
@@ -148,8 +150,10 @@ class _Adapter(Checkpointer):
         texts = [record.decode() for record in records]
 
         def change(old: _Document) -> tuple[_Document, None]:
-            made = self._leased(self._owned(old, lease), journal=[*old.journal, *texts])
-            return (made if head is None else self._with_head(made, head)), None
+            newer = self._leased(
+                self._owned(old, lease), journal=[*old.journal, *texts]
+            )
+            return (newer if head is None else self._with_head(newer, head)), None
 
         await self._change(lease.thread_id, change)
 
@@ -163,8 +167,8 @@ class _Adapter(Checkpointer):
             known = self._owned(old, lease).places
             if place.id in {each.id for each in known}:
                 raise taken(thread)
-            made = _with(old, places=[*known, place], journal=[], answers={})
-            return self._with_head(self._leased(made), head), None
+            newer = _with(old, places=[*known, place], journal=[], answers={})
+            return self._with_head(self._leased(newer), head), None
 
         await self._change(thread, change)
 
@@ -178,8 +182,8 @@ class _Adapter(Checkpointer):
         def change(old: _Document) -> tuple[_Document, bool]:
             if key in _there(thread_id, old).answers:
                 return old, False
-            made = {**old.answers, key: record.decode()}
-            return _with(old, answers=made), True
+            newer = {**old.answers, key: record.decode()}
+            return _with(old, answers=newer), True
 
         return await self._change(thread_id, change)
 
@@ -261,15 +265,15 @@ class _Adapter(Checkpointer):
         self, thread: str, checkpoint: str, record: bytes, *, whole: bool
     ) -> _Place:
         text = record.decode()
-        kept = {"record": text, "sum": _sum(f"{thread}/{checkpoint}", text)}
+        entry = {"record": text, "sum": _sum(f"{thread}/{checkpoint}", text)}
         # Until the thread's document names it nobody sees it.
-        at = await self._other.save(kept, f"flow.checkpoints.{thread}")
+        at = await self._other.save(entry, f"flow.checkpoints.{thread}")
         return _Place(id=checkpoint, at=at, whole=whole)
 
     async def _record(self, thread: str, place: _Place) -> bytes:
-        kept = await self._other.load(f"flow.checkpoints.{thread}", place.at)
+        entry = await self._other.load(f"flow.checkpoints.{thread}", place.at)
         try:
-            text, checksum = str(kept["record"]), kept["sum"]
+            text, checksum = str(entry["record"]), entry["sum"]
         except (KeyError, TypeError):
             raise changed(thread, "a checkpoint") from None
         if _sum(f"{thread}/{place.id}", text) != checksum:
@@ -291,10 +295,10 @@ class _Adapter(Checkpointer):
         """Change a thread's document, however many others change it as well."""
         while True:
             old, latest = await self._document(thread)
-            made, outcome = change(old)
-            if made is old:
+            newer, outcome = change(old)
+            if newer is old:
                 return outcome
-            signed = made.model_copy(update={"sum": _sum(thread, _text(made))})
+            signed = newer.model_copy(update={"sum": _sum(thread, _text(newer))})
             if await self._save(f"flow.thread.{thread}", signed, latest):
                 return outcome
 
@@ -307,8 +311,8 @@ class _Adapter(Checkpointer):
             known = await self._index()
             if thread in known.value.threads:
                 return
-            made = _Index(threads=[*known.value.threads, thread])
-            if await self._save(_INDEX, made, known.latest):
+            newer = _Index(threads=[*known.value.threads, thread])
+            if await self._save(_INDEX, newer, known.latest):
                 return
 
     async def _newest(self, name: str) -> _Read:

@@ -73,34 +73,34 @@ class Checkpointer(ThreadStore):
             ThreadBusyError: Another process saves in it right now.
         """
         fields = saved_fields(state, metadata)
-        made, now = checkpoint_id or secrets.token_hex(8), datetime.now(UTC)
-        head = saved_head(thread_id, made, now)
+        new_id, now = checkpoint_id or secrets.token_hex(8), datetime.now(UTC)
+        head = saved_head(thread_id, new_id, now)
         async with self._saving:
-            known = await self._saved(thread_id)
-            if known is None:
+            stored = await self._saved(thread_id)
+            if stored is None:
                 check_latest(after, None)
-                first = Checkpoint(id=made, step=0, at=now, state=fields, next=[])
+                first = Checkpoint(id=new_id, step=0, at=now, state=fields, next=[])
                 lease = await self.create(head, first.to_bytes())
             else:
                 lease = await self.claim(thread_id)
             try:
-                if known is not None:
+                if stored is not None:
                     await self._save_next(lease, head, fields, after)
             finally:
                 await self._let_go(lease)
-        return made
+        return new_id
 
     async def _save_next(
         self, lease: Lease, head: Head, fields: dict[str, Any], after: str | None
     ) -> None:
-        known = await self._saved(head.thread_id)
-        assert known is not None
-        check_latest(after, known.head.checkpoint)
-        step = read_checkpoint(known.checkpoints[-1]).step + 1
-        made = Checkpoint(
+        stored = await self._saved(head.thread_id)
+        assert stored is not None
+        check_latest(after, stored.head.checkpoint)
+        step = read_checkpoint(stored.checkpoints[-1]).step + 1
+        checkpoint = Checkpoint(
             id=head.checkpoint, step=step, at=head.updated, state=fields, next=[]
         )
-        await self.commit(lease, made.to_bytes(), head, whole=True)
+        await self.commit(lease, checkpoint.to_bytes(), head, whole=True)
 
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> Any:
         """Return a saved state; see `CheckpointerProtocol.load`.
@@ -110,12 +110,12 @@ class Checkpointer(ThreadStore):
             InvalidInputError: A Flow runs this thread.
         """
         try:
-            known = await self._saved(thread_id, checkpoint_id)
+            stored = await self._saved(thread_id, checkpoint_id)
         except CheckpointNotFoundError:
             return None
-        if known is None:
+        if stored is None:
             return None
-        return (read_checkpoint(known.checkpoints[-1]).state or {})["saved"]
+        return (read_checkpoint(stored.checkpoints[-1]).state or {})["saved"]
 
     async def list_checkpoints(
         self, thread_id: str, limit: int = 10, *, before: str | None = None
@@ -256,11 +256,11 @@ class Checkpointer(ThreadStore):
     async def _saved(
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> Stored | None:
-        known = await self.read(thread_id, checkpoint_id)
-        if known is not None and known.head.graph != NO_GRAPH:
+        stored = await self.read(thread_id, checkpoint_id)
+        if stored is not None and stored.head.graph != NO_GRAPH:
             raise InvalidInputError(
                 "a Flow runs this thread",
                 hint="use flow.state(thread_id), or another id",
                 details={"thread": thread_id},
             )
-        return known
+        return stored

@@ -269,8 +269,8 @@ def _stored(thread: str, found: list[Any]) -> Stored:
 
 def _answers(thread: str, pairs: list[bytes]) -> list[bytes]:
     records = []
-    for key, kept in zip(pairs[::2], pairs[1::2], strict=True):
-        checksum, record = kept[:40], kept[40:]
+    for key, entry in zip(pairs[::2], pairs[1::2], strict=True):
+        checksum, record = entry[:40], entry[40:]
         if _chained(f"{thread}/".encode() + key, record) != checksum:
             raise changed(thread, "an answer")
         records.append(record)

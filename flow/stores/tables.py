@@ -195,9 +195,9 @@ class Tables:
 
     def _last(self, db: sqlite3.Connection, lease: Lease) -> _Last:
         """Return the last rows of a thread. Raises LeaseLostError."""
-        known = self._lasts.get(lease.thread_id)
-        if known is not None and known.token == lease.token:
-            return known
+        last = self._lasts.get(lease.thread_id)
+        if last is not None and last.token == lease.token:
+            return last
         row = db.execute(
             "SELECT number, c.sum,"
             " (SELECT count(*) FROM flow_journal WHERE thread = ?1), chain, head"
@@ -245,11 +245,11 @@ class Tables:
         self, db: sqlite3.Connection, thread: str, key: str, record: bytes
     ) -> bool:
         self._row(db, thread, "token")
-        made = db.execute(
+        inserted = db.execute(
             "INSERT OR IGNORE INTO flow_answers VALUES (?, ?, ?, ?)",
             [thread, key, record, chained(f"{thread}/{key}".encode(), record)],
         )
-        return made.rowcount == 1
+        return inserted.rowcount == 1
 
     def read(
         self, db: sqlite3.Connection, thread: str, checkpoint_id: str | None
@@ -339,12 +339,12 @@ class Tables:
         return [read_head(text) for text in texts]
 
     def delete(self, db: sqlite3.Connection, thread: str) -> bool:
-        found = db.execute(
+        row = db.execute(
             "SELECT token, owner FROM flow_threads WHERE thread = ?", [thread]
         ).fetchone()
-        if found is None:
+        if row is None:
             return False
-        if self._is_held(thread, *found):
+        if self._is_held(thread, *row):
             raise busy(thread)
         for table in _TABLES:
             db.execute(f"DELETE FROM {table} WHERE thread = ?", [thread])  # noqa: S608

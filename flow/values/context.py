@@ -137,8 +137,8 @@ class NodeContext:
             return await self.operations.call(
                 tool.name, tool.arguments, tool.id, key=key
             )
-        given = {**(arguments or {}), **named}
-        return await self.operations.call(tool, given, None, key=key)
+        values = {**(arguments or {}), **named}
+        return await self.operations.call(tool, values, None, key=key)
 
     async def calls(
         self,
@@ -156,13 +156,13 @@ class NodeContext:
             InvalidInputError: As `call`.
             ReplayError: As `call`.
         """
-        made = [
+        tool_calls = [
             each
             if isinstance(each, ToolCall)
             else ToolCall.model_validate({"id": str(number), **each})
             for number, each in enumerate(calls)
         ]
-        return await self.operations.calls(made, key=key)
+        return await self.operations.calls(tool_calls, key=key)
 
     async def once(
         self, function: Callable[..., Any], /, *args: Any, key: str | None = None

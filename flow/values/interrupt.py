@@ -53,9 +53,9 @@ class InterruptValue(FrozenModel):
 
     def to_display(self) -> dict[str, JsonValue]:
         """Return it for people: no secrets, nothing that a terminal would obey."""
-        told = self.model_dump(mode="json", exclude={"metadata"})
+        shown = self.model_dump(mode="json", exclude={"metadata"})
         hide = Redactor()
-        return {key: _safe(hide(value)) for key, value in told.items()}
+        return {key: _safe(hide(value)) for key, value in shown.items()}
 
 
 def _safe(value: Any) -> JsonValue:

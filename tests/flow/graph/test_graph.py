@@ -143,7 +143,7 @@ def test_a_state_has_to_be_a_model_of_json() -> None:
 
     with pytest.raises(GraphError, match="pydantic model"):
         Graph(dict, name="g")  # type: ignore[type-var]
-    with pytest.raises(GraphError, match="'graph' of Open cannot be kept"):
+    with pytest.raises(GraphError, match="'graph' of Open cannot be stored"):
         Graph(Open, name="g")
     with pytest.raises(GraphError, match="2 reducers"):
         Graph(Two, name="g")

@@ -12,9 +12,9 @@ from ..state.state import State
 from ..stores.base import Lease
 from ..stores.records import Checkpoint, Head
 from ..values.json_values import jsonable
+from .next_step import Plan, first_tasks
 from .parts import FlowParts
 from .thread import ThreadView
-from .ways import Plan, first_tasks
 
 
 def begin(parts: FlowParts, state: State) -> Plan:

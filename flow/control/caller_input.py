@@ -19,9 +19,9 @@ from ..execution.answers import (
     denied,
     store_answer,
 )
+from ..execution.next_step import Plan
 from ..execution.outputs import check_targets
 from ..execution.thread import ThreadView
-from ..execution.ways import Plan
 from ..graph.graph import Graph
 from ..state.state import State, Update
 from ..stores.checkpointer import Checkpointer
