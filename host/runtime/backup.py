@@ -52,6 +52,9 @@ class BackupFile(Model):
 class Backup(Model):
     """The list of a backup, `manifest.json`."""
 
+    format: Literal[1] = 1
+    """The format of the backup. One of a newer toolcell is refused."""
+
     made_at: datetime
     """The time at which the backup was begun, UTC."""
 

@@ -1,0 +1,19 @@
+BEGIN TRANSACTION;
+CREATE TABLE accounts (
+    key TEXT PRIMARY KEY, used INT NOT NULL, held INT NOT NULL, forget_at INT NOT NULL
+) WITHOUT ROWID;
+INSERT INTO "accounts" VALUES('agent|a|calls/total|agent|*',2,0,0);
+CREATE TABLE buckets (
+    key TEXT PRIMARY KEY, full_at INT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE hits (
+    key TEXT, at INT, calls INT NOT NULL, forget_at INT NOT NULL, PRIMARY KEY (key, at)
+) WITHOUT ROWID;
+INSERT INTO "hits" VALUES('agent|a|window/86400s|agent|*',1795520480364116,1,1795606880364116);
+INSERT INTO "hits" VALUES('agent|a|window/86400s|agent|*',1795520480412804,1,1795606880412804);
+CREATE TABLE holds (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, expires INT NOT NULL,
+    parts TEXT NOT NULL, charged TEXT
+) WITHOUT ROWID;
+CREATE INDEX holds_by_end ON holds (expires);
+COMMIT;
