@@ -92,8 +92,10 @@ class CounterFile(ForkAware):
                 busy_seconds=self._deadline,
             )
             self._owner = OwnerFile(self._path)
+            # The dead first: one that dies after that may leave holds until then.
+            dead = self._owner.dead_owners()
             holding = self._owners()
-            for owner in self._owner.dead_owners():
+            for owner in dead:
                 if owner not in holding:
                     self._owner.remove(owner)
         except (OSError, sqlite3.Error) as error:
