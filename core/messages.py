@@ -243,8 +243,12 @@ class ToolResult(_Record):
             "remaining": {},
             "parts": tuple(parts),
         }
-        if _is_simple(content) and all(map(_is_amount, usage.values())):
-            return put_together(cls, fields, _RETURNED)
+        if _is_simple(content):
+            for amount in usage.values():
+                if not _is_amount(amount):
+                    break
+            else:
+                return put_together(cls, fields, _RETURNED)
         return cls(**fields)
 
     @classmethod

@@ -12,8 +12,12 @@ from ..audit.lock_wait import AuditBusyError
 from ..audit.log import AuditLog
 from ..values.amounts import show_amount
 from ..values.clock import Clock, microseconds
-from ..values.decision import Decision
+from ..values.decision import Decision, Ruling
+from .decisions import from_rules
 from .hold import Hold
+
+_VERDICTS = 1_024
+"""Verdicts whose text is noted. When it is reached all are forgotten."""
 
 
 class CallRecords:
@@ -27,24 +31,68 @@ class CallRecords:
     def __init__(self, audit: AuditLog | None, clock: Clock) -> None:
         self.audit = audit
         self._clock = clock
+        self._verdicts: dict[tuple[Ruling, str], str] = {}
+        self._last: tuple[Ruling | None, str, str] = (None, "", "")
 
-    async def decision(
-        self, hold: Hold, decision: Decision, *, hold_id: str | None = None
-    ) -> None:
-        """Record a decision; wait for other writers in a thread.
+    def admission(self, hold: Hold) -> AuditBusyError | None:
+        """Record that a call may run, whose maximum is reserved.
+
+        Returns:
+            None if it is recorded. An error that waits for other writers, and records
+            it then.
 
         Raises:
-            AuditError: The decision cannot be recorded.
+            AuditError: It cannot be recorded.
         """
         if self.audit is None:
-            return
-        hold.subject = self.audit.subject(hold.call, hold.facts, hold_id)
+            return None
+        verdict: Decision | str
+        # `remaining` can be counted from the log, and takes long to write.
+        if hold.lines.on_trial or hold.degraded:
+            verdict = hold.make_decision()._replace(remaining={})
+        else:
+            ruling, version, verdict = self._last
+            if ruling is not hold.ruling or version is not hold.version:
+                verdict = self._verdict(hold.ruling, hold.version)
+                # To look it up by its hash takes longer.
+                self._last = hold.ruling, hold.version, verdict
+        return self._decide(self.audit, hold, verdict, hold.id)
+
+    async def refusal(self, hold: Hold, decision: Decision) -> None:
+        """Record the decision about a call that does not run, or not yet.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        if self.audit is not None:
+            busy = self._decide(self.audit, hold, decision)
+            if busy is not None:
+                await busy.wait()
+
+    def _verdict(self, ruling: Ruling, version: str) -> str:
+        assert self.audit is not None
+        verdict = self._verdicts.get((ruling, version))
+        if verdict is None:
+            if len(self._verdicts) >= _VERDICTS:
+                self._verdicts.clear()
+            verdict = self.audit.verdict(from_rules(ruling, version))
+            self._verdicts[ruling, version] = verdict
+        return verdict
+
+    def _decide(
+        self,
+        audit: AuditLog,
+        hold: Hold,
+        decision: Decision | str,
+        hold_id: str | None = None,
+    ) -> AuditBusyError | None:
+        call, facts = hold.call, hold.facts
+        hold.subject = subject = audit.subject(call, facts, hold_id)
         try:
-            self.audit.decision(
-                hold.call, hold.facts, decision, subject=hold.subject, wait=False
-            )
+            audit.decision(call, facts, decision, subject=subject, wait=False)
         except AuditBusyError as busy:
-            await busy.wait()
+            return busy
+        return None
 
     def outcome(
         self,

@@ -253,23 +253,30 @@ class ActionGuard:
                     )
                     hold.store = hold.sync = self._ledger.sync
                 if hold.found[0]:
-                    if (
-                        answer is not None
-                        or self._records.audit is not None
-                        or self._ledger.away
-                    ):
-                        await self._confirm(hold, answer)
+                    try:
+                        if answer is not None or self._ledger.away:
+                            await self._confirm(hold, answer)
+                        busy = self._records.admission(hold)
+                        if busy is not None:
+                            await busy.wait()
+                    except BaseException:
+                        self._loops.take_back(hold.call, hold.facts, hold.loop_entry)
+                        await self.settle(hold, [0] * len(hold.levels))
+                        raise
                     hold.loop_entry.admitted = True
                     return
                 decision = hold.make_decision()
-        except AuditError:
-            raise
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
-            decision = refusal_for(error, self._policies.version)
-            if isinstance(error, StoreUnavailableError):
-                await self._ledger.on_outage(error.message)
-        await self._records.decision(hold, decision)
+            decision = await self._refusal_for(error)
+        await self._records.refusal(hold, decision)
         raise decision.to_error()
+
+    async def _refusal_for(self, error: Exception) -> Decision:
+        if isinstance(error, AuditError):
+            raise error
+        if isinstance(error, StoreUnavailableError):
+            await self._ledger.on_outage(error.message)
+        return refusal_for(error, self._policies.version)
 
     async def settle(self, hold: Hold, actual: Sequence[int] | None) -> None:
         """Settle a hold; `Permit` calls it."""
@@ -342,7 +349,7 @@ class ActionGuard:
             raise CallDenied(
                 self._refused("approval_unavailable", "nobody can be asked")
             )
-        await self._records.decision(hold, expected)
+        await self._records.refusal(hold, expected)
         wait = facts.approval_seconds
         async with hold.while_waiting():
             answer = await self.approvals.ask(call, facts, expected, wait_seconds=wait)
@@ -397,28 +404,16 @@ class ActionGuard:
                 self._loops.take_back(hold.call, hold.facts, hold.loop_entry)
 
     async def _confirm(self, hold: Hold, answer: ApprovalOutcome | None) -> None:
-        """Use an approval up, and record that the call may run.
+        """Use an approval up, and note that the store is there again.
 
         Raises:
             CallDenied: The approval was used before.
         """
-        try:
-            if answer is not None and not await self.use_approval(answer):
-                detail = "the approval is used up"
-                raise CallDenied(self._refused("approval_denied", detail))
-            if self._ledger.away and self._ledger.sync is not None:
-                await self._ledger.on_recovery()
-            if self._records.audit is not None:
-                # `remaining` can be counted from the log, and takes long to write.
-                if hold.lines.on_trial or hold.degraded:
-                    decision = hold.make_decision()._replace(remaining={})
-                else:
-                    decision = from_rules(hold.ruling, hold.version)
-                await self._records.decision(hold, decision, hold_id=hold.id)
-        except BaseException:
-            self._loops.take_back(hold.call, hold.facts, hold.loop_entry)
-            await self.settle(hold, [0] * len(hold.levels))
-            raise
+        if answer is not None and not await self.use_approval(answer):
+            detail = "the approval is used up"
+            raise CallDenied(self._refused("approval_denied", detail))
+        if self._ledger.away and self._ledger.sync is not None:
+            await self._ledger.on_recovery()
 
     def _refused(self, reason: Reason, detail: str) -> Decision:
         return deny(reason, detail, self._policies.version)

@@ -17,7 +17,7 @@ from toolcell.core import (
 
 from ..audit.lock_wait import AuditBusyError
 from ..stores.base import ReservationOutcome
-from ..values.amounts import Amount, parse_amount
+from ..values.amounts import COUNTS, MAX_AMOUNT, Amount, parse_amount
 from ..values.decision import Decision
 from .decisions import remaining_by_limit
 from .hold import Hold, Settlement
@@ -43,12 +43,13 @@ class Permit:
         AuditError: The decision, or on leaving the outcome, could not be recorded.
     """
 
+    _state: Literal["new", "refused", "open", "settled"] = "new"
+    _decision: Decision | None = None
+    _due: Sequence[int] = ()
+
     def __init__(self, settlement: Settlement, hold: Hold) -> None:
         self._settlement = settlement
         self._hold = hold
-        self._state: Literal["new", "refused", "open", "settled"] = "new"
-        self._decision: Decision | None = None
-        self._due: Sequence[int] = ()
 
     @property
     def call(self) -> ToolCall:
@@ -182,7 +183,10 @@ class Permit:
         """
         measured: dict[str, int] = {}
         for unit, value in cost.items():
-            measured[unit] = parse_amount(unit, value)
+            if type(value) is int and unit in COUNTS and 0 <= value <= MAX_AMOUNT:
+                measured[unit] = value
+            else:
+                measured[unit] = parse_amount(unit, value)
         if self._state != "open":
             return False
         self._state = "settled"

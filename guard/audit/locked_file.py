@@ -110,7 +110,15 @@ class LockedFile(ForkAware):
         """
         self._follow_fork()
         while True:
-            self._take(asked_at)
+            self._lock.acquire()
+            try:
+                fcntl.flock(self._fd, TAKE)
+            except (BlockingIOError, ValueError):
+                self._lock.release()
+                self._wait(asked_at)
+            except BaseException:
+                self._lock.release()
+                raise
             try:
                 if self._at_end(removed):
                     return
@@ -122,17 +130,6 @@ class LockedFile(ForkAware):
                 raise
             # The log goes on in another file.
             self.release()
-
-    def _take(self, asked_at: float | None) -> None:
-        self._lock.acquire()
-        try:
-            fcntl.flock(self._fd, TAKE)
-        except (BlockingIOError, ValueError):
-            self._lock.release()
-            self._wait(asked_at)
-        except BaseException:
-            self._lock.release()
-            raise
 
     def release(self) -> None:
         """Unlock the file for other writers."""

@@ -13,7 +13,6 @@ head never names lines that are not there.
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections import OrderedDict
@@ -49,11 +48,15 @@ from .redaction import Redactor
 RUNS = 10_000
 """Runs whose records are counted. When it is reached, the oldest run is forgotten."""
 
+_CALLERS = 1_024
+"""Callers whose members are noted. When it is reached all are forgotten."""
+
 FIELD_BYTES = 2_048
 """Largest field of a line that is too long, in bytes. When it is reached, the size and
 the hash of the field take its place."""
 
 _FRAME_BYTES = 256
+_DELETE = "\\u007f"
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 _OWN_EVENTS = frozenset({"repaired", "rotated", "pruned"})
@@ -123,6 +126,12 @@ class AuditLog:
         self._run_records = run_records
         self._runs: OrderedDict[str, int] = OrderedDict()
         self._clock = clock
+        self._second = (-1, "")
+        """The last second in which a record was made, and its text."""
+
+        # The members that are the same for all calls of one tool in one run. A decision
+        # takes a seventh less for it.
+        self._callers: dict[tuple[int, str | None, str], tuple[CallFacts, str]] = {}
         # One thread for each loop, so that records are written in their order.
         self._turn = anyio.lowlevel.RunVar[anyio.CapacityLimiter](f"audit-{id(self)}")
         self._file = AuditFile(
@@ -182,7 +191,7 @@ class AuditLog:
         self,
         call: ToolCall,
         facts: CallFacts,
-        decision: Decision,
+        decision: Decision | str,
         *,
         subject: str | None = None,
         wait: bool = True,
@@ -192,7 +201,7 @@ class AuditLog:
         Args:
             call: The call.
             facts: Further facts about it.
-            decision: The decision.
+            decision: The decision, or what `verdict` made of it.
             subject: `subject` of the call; None makes it, of a call without a hold.
             wait: True if the caller's thread may wait for other writers.
 
@@ -202,14 +211,19 @@ class AuditLog:
         """
         if subject is None:
             subject = self.subject(call, facts)
-        members = decision.to_json()
-        detail = self._redacted(members.pop("detail", ""))
+        verdict = decision if isinstance(decision, str) else self.verdict(decision)
         return self._append(
-            f'"event":"decision",{subject},{ascii_json(members)[1:-1]},"detail":{detail},'
+            f'"event":"decision",{subject},{verdict},'
             f'"arguments":{self._redactor.json(call.arguments)}',
             f"{call.agent_id or ''}/{facts.run_id or ''}",
             wait=wait,
         )
+
+    def verdict(self, decision: Decision) -> str:
+        """Return the members that tell a decision in its record, as JSON text."""
+        members = decision.to_json()
+        detail = self._redacted(members.pop("detail", ""))
+        return f'{ascii_json(members)[1:-1]},"detail":{detail}'
 
     def outcome(
         self,
@@ -240,7 +254,8 @@ class AuditLog:
         return self._append(
             f'"event":"outcome",{subject},"status":{quoted(status)},'
             f'"duration_ms":{round(duration_ms, 3)},"cost":{ascii_json(cost)},'
-            f'"error_kind":{_quoted(error_kind)},"result_hash":{_quoted(result_hash)}',
+            f'"error_kind":{"null" if error_kind is None else quoted(error_kind)},'
+            f'"result_hash":{"null" if result_hash is None else quoted(result_hash)}',
             # The next decision notices that the file was removed.
             removed=False,
             wait=wait,
@@ -249,7 +264,8 @@ class AuditLog:
     def digest(self, value: Any) -> str:
         """Return a hash of a value without its secrets, to record in its place."""
         shown = self._redactor(value)
-        return _sha256(str(shown) if type(shown) is int else _sorted_json(shown))
+        text = str(shown) if type(shown) is int else _sorted_json(shown)
+        return sha256(text.encode("ascii")).hexdigest()
 
     def verify(
         self,
@@ -289,14 +305,28 @@ class AuditLog:
             hold_id: The name of its reservation; None if it has none.
         """
         parent = "null" if call.parent_id is None else self._redacted(call.parent_id)
+        key = (id(facts), call.agent_id, call.name)
+        known = self._callers.get(key)
+        caller = self._caller(key, call, facts) if known is None else known[1]
+        hold = "null" if hold_id is None else quoted(hold_id)
+        shown = quoted(self._redactor.text(call.id))
+        return f'{caller},"hold_id":{hold},"call_id":{shown},"parent_id":{parent}'
+
+    def _caller(
+        self, key: tuple[int, str | None, str], call: ToolCall, facts: CallFacts
+    ) -> str:
         batch = "" if facts.calls == 1 else f'"calls":{facts.calls},'
-        return (
+        members = (
             f'{batch}"agent_id":{_quoted(call.agent_id)},"run_id":{_quoted(facts.run_id)},'
             f'"tool_version":{quoted(facts.version)},'
             f'"definition_hash":{quoted(facts.definition_hash)},'
-            f'"tool":{self._redacted(call.name)},"hold_id":{_quoted(hold_id)},'
-            f'"call_id":{self._redacted(call.id)},"parent_id":{parent}'
+            f'"tool":{self._redacted(call.name)}'
         )
+        if len(self._callers) >= _CALLERS:
+            self._callers.clear()
+        # With the facts, so that no others get their id.
+        self._callers[key] = (facts, members)
+        return members
 
     def _redacted(self, text: str) -> str:
         """Return text of a model as JSON, without the secrets in it."""
@@ -336,13 +366,16 @@ class AuditLog:
 
     def _record(self, members: str) -> str:
         """Return the members of a record with its time, as text of a JSON object."""
-        members = _printable(members)
+        members = members.replace("\x7f", _DELETE)
         if len(members) > LINE_BYTES - _FRAME_BYTES:
             members = _shortened(members)
         now = self._clock()
-        seconds = int(now)
-        rest = int((now - seconds) * 1_000_000)
-        return f'"time":"{_second(seconds)}.{rest:06d}Z",{members}'
+        second = int(now)
+        known, text = self._second
+        if known != second:
+            text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            self._second = second, text
+        return f'"time":"{text}.{int((now - second) * 1_000_000):06d}Z",{members}'
 
     def _own_record(self, members: Mapping[str, int | str]) -> str:
         return self._record(ascii_json(members)[1:-1])
@@ -355,7 +388,7 @@ def _quoted(text: str | None) -> str:
 
 def _printable(members: str) -> str:
     """Escape the one character that is ASCII, unprintable, and bare in JSON."""
-    return members.replace("\x7f", "\\u007f")
+    return members.replace("\x7f", _DELETE)
 
 
 def _shortened(members: str) -> str:
@@ -369,11 +402,6 @@ def _small(value: Any) -> Any:
     if len(text) <= FIELD_BYTES:
         return value
     return f"[{len(text)} bytes left out, sha256 {_sha256(text)}]"
-
-
-@functools.lru_cache(maxsize=16)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _sha256(text: str) -> str:

@@ -127,6 +127,8 @@ class Redactor:
         """Return a copy that is JSON, of bounded depth, with secrets hidden."""
         if type(value) is int and -_COMMON < value < _COMMON:
             return value
+        if type(value) is dict:
+            return self._mapping(value, DEPTH - 1)
         return self._value(value, DEPTH)
 
     def json(self, value: Any) -> str:

@@ -13,6 +13,9 @@ Unit = Literal["usd", "tokens", "calls", "cpu_ms", "wall_ms", "bytes"]
 """US dollars, written as a decimal; the others are whole numbers."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
+COUNTS = frozenset(UNITS) - {"usd"}
+"""Those that are whole numbers."""
+
 MEASURED = frozenset({"cpu_ms", "wall_ms", "bytes"})
 """Units that every call uses: an amount that is not reported is unknown, not 0."""
 

@@ -60,7 +60,7 @@ class Attempt:
             (time.perf_counter() - self.began) * 1000,
             redactor(result.content),
             None if error is None else error.kind,
-            self._reason(error),
+            None if error is None else self._reason(error),
             None if error is None else _traceback_text(error, redactor),
             _shared_usage(tuple(self.state.usage.items())),
             self.state.backend,
@@ -68,16 +68,16 @@ class Attempt:
             not self.retry,
             self.replayed,
             self.state.still_running,
-            self._rule(error),
+            None if error is None else self._rule(error),
         )
 
-    def _reason(self, error: ToolcellError | None) -> str | None:
-        if error is None or self.verdict != "denied":
+    def _reason(self, error: ToolcellError) -> str | None:
+        if self.verdict != "denied":
             return None
         return str(error.details.get("reason") or error.kind)
 
-    def _rule(self, error: ToolcellError | None) -> str | None:
-        if error is None or self.verdict != "denied":
+    def _rule(self, error: ToolcellError) -> str | None:
+        if self.verdict != "denied":
             return None
         rule = error.details.get("rule")
         return None if rule is None else str(rule)

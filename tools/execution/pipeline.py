@@ -277,7 +277,8 @@ class Pipeline:
         ) as permit:
             attempt.verdict = "allowed"
             try:
-                self._take_edits(request, permit.call)
+                if permit.call is not request:
+                    self._take_edits(request, permit.call)
                 result, error = await self._run_with_hooks()
             except BaseException as stopped:
                 fault = isinstance(stopped, Exception)

@@ -106,17 +106,25 @@ class ToolRunner:
         began = time.perf_counter()
         state.outer = current_call.get()
         token = current_call.set(state)
-        if tool.cost:
-            _charge_maximum(tool, state)
+        for unit, amount in tool.cost.items():
+            # The declared maximum, of units that nobody measures.
+            if unit not in _MEASURED:
+                state.usage[unit] = amount
         scope = self._new_scope()
         run = self._registry.track_run(tool, scope.cancel)
         try:
-            with scope, _Containment(tool.name, context, cancels), run:
-                work = self._start(tool, arguments, context, state, seconds)
-                # In a cell the kernel holds the deadline, and the wait for a cell is
-                # not the tool's time.
-                deadline = None if tool.sandboxed else began + seconds
-                return await run_until(work, scope, deadline, state)
+            with scope, run:
+                try:
+                    work = self._start(tool, arguments, context, state, seconds)
+                    # In a cell the kernel holds the deadline, and the wait for a cell
+                    # is not the tool's time.
+                    deadline = None if tool.sandboxed else began + seconds
+                    return await run_until(work, scope, deadline, state)
+                except Exception:
+                    raise
+                except BaseException as error:
+                    _contain(error, tool.name, context, cancels)
+                    raise
         finally:
             current_call.reset(token)
             wall = math.ceil((time.perf_counter() - began) * 1000)
@@ -170,47 +178,24 @@ class ToolRunner:
         return content_of(tool.name, result, wall)
 
 
-def _charge_maximum(tool: Tool, state: CallState) -> None:
-    """Charge the declared maximum of units that nobody measures."""
-    state.usage |= {
-        unit: amount for unit, amount in tool.cost.items() if unit not in _MEASURED
-    }
-
-
 async def _awaited(work: Any) -> Any:
     return await work
 
 
-class _Containment:
-    """Turns what would end more than this call into an error of this call."""
-
-    __slots__ = ("_cancels", "_context", "_name")
-
-    def __init__(
-        self, name: str, context: ToolContext | None, cancels: TaskCancels
-    ) -> None:
-        self._name = name
-        self._context = context
-        self._cancels = cancels
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: object
-    ) -> None:
-        if error is None or isinstance(error, Exception):
-            return
-        if isinstance(error, anyio.get_cancelled_exc_class()):
-            if self._context is not None:
-                self._context.cancel()
-            if not self._cancels.are_from_outside():
-                raise cancelled_itself(self._name) from None
-        elif isinstance(error, SystemExit | KeyboardInterrupt):
-            raise ToolExecutionError(
-                f"{self._name} failed ({type(error).__name__})",
-                hint="try other arguments or another tool",
-            ) from error
+def _contain(
+    error: BaseException, name: str, context: ToolContext | None, cancels: TaskCancels
+) -> None:
+    """Turn what would end more than this call into an error of this call."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        if context is not None:
+            context.cancel()
+        if not cancels.are_from_outside():
+            raise cancelled_itself(name) from None
+    elif isinstance(error, SystemExit | KeyboardInterrupt):
+        raise ToolExecutionError(
+            f"{name} failed ({type(error).__name__})",
+            hint="try other arguments or another tool",
+        ) from error
 
 
 def _out_of_time(name: str, seconds: float, *, still_running: bool) -> ToolTimeoutError:

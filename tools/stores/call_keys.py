@@ -20,7 +20,8 @@ def call_keys(
     One is the agent's call id. A tool that is declared idempotent has another one: its
     arguments, within a run of the agent.
     """
-    agent, version = length_prefixed(call.agent_id), f"{tool.name}/{tool.version}"
+    name = call.agent_id or ""
+    agent, version = f"{len(name)}:{name}", f"{tool.name}/{tool.version}"
     keys = [(f"call/{agent}/{call.id}", CallBody(version, call.arguments))]
     if tool.idempotent:
         # With defaults: whether they were sent or left out, the call is the same.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -141,7 +142,8 @@ class Idempotency(ABC):
         try:
             self._store_result(key, body, result)
         finally:
-            self._wake(key)
+            if self._ends:
+                self._wake(key)
 
     def forget(self, key: str) -> None:
         """End a claimed key as if it had never been claimed."""
@@ -149,7 +151,8 @@ class Idempotency(ABC):
         try:
             self._delete(key, body)
         finally:
-            self._wake(key)
+            if self._ends:
+                self._wake(key)
 
     def doubt(self, key: str) -> None:
         """End a claimed key whose run has an unknown outcome."""
@@ -157,7 +160,8 @@ class Idempotency(ABC):
         try:
             self._mark_unknown(key, body)
         finally:
-            self._wake(key)
+            if self._ends:
+                self._wake(key)
 
     def _wake(self, key: str) -> None:
         ended = self._ends.pop(key, None)
@@ -270,9 +274,10 @@ class MemoryIdempotency(Idempotency):
         self._bytes = 0
         self._clock = clock
         # Oldest first: an entry is put in when its key ends.
-        self._ended: dict[str, bytes] = {}
+        # The first key of a plain dict is behind all that were taken out before it.
+        self._ended: OrderedDict[str, bytes] = OrderedDict()
         # Those of them that are whole, oldest first.
-        self._whole: dict[str, None] = {}
+        self._whole: OrderedDict[str, None] = OrderedDict()
 
     def take(self, key: str, body: CallBody, *, repeatable: bool) -> bool:
         if key in self._ended:
@@ -308,8 +313,9 @@ class MemoryIdempotency(Idempotency):
         return None if stored is None else _StoredEntry(*from_json(stored))
 
     def _put(self, key: str, stored: tuple[JsonValue, ...]) -> None:
-        # The newest is last, even if the key was stored before.
-        self._remove(key)
+        if key in self._ended:
+            # The newest is last.
+            self._remove(key)
         self._ended[key] = entry = to_json(stored)
         self._whole[key] = None
         self._bytes += len(entry)
