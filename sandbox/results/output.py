@@ -81,7 +81,7 @@ class Output(ResultModel):
         None if there is none. Texts are returned in UTF-8.
         """
         found = self.data.get(mime)
-        if isinstance(found, str):
+        if isinstance(found, str) and not mime.endswith("json"):
             if mime.startswith("text/") or mime.endswith(("+xml", "javascript")):
                 return found.encode()
             try:

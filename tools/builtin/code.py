@@ -268,7 +268,12 @@ def _save_artifacts(
         # Files stay in a session, and each run hands all of them out.
         before = held.artifacts
         held.artifacts = frozenset(map(_key, result.artifacts))
-    new = [each for each in result.artifacts if _key(each) not in before]
+    known = _files_of_value(result)
+    new = [
+        each
+        for each in result.artifacts
+        if _key(each) not in before and each.name not in known
+    ]
     shown: list[JsonValue] = []
     for artifact in new:
         about: dict[str, JsonValue] = {
@@ -286,6 +291,12 @@ def _save_artifacts(
         shown.append(about)
     if shown:
         facts["artifacts"] = shown
+
+
+def _files_of_value(result: ExecutionResult) -> tuple[str, ...]:
+    """Return the names of files that repeat what an output tells."""
+    told = any(each.is_value and each.text("text/html") for each in result.outputs)
+    return ("value.html", "value.txt") if told else ()
 
 
 def _key(artifact: Artifact) -> tuple[str, str]:

@@ -29,7 +29,7 @@ display(Image(png(1)), Markdown("# between"), Image(png(2)), Image(png(5_000)))
 import os
 os.makedirs("artifacts")
 open("artifacts/again.png", "wb").write(png(2))
-display(HTML("<table><tr><th>a<tr><td>1</table>"))
+HTML("<table><tr><th>a<tr><td>1</table>")
 """
 
 
@@ -55,4 +55,6 @@ async def test_programs_show_what_they_display(tmp_path: Path, mode: Any) -> Non
     assert shown[:3] == [(1, None), (None, "# between"), (2, None)]
     assert shown[3][0] is None
     assert "5000 x 1 pixels" in str(shown[3][1])
+    # It is not sent as the files `value.html` and `value.txt` besides.
+    assert outputs[4]["is_value"]
     assert shown[4:] == [(None, "| a |\n| --- |\n| 1 |")]

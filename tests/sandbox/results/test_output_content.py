@@ -86,6 +86,30 @@ def test_another_picture_is_named_or_its_preview_sent(data: bytes) -> None:
     assert part == ImagePart(mime="image/jpeg", data=small.data)
 
 
+def test_representations_are_read_as_text_and_as_bytes() -> None:
+    output = Output(
+        data={
+            "text/plain": "abcd",
+            "image/svg+xml": "abcd",
+            "image/png": "abcd",
+            "application/json": "abcd",
+            "x/y": {"a": None},
+            "x/z": "no base 64",
+        }
+    )
+
+    assert [output.content(mime) for mime in output.mimes] == [
+        b"abcd",
+        b"abcd",
+        base64.b64decode("abcd"),
+        b'"abcd"',
+        b'{"a": null}',
+        b"no base 64",
+    ]
+    assert (output.text(), output.text("x/y")) == ("abcd", None)
+    assert output.content("x/nothing") is None
+
+
 def test_the_best_text_is_sent() -> None:
     plain = {"text/plain": "plain"}
     page = {"text/html": "<p>x", **plain}
