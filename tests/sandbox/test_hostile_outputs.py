@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from toolcell.sandbox import ExecutionResult, Limits, SandboxManager
@@ -141,19 +142,29 @@ async def test_an_output_that_never_ends_costs_its_run_only(
 async def test_a_thread_cannot_write_into_the_next_run(
     sandbox: SandboxManager,
 ) -> None:
-    """By `display`; with the descriptor it can, as it can print."""
+    """Between runs nobody takes outputs, so `display` prints, and holds nobody up."""
     async with sandbox.session() as session:
         await session.run(
-            "import threading, time\n"
+            "import os, threading, time\n"
             "def work():\n"
-            "    while True: display('thread')\n"
+            "    while not os.path.exists('go'): time.sleep(0.01)\n"
+            "    display('between')\n"
+            "    open('done', 'w').close()\n"
+            "    while True: time.sleep(0.01); display('during')\n"
             "threading.Thread(target=work, daemon=True).start()\n"
             "display('main')\n"
         )
-        results = [await session.run(f"import time\n{n}") for n in range(3)]
+        await session.write_file("go", "")
+        with anyio.fail_after(20):
+            while not any(each.path == "done" for each in await session.list_files()):
+                await anyio.sleep(0.01)
+        results = [await session.run(f"display({n})\n{n}") for n in range(3)]
 
     assert [each.value for each in results] == [0, 1, 2]
-    assert "result channel" not in str([each.warnings for each in results])
+    assert results[0].stdout.startswith("'between'\n")
+    for number, result in enumerate(results):
+        assert str(number) in [each.text() for each in result.outputs]
+        assert "result channel" not in str(result.warnings)
 
 
 async def test_answers_that_nobody_reads_hold_up_nothing(

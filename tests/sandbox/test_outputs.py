@@ -162,6 +162,7 @@ async def test_a_value_has_all_its_representations(sandbox: SandboxManager) -> N
         "text/html": {"isolated": True},
     }
     assert result.stderr.count("ValueError: broken") == 3
+    assert "NotImplementedError" not in result.stderr
 
 
 async def test_figures_come_where_they_were_shown(sandbox: SandboxManager) -> None:
@@ -280,6 +281,25 @@ async def test_nothing_is_loaded_before_a_program_needs_it(
     )
 
     assert result.value == [[], True]
+
+
+async def test_modules_of_the_program_may_have_names_of_libraries(
+    sandbox: SandboxManager,
+) -> None:
+    result = await sandbox.run(
+        WITHOUT_IPYTHON + "import altair, matplotlib.pyplot, PIL.ImageShow\n"
+        "import plotly.io._renderers\n"
+        "altair.x",
+        files={
+            "altair.py": "x = 42",
+            "matplotlib/pyplot.py": "get_fignums = list\ndef close(_): pass",
+            "PIL/ImageShow.py": "",
+            "plotly/io/_renderers.py": "",
+        },
+    )
+
+    assert (result.status, result.value) == ("ok", 42), result.stderr
+    assert result.outputs == ()
 
 
 async def test_the_deadline_holds_in_a_representation(sandbox: SandboxManager) -> None:

@@ -7,6 +7,7 @@ do where a notebook can draw it, and no page with a script.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -66,7 +67,9 @@ def _change_after(loader: Any, change: Callable[[Any], None]) -> None:
 
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        change(module)
+        # It may be the program's own module of that name, or have other names.
+        with contextlib.suppress(Exception):
+            change(module)
 
     loader.exec_module = exec_module
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -132,6 +133,19 @@ def test_no_terminal_gets_no_picture(tmp_path: Path) -> None:
     assert b"output 2: output-2.png, image/png, " in done.stderr
     saved = (tmp_path / "made" / "output-2.png").read_bytes()
     assert saved.startswith(b"\x89PNG")
+
+
+def test_machines_get_outputs_whole(tmp_path: Path) -> None:
+    written(tmp_path)
+    done = subprocess.run(
+        [TOOLCELL, *RUN, "--json"], cwd=tmp_path, capture_output=True, check=True
+    )
+    text, picture = json.loads(done.stdout)["outputs"]
+
+    assert text["data"] == {"text/plain": "'text'"}
+    assert text["origin"] == "program"
+    data = base64.b64decode(picture["data"]["image/png"], validate=True)
+    assert data.startswith(b"\x89PNG")
 
 
 def test_pictures_that_are_artifacts_have_one_name(tmp_path: Path) -> None:
