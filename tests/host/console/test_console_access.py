@@ -25,6 +25,12 @@ PAGES = [
     for each in TABLE
     if isinstance(each, Page) and "{" not in each.path and each.path not in NO_PAGES
 ]
+EXAMPLES = [
+    *("/runs/1", "/runs/1/why", "/agents/builder", "/audit/1", "/tools/pay"),
+    *("/runs?agent=nobody", "/audit?before=3"),
+]
+"""Pages with parts in their addresses; the service has a record of a call."""
+
 RUN_AXE = """
 const done = arguments[arguments.length - 1];
 axe.run(document, { resultTypes: ["violations"] }).then(
@@ -66,7 +72,7 @@ def page(service: Service) -> Iterator[Browser]:
 def urls(service: Service) -> list[str]:
     """Return the addresses of all pages, with examples of those with parts."""
     shown = [f"/approvals/{each.id}" for each in service.waiting()]
-    return [*PAGES, *shown, "/nothing"]
+    return [*PAGES, *EXAMPLES, *shown, "/nothing"]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,121 @@
+"""Output that arrives while somebody looks: by script, as text, until the call ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import anyio
+import pytest
+
+from toolcell.core import ToolResult
+from toolcell.core.text.printable import escaped
+from toolcell.tools import tool
+
+from ...support.console.browser import Browser, browser
+from ...support.console.hostile import hostile_texts
+from ...support.console.served import Service, served
+
+CODE = """
+[sandbox]
+backend = "subprocess"
+[tools]
+builtin = ["code"]
+[[policies]]
+agent_id = "coder"
+allow = ["run_python", "gate"]
+"""
+PROGRAM = """
+import sys
+def say(text):
+    sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\\n")
+    sys.stdout.flush()
+say("begun")
+tools.gate(number=0)
+for text in {texts!r}:
+    say(text)
+say("all said")
+tools.gate(number=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def gates() -> list[anyio.Event]:
+    return [anyio.Event(), anyio.Event()]
+
+
+@pytest.fixture(scope="module")
+def service(
+    tmp_path_factory: pytest.TempPathFactory, gates: list[anyio.Event]
+) -> Iterator[Service]:
+    @tool
+    async def gate(number: int) -> None:
+        await gates[number].wait()
+
+    with served(tmp_path_factory.mktemp("console"), CODE) as made:
+        made.host.registry.register(gate)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def page(service: Service) -> Iterator[Browser]:
+    with browser() as started:
+        started.join(service.link(), "anna")
+        yield started
+
+
+def lines() -> list[str]:
+    """Return hostile texts, each as one line."""
+    return [each.replace("\n", " ").replace("\r", " ") for each in hostile_texts()]
+
+
+def test_a_run_is_followed_as_text_and_ended(
+    service: Service, page: Browser, gates: list[anyio.Event]
+) -> None:
+    texts = lines()
+    page.open(f"{service.url}/runs")
+    page.reads("No call runs")
+    call: Future[ToolResult] = service.call(
+        "run_python", agent="coder", code=PROGRAM.format(texts=texts)
+    )
+    # The page hears of it, and of the call inside it.
+    page.reads("run_python")
+    page.reads("gate")
+    page.find("#live a").click()
+    page.reads("begun")
+    before = page.script("return document.querySelectorAll('*').length")
+    service.portal.call(gates[0].set)
+    page.reads("all said")
+    shown = page.script("return document.querySelector('[data-lines]').textContent")
+
+    assert shown == "\n".join(["begun", *map(escaped, texts), "all said", ""])
+    assert page.script("return document.querySelectorAll('*').length") == before
+    assert page.script("return window.hacked") is None
+    page.press("End the call")
+    page.reads("No call runs")
+    assert call.result(20).status == "cancelled"
+    page.open(f"{service.url}/runs")
+    page.until(lambda: "cancelled" in page.text)
+    assert page.complaints() == []
+
+
+def test_pages_work_without_scripts(service: Service, page: Browser) -> None:
+    service.call("note", text="<img src=x onerror=hacked=1>").result(20)
+    page.allow_scripts(False)
+    try:
+        found: dict[str, Any] = {}
+        for path in ("runs", "sessions", "agents", "audit", "policies", "health"):
+            page.open(f"{service.url}/{path}")
+            found[path] = page.find("h1").text
+        page.open(f"{service.url}/audit")
+        page.press("Check it now")
+        page.reads("The log verifies")
+        page.press("Keep the present head")
+        page.reads("anna")
+    finally:
+        page.allow_scripts(True)
+
+    assert set(found.values()) == {
+        *("Runs", "Sessions", "Agents", "Audit", "Policies and tools", "Health")
+    }
