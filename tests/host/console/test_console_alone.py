@@ -10,7 +10,7 @@ import pytest
 from toolcell.host import Host
 from toolcell.host.console.app import open_app
 from toolcell.host.console.base.gate import cookie_name
-from toolcell.host.console.base.people import People
+from toolcell.host.console.base.people import People, Person
 from toolcell.host.console.base.people_file import PEOPLE_FILE, PeopleFile
 from toolcell.host.console.base.sessions import Sessions
 from toolcell.host.console.base.sources import open_sources
@@ -29,7 +29,8 @@ async def test_pages_show_what_the_files_have(tmp_path: Path) -> None:
     folder = config.state.folder
     assert folder is not None
     with PeopleFile(folder / PEOPLE_FILE) as file:
-        People(file).put_subject("anna", "operator", None, "https://issuer.test", "a")
+        anna = Person("anna", "operator", None, 0.0)
+        People(file)._put_subject("https://issuer.test", "a", anna)
         secret = Sessions(file, 3600, 3600).open("anna", "127.0.0.1")
         path = tmp_path / "toolcell.toml"
         async with (
