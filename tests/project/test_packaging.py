@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.metadata import Metadata
+from packaging.specifiers import SpecifierSet
+from trove_classifiers import classifiers
 
 from ..conftest import missing
 from ..support.paths import ROOT
@@ -40,28 +45,50 @@ def repository_files() -> list[str]:
     return [name for name in names if (ROOT / name).is_file()]
 
 
+UV = str(Path(sys.executable).with_name("uv"))
+
+
+def uv(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [UV, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+        **options,
+    )
+    if "setuptools" in done.stderr and "No solution found" in done.stderr:
+        missing("the package index does not answer, so nothing can be built")
+    return done
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy, so that nothing is left in the checkout."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution, and the wheel that was built of it.
+
+    Both are built from a copy, so that nothing is left in the checkout.
+    """
     source = tmp_path_factory.mktemp("source")
     for name in repository_files():
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
-    target = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*pip, "wheel", "--quiet", "--no-deps", "-w", str(target), str(source)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-    )
-    if "No matching distribution found for setuptools" in done.stderr:
-        missing("the package index does not answer, so no wheel can be built")
+    target = tmp_path_factory.mktemp("built")
+    done = uv("build", "--quiet", "--out-dir", str(target), str(source))
     assert done.returncode == 0, done.stderr
-    [built] = target.glob("*.whl")
-    return built
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    [found] = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def sdist(built: Path) -> Path:
+    [found] = built.glob("*.tar.gz")
+    return found
 
 
 def test_the_wheel_is_the_tree(wheel: Path) -> None:
@@ -132,6 +159,69 @@ def test_the_wheel_runs_as_a_module(wheel: Path, tmp_path: Path) -> None:
             timeout=60,
         )
         assert (done.returncode, done.stdout) == (0, f"toolcell {version}\n")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text("print(6 * 7)")
+    return str(path)
+
+
+RUN = ("run", "--backend", "subprocess")
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_is_installed_as_anyone_does(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, program: str
+) -> None:
+    """`pip install toolcell`, then `toolcell run`: with its dependencies alone."""
+    venv = tmp_path / "venv"
+    file = request.getfixturevalue(kind)
+    assert uv("venv", "--quiet", "--python", sys.executable, str(venv)).returncode == 0
+    python = str(venv / "bin" / "python")
+    done = uv("pip", "install", "--quiet", "--python", python, str(file))
+    assert done.returncode == 0, done.stderr
+    ran = subprocess.run(
+        [str(venv / "bin" / "toolcell"), *RUN, program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        timeout=60,
+    )
+
+    assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr
+    listed = uv("pip", "list", "--python", python, "--format", "json").stdout
+    names = {each["name"] for each in json.loads(listed)}
+    assert "toolcell" in names
+    # What extras bring is not installed unasked.
+    assert not names & {"mcp", "starlette", "uvicorn", "openapi-pydantic", "ray"}
+
+
+def test_uvx_runs_it_without_installing_it(wheel: Path, program: str) -> None:
+    """`uvx toolcell run`, which makes an environment for one command."""
+    python = ("--python", sys.executable)
+    done = uv(
+        *("tool", "run", "--quiet", *python, "--from", str(wheel), "toolcell"),
+        *(*RUN, program),
+        cwd="/",
+    )
+
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
+def test_the_metadata_is_what_an_index_accepts(sdist: Path) -> None:
+    folder = sdist.name.removesuffix(".tar.gz")
+    with tarfile.open(sdist) as archive:
+        info = archive.extractfile(f"{folder}/PKG-INFO")
+        assert info is not None
+        metadata = Metadata.from_email(info.read())
+
+    assert metadata.description_content_type == "text/markdown"
+    assert metadata.license_expression == "Apache-2.0"
+    assert set(metadata.classifiers or ()) <= classifiers
+    assert metadata.requires_python == SpecifierSet(">=3.11")
 
 
 def test_every_package_is_listed() -> None:
