@@ -29,19 +29,18 @@ async def test_pages_show_what_the_files_have(tmp_path: Path) -> None:
     folder = config.state.folder
     assert folder is not None
     with PeopleFile(folder / PEOPLE_FILE) as file:
-        anna = Person("anna", "operator", None, 0.0)
-        People(file)._put_subject("https://issuer.test", "a", anna)
-        secret = Sessions(file, 3600, 3600).open("anna", "127.0.0.1")
         path = tmp_path / "toolcell.toml"
         async with (
             open_sources(config, path, {}) as sources,
             open_app(sources, file, URL) as app,
             httpx2.AsyncClient(
-                transport=httpx2.ASGITransport(app),
-                base_url=URL,
-                cookies={cookie_name(URL): secret},
+                transport=httpx2.ASGITransport(app), base_url=URL
             ) as http,
         ):
+            anna = Person("anna", "operator", None, 0.0)
+            People(file)._put_subject("https://issuer.test", "a", anna)
+            secret = Sessions(file, 3600, 3600).open("anna", "127.0.0.1")
+            http.cookies.set(cookie_name(URL), secret)
             names = (
                 "runs runs/1 runs/1/why sessions agents agents/builder audit audit/1"
             )
