@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from toolcell.core import ToolResult
+from toolcell.core import InvalidInputError, ToolResult
 from toolcell.guard import ApprovalRequest, Reject
 from toolcell.host import Host, HostConfig
 from toolcell.host.console.app import open_app
@@ -73,6 +73,7 @@ class Service:
     people: People
     sessions: Sessions
     portal: BlockingPortal
+    calls: list[Future[ToolResult]] = field(default_factory=list)
 
     def signed_in(
         self,
@@ -103,7 +104,9 @@ class Service:
             run = RunContext(run_id=uuid.uuid4().hex)
             return await self.host.call(name, arguments, agent_id=agent, run=run)
 
-        return self.portal.start_task_soon(make)
+        begun = self.portal.start_task_soon(make)
+        self.calls.append(begun)
+        return begun
 
     def asked(
         self, name: str = "pay", agent: str = "builder", **arguments: Any
@@ -114,6 +117,15 @@ class Service:
         while not (new := [r for r in self.waiting() if r.id not in before]):
             assert not call.done(), call.result()
         return new[0], call
+
+    def end_calls(self) -> None:
+        """Deny what waits until all calls have ended: none may outlive the host."""
+        for _ in range(200):
+            for each in self.waiting():
+                with suppress(InvalidInputError):
+                    self.deny(each)
+            if not wait(self.calls, timeout=0.1).not_done:
+                return
 
     def deny(self, request: ApprovalRequest) -> None:
         """Deny a request."""
@@ -150,8 +162,7 @@ def served(
         try:
             yield made
         finally:
-            for each in made.waiting():
-                made.deny(each)
+            made.end_calls()
             # Without arguments, so that a test's error is not put in a group.
             serving.__exit__(None, None, None)
 

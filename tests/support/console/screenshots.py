@@ -1,0 +1,70 @@
+"""Makes the pictures of docs/console.md.
+
+.venv/bin/python -m tests.support.console.screenshots
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from ..paths import ROOT
+from .browser import Browser, browser
+from .served import SECRET, Service, served
+
+FOLDER = ROOT / "docs" / "images"
+SCRIPT = """\
+import csv
+
+with open("orders.csv") as file:
+    late = [row for row in csv.DictReader(file) if row["state"] == "late"]
+for row in late:
+    tools.pay(to=row["customer"], sum=5, note="Sorry for the delay.")
+"""
+
+
+def work(service: Service) -> None:
+    """Have the agents make calls, some of which wait."""
+    for number in range(24):
+        service.call("note", text=f"page {number} read").result(timeout=20)
+    service.call("pay", to="thief", sum=900).result(timeout=20)
+    request, _ = service.asked(to="Northern Paper Ltd", sum=120, note="Invoice 2214")
+    service.deny(request)
+    service.asked(
+        to="Northern Paper Ltd", sum=40, note="Two boxes of A4.\nInvoice 2215"
+    )
+    service.asked("run_script", script=SCRIPT)
+    service.asked(to="Courier", sum=12, note=f"token={SECRET}", agent="buyer")
+
+
+def take(page: Browser, name: str, height: int = 900) -> None:
+    """Take a picture of the page, once its buttons can be pressed."""
+    page.until(lambda: not page.all("button[data-guard]:disabled"))
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 1100, "height": height, "deviceScaleFactor": 1, "mobile": False},
+    )
+    page.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+    page.driver.save_screenshot(str(FOLDER / f"console-{name}.png"))
+
+
+def main() -> None:
+    """Make all pictures."""
+    FOLDER.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        served(Path(folder)) as service,
+        browser() as page,
+    ):
+        page.join(service.link(), "anna")
+        work(service)
+        hidden = service.waiting()[-1]
+        for name in ("", "runs", "audit", "people"):
+            page.open(f"{service.url}/{name}")
+            take(page, name or "inbox")
+        page.open(f"{service.url}/approvals/{hidden.id}")
+        take(page, "request", 860)
+
+
+if __name__ == "__main__":
+    main()
