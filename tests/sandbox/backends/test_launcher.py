@@ -226,11 +226,12 @@ async def test_a_launcher_that_was_set_up_early_has_the_cell_of_the_first_run() 
 
 async def test_a_launcher_is_used_for_no_other_set_up_than_its_own() -> None:
     config = SUBPROCESS.config()
-    before = children(os.getpid())
+    before, earlier_groups = children(os.getpid()), groups()
     with early_launcher() as early:
         early.set_up(config)
         [started] = children(os.getpid()).keys() - before.keys()
         own_groups = groups()
+        assert own_groups > earlier_groups
         async with SandboxManager(SUBPROCESS.config(work_dir="/elsewhere")) as manager:
             assert launcher_of(manager)._process.pid != started
             found = (await manager.run("import os; os.getcwd()")).value
@@ -238,11 +239,11 @@ async def test_a_launcher_is_used_for_no_other_set_up_than_its_own() -> None:
 
     assert found == "/elsewhere"
     assert not alive(started)
-    assert groups() == set()
+    assert groups() == earlier_groups
 
 
 async def test_a_set_up_that_cannot_be_ends_the_launcher(tmp_path: Path) -> None:
-    before = children(os.getpid())
+    before, earlier_groups = children(os.getpid()), groups()
     mount = Mount(source=str(tmp_path), target="/data")
     config = SUBPROCESS.config(mounts=[mount])
     tmp_path.rmdir()
@@ -250,7 +251,7 @@ async def test_a_set_up_that_cannot_be_ends_the_launcher(tmp_path: Path) -> None
         with pytest.raises(SandboxUnavailableError, match="/data"):
             early.set_up(config)
         assert children(os.getpid()).keys() == before.keys()
-        assert groups() == set()
+        assert groups() == earlier_groups
         with pytest.raises(SandboxUnavailableError, match="/data"):
             async with SandboxManager(config):
                 pass

@@ -171,17 +171,21 @@ async def test_leaving_early_is_exit(
 
 
 ENDINGS = {
-    "while (true) {}": ("timeout", "SIGKILL"),
-    "process.kill(process.pid, 'SIGSEGV')": ("crashed", "SIGSEGV"),
-    "require('fs').writeFileSync('big', Buffer.alloc(80 << 20))": ("disk_limit", None),
+    "while (true) {}": ("timeout", "SIGKILL", 0.5),
+    "process.kill(process.pid, 'SIGSEGV')": ("crashed", "SIGSEGV", 10),
+    "require('fs').writeFileSync('big', Buffer.alloc(80 << 20))": (
+        *("disk_limit", None, 10),
+    ),
 }
+"""Status, signal, and the seconds of each program."""
 
 
 @pytest.mark.parametrize("code", ENDINGS)
 async def test_limits_end_a_program(nodes: SandboxManager, code: str) -> None:
-    result = await js(nodes, code, limits=Limits(wall_seconds=3))
+    status, signal, seconds = ENDINGS[code]
+    result = await js(nodes, code, limits=Limits(wall_seconds=seconds))
 
-    assert (result.status, result.signal) == ENDINGS[code], result.stderr
+    assert (result.status, result.signal) == (status, signal), result.stderr
 
 
 HEAP = "const a = []; while (true) a.push(new Array(100000).fill(1.5))"

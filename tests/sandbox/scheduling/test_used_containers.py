@@ -92,20 +92,24 @@ async def test_only_runs_with_a_cell_of_their_own_have_sockets(
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "wall_seconds"),
     [
-        "raise SystemExit(3)",
-        "while True: pass",
-        "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(99)",
-        "import os\nfor n in range(15_000): open(f'/tmp/{n}', 'w').close()\n"
-        "for n in range(15_000): open(f'/dev/shm/{n}', 'w').close()",
+        ("raise SystemExit(3)", 15),
+        ("while True: pass", 0.5),
+        ("import os, time\nif os.fork() == 0: os.setsid(); time.sleep(99)", 15),
+        (
+            "import os\nfor n in range(15_000): open(f'/tmp/{n}', 'w').close()\n"
+            "for n in range(15_000): open(f'/dev/shm/{n}', 'w').close()",
+            15,
+        ),
     ],
     ids=["exit", "timeout", "stray", "too much to remove"],
 )
 async def test_only_a_clean_end_leaves_a_container(
-    sandbox: SandboxManager, code: str
+    sandbox: SandboxManager, code: str, wall_seconds: float
 ) -> None:
-    await sandbox.run(code, agent_id="a", limits=Limits(wall_seconds=15))
+    limits = Limits(wall_seconds=wall_seconds)
+    await sandbox.run(code, agent_id="a", limits=limits)
     assert number_of(await sandbox.run("1", agent_id="a")) == 1
 
 
