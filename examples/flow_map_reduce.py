@@ -1,4 +1,7 @@
-"""Map and reduce: a task for each text, eight at once, and one that adds them up."""
+"""Map and reduce: a task for each text, eight at once, and one that adds them up.
+
+One text is empty, so its worker fails; the log says so, and the others count.
+"""
 
 from __future__ import annotations
 
