@@ -59,6 +59,10 @@ async def check_a_commit_ends_the_step(open_one: OpenOne) -> None:
         with refused(CheckpointError, "two checkpoints have one id"):
             await again
         await store.append(lease, [b'{"next":1}'])
+        stored = await store.read("committed")
+        assert stored is not None
+        same = list(stored.journal) == [b'{"next":1}']
+        require(same, "after a refused commit the journal is another")
         await store.release(lease)
 
 
@@ -72,6 +76,11 @@ async def check_a_write_is_whole(open_one: OpenOne) -> None:
         with refused(Exception, "it writes what is no bytes"):
             await store.append(lease, bad, head("whole", status="failed"))
         require(await store.read("whole") == before, "it wrote a part of the records")
+        await store.append(lease, [b'{"after":1}'])
+        stored = await store.read("whole")
+        assert stored is not None
+        same = list(stored.journal) == [b"{}", b'{"after":1}']
+        require(same, "after a refused write the journal is another")
         await store.release(lease)
 
 
