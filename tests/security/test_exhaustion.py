@@ -113,7 +113,7 @@ for _ in range(20):
 time.sleep(60)
 """
     async with sandbox.session() as session:
-        result = await session.run(code, fresh=True, limits=Limits(wall_seconds=8))
+        result = await session.run(code, fresh=True, limits=Limits(wall_seconds=4))
         after = await session.run("'alive'", fresh=True)
 
     # The kernel picks the children one by one; the program itself may be left.
