@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from ..support.paths import ROOT
+from ..support.project.deploy import DEPLOY, program, ran
 
-DEPLOY = ROOT / "deploy"
 METRIC = re.compile(r"toolcell_[a-z_]+")
 LABELS = {"toolcell_status", "toolcell_reason", "toolcell_limit"}
 SUFFIXES = re.compile(r"_(total|seconds_bucket|seconds)$")
-
-
-def program(name: str) -> str:
-    """Return the path of a program that CI has to have."""
-    found = shutil.which(name)
-    if found is None:
-        assert "CI" not in os.environ, f"{name} is missing"
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-def ran(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output
-    return output
 
 
 def documented_metrics() -> set[str]:

@@ -24,7 +24,7 @@ from toolcell.host import HostConfig
 
 from ..conftest import IMAGE, missing, why_no_docker
 from ..support.paths import ROOT
-from .test_deploy import DEPLOY, program, ran
+from ..support.project.deploy import DEPLOY, program, ran
 
 TAG = "toolcell-test/host:latest"
 SERVICE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yml").read_text())[
