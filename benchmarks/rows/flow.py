@@ -335,6 +335,6 @@ FLOW_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "flow-list": list_threads,
     "flow-size": size,
     "flow-resume": resume,
-    "flow-call": partial(call, False, 2.9),
+    "flow-call": partial(call, False, 3.3),
     "flow-call-power": partial(call, True, None),
 }
