@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -306,9 +306,15 @@ class Pipeline:
             self._arguments = self._tool.validate(admitted.arguments)
             self._validated_call_cache = admitted
 
-    def _while_waiting(self) -> AbstractAsyncContextManager[None]:
-        """Return a context that holds while the call waits for a person."""
-        return pause_deadlines(self._components.approval_seconds(self._run))
+    @asynccontextmanager
+    async def _while_waiting(self) -> AsyncIterator[None]:
+        """Stop the clock and lend the slot while the call waits for a person."""
+        async with pause_deadlines(self._components.approval_seconds(self._run)):
+            if self._slot is None:
+                yield
+                return
+            async with self._slot.lent():
+                yield
 
     async def _run_with_hooks(self) -> _RunOutcome:
         """Run the tool inside its hooks; whatever they raise is a result."""

@@ -8,6 +8,8 @@ waited for its group would then go to the end of the queue for a slot.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
@@ -107,7 +109,18 @@ class Slot:
         await self._slots.wait(self._group)
         self._entered = True
 
+    @asynccontextmanager
+    async def lent(self) -> AsyncIterator[None]:
+        """Let others have the slot inside; at a good end it is waited for again."""
+        lends = self._entered
+        self.release()
+        yield
+        if lends and not self._slots.take(self._group):
+            await self._slots.wait(self._group)
+        self._entered = lends
+
     def release(self) -> None:
         """Give the slot back, if it was taken."""
         if self._entered:
+            self._entered = False
             self._slots.release(self._group)

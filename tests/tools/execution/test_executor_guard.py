@@ -455,3 +455,37 @@ async def test_what_needs_approval_is_denied_where_nobody_can_be_asked() -> None
     made = ConcurrentExecutor(ToolRegistry([pay]), guard=guard(allow=["pay"]))
 
     assert (await made.call(call("pay", amount=1))).status == "denied"
+
+
+async def test_a_call_that_waits_for_a_person_holds_up_no_other(
+    counted: Counted,
+) -> None:
+    asked, answered = anyio.Event(), anyio.Event()
+
+    async def person(request: ApprovalRequest) -> Approve:
+        asked.set()
+        await answered.wait()
+        return Approve(approver="anna")
+
+    judge = ActionGuard(
+        [AgentPolicy(agent_id="a", ask=["pay"], allow=["look"])],
+        approvals=Approvals(handler=person),
+    )
+    made = ConcurrentExecutor(
+        ToolRegistry([counted.pay, counted.look]), guard=judge, max_concurrency=1
+    )
+    paid: list[str] = []
+
+    async def pay() -> None:
+        paid.append(str((await made.call(call("pay", amount=1))).content))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pay)
+            await asked.wait()
+            beside = await made.call(call("look", "2", amount=2))
+            answered.set()
+
+    assert (beside.status, paid) == ("ok", ["1 #2"])
+    # Its slot came back, and was given back once.
+    assert (await made.call(call("look", "3", amount=3))).status == "ok"
