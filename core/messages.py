@@ -241,7 +241,7 @@ class ToolResult(_Record):
             "error": None,
             "usage": dict(usage),
             "remaining": {},
-            "parts": tuple(parts),
+            "parts": tuple(parts) if parts else (),
         }
         if _is_simple(content):
             for amount in usage.values():

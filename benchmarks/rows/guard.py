@@ -48,6 +48,9 @@ from toolcell.tools import ConcurrentExecutor, RunContext, ToolRegistry, tool
 if TYPE_CHECKING:
     from rows.runs import Options
 
+_CROWD = 64
+"""Calls at once."""
+
 _CALL = ToolCall(id="1", name="add", arguments={"a": 1}, agent_id="a")
 _FACTS = CallFacts(cost={"usd": "0.000001"})
 _COST = {"usd": "0.000001"}
@@ -279,6 +282,11 @@ async def _on_redis(options: Options, url: str) -> list[Row]:
     guard = _guard(store)
     ours = repeated("guard.admit", partial(_guarded, guard))
     samples = await _measured(options, ours, repeated("two PINGs, awaited", pings))
+    crowd = await _measured(
+        options,
+        _crowd("guard.admit", partial(_guarded, guard)),
+        _crowd("two PINGs on threads", pings),
+    )
     trips = Sample(name="guard.admit", unit="trips")
     for _ in range(CALLS):
         # The server's own count of what it has read; the second asks for it.
@@ -290,9 +298,26 @@ async def _on_redis(options: Options, url: str) -> list[Row]:
     await store.aclose()
     return [
         *against(f"{CALLS} guarded calls, Redis", samples, [None], "share"),
+        *against(f"{_CROWD} at once, Redis, CPU time", crowd, [0.7], "share"),
         Row(work="round trips of a call", ours=trips, compare="absolute", gate=2),
         _single("one guarded call, Redis", samples[0], None),
     ]
+
+
+def _crowd(name: str, work: Callable[[], Awaitable[object]]) -> Contender:
+    """Return a contender that does a piece of work often at once, by its CPU time."""
+
+    async def one() -> None:
+        await work()
+
+    async def run() -> float:
+        started = time.process_time()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_CROWD):
+                tasks.start_soon(one)
+        return (time.process_time() - started) * 1_000
+
+    return Contender(name=name, run=run)
 
 
 async def rules(options: Options) -> list[Row]:

@@ -303,7 +303,8 @@ class ActionGuard:
         if hold.track_results and settled:
             ending = status, error_kind, result
             self._loops.record_result(hold.call, hold.facts, ending)
-        self._records.outcome(hold, cost, status, error_kind, result)
+        if self._records.audit is not None:
+            self._records.outcome(hold, cost, status, error_kind, result)
 
     async def _explain(self, call: ToolCall, facts: CallFacts) -> Decision:
         policies = self._policies

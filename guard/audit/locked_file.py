@@ -94,7 +94,7 @@ class LockedFile(ForkAware):
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def hold(self, *, removed: bool = True, asked_at: float | None = None) -> None:
+    def hold(self, removed: bool = True, asked_at: float | None = None) -> None:
         """Lock the file, at a whole last line, until `release`.
 
         Args:

@@ -345,7 +345,7 @@ class AuditLog:
         if wait and asked_at is None:
             asked_at = time.monotonic()
         try:
-            file.hold(removed=removed, asked_at=asked_at)
+            file.hold(removed, asked_at)
         except HeldByOthersError as error:
             again = partial(self._append, members, run, removed=removed)
             raise AuditBusyError(error, again, self._turn) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from decimal import Decimal
@@ -38,6 +38,9 @@ class CallState:
     scope: anyio.CancelScope | None = None
     """Ends the run at its deadline, once that is set."""
 
+    parts: Sequence[Part] = ()
+    """Pictures and texts that the tool shows to the model; its context adds them."""
+
     extension = 0.0
     """Seconds by which the deadline is moved."""
 
@@ -46,8 +49,6 @@ class CallState:
 
     def __init__(self) -> None:
         self.usage: dict[str, int | str] = {}
-        self.parts: list[Part] = []
-        """Pictures and texts that the tool shows to the model."""
 
     def add_cell_usage(self, result: ExecutionResult) -> None:
         """Add the resources that a run in a cell used."""

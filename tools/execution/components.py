@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from toolcell.core import InvalidInputError, Message, ToolCall
+from toolcell.core import InvalidInputError, Message, Part, ToolCall
 from toolcell.guard import ActionGuard, CallFacts, Redactor
 
 from ..definition.context import ArtifactSink, Progress, ToolContext
@@ -130,6 +130,7 @@ class ExecutorComponents:
         attempt: Attempt,
     ) -> ToolContext:
         """Return the context of one attempt at a call, for tools that take one."""
+        attempt.state.parts = parts = list[Part]()
         context = ToolContext(
             call_id=call.id,
             tool_name=tool.name,
@@ -149,7 +150,7 @@ class ExecutorComponents:
             on_progress=run.on_progress,
             on_cost=attempt.state.add_reported_cost,
             artifacts=run.artifacts,
-            parts=attempt.state.parts,
+            parts=parts,
         )
         if self.clock is not None:
             context.clock = self.clock

@@ -158,7 +158,9 @@ class Snapshot:
             ToolNotFoundError: There is none of that name and version to see. The
                 error suggests only names that the agent may see.
         """
-        found = self.get(name, version)
+        found = self._found.get(name)
+        if found is None or version is not None:
+            found = self.get(name, version)
         if found is not None:
             return found
         similar = self._similar(name)
