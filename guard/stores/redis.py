@@ -115,7 +115,8 @@ class RedisStore:
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
         if link is None:
-            for ended in [each for each in self._links if each.is_closed()]:
+            # A copy: other threads open links of their own meanwhile.
+            for ended in [each for each in list(self._links) if each.is_closed()]:
                 self._links.pop(ended, None)
             cluster = self._threads if isinstance(slots, AgentSlots) else None
             link = self._links[loop] = Link(self._url, self._deadline, cluster)

@@ -14,7 +14,7 @@ from toolcell.guard import ActionGuard, AgentPolicy, RedisStore
 from toolcell.guard.stores.base import Charge, Reservation
 
 from ...conftest import run_apart
-from ...support.guard.builders import call, facts, spend
+from ...support.guard.builders import call, facts, in_threads, spend
 from ...support.guard.redis_server import RedisServer
 from ...support.guard.worker import PATIENCE
 
@@ -113,6 +113,17 @@ def test_a_loop_that_ends_closes_its_connection(server: RedisServer) -> None:
     assert connected() == before
     run_apart(store.aclose)
     assert connected() < before
+
+
+def test_loops_of_many_threads_begin_and_end_at_once(server: RedisServer) -> None:
+    store = RedisStore(server.url, prefix="threads", deadline=PATIENCE)
+
+    async def reserve(number: int) -> None:
+        await store.reserve(one(f"a|{number}"))
+
+    for _ in range(5):
+        in_threads(64, reserve)
+    run_apart(store.aclose)
 
 
 async def test_scripts_that_the_server_forgot_are_sent_again(
