@@ -173,7 +173,7 @@ async def step_memory(options: Options) -> list[Row]:
     """A step that adds 1, and keeps it in memory."""
     work, done = f"{_STEPS} steps in memory, CPU", Count(n=_STEPS)
     ours = _ours(_loop(), MemoryCheckpointer(), done)
-    return await _compare(work, "step-memory", ours, 0.35, options)
+    return await _compare(work, "step-memory", ours, 0.3, options)
 
 
 async def step_sqlite(power_safe: bool, options: Options) -> list[Row]:
@@ -183,7 +183,7 @@ async def step_sqlite(power_safe: bool, options: Options) -> list[Row]:
     with _file() as file:
         async with SQLiteCheckpointer(file, power_safe=power_safe) as store:
             ours = _ours(_loop(), store, done)
-            gate = 0.65 if power_safe else 0.25
+            gate = 0.45 if power_safe else 0.2
             return await _compare(work, "step-sqlite", ours, gate, options)
 
 
@@ -193,7 +193,7 @@ async def fan_out(options: Options) -> list[Row]:
     with _file() as file:
         async with SQLiteCheckpointer(file) as store:
             ours = _ours(_fan_out(), store, done)
-            return await _compare(work, "fan-out", ours, 0.2, options)
+            return await _compare(work, "fan-out", ours, 0.12, options)
 
 
 async def size(options: Options) -> list[Row]:
@@ -335,6 +335,6 @@ FLOW_ROWS: dict[str, Callable[[Options], Awaitable[list[Row]]]] = {
     "flow-list": list_threads,
     "flow-size": size,
     "flow-resume": resume,
-    "flow-call": partial(call, False, 3.3),
+    "flow-call": partial(call, False, 2.9),
     "flow-call-power": partial(call, True, None),
 }
