@@ -6,7 +6,7 @@ Checked afterwards by counting again, from the beginning.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from fractions import Fraction
 
 import pytest
@@ -55,6 +55,13 @@ def store(store_name: str, clock: FakeClock) -> Iterator[Store]:
         run_apart(made.aclose)
 
 
+@pytest.fixture
+async def own_store(store: Store) -> AsyncIterator[Store]:
+    """A store whose connections close in the loop of the test."""
+    yield store
+    await store.aclose()
+
+
 def arrivals(name: str) -> list[tuple[int, int]]:
     """Return when each request came, in microseconds, and its tokens."""
     with corpus_file(name).open() as file:
@@ -78,11 +85,11 @@ def guard_with(store: Store, clock: FakeClock, **fields: object) -> ActionGuard:
 @pytest.mark.parametrize("name", TRACES)
 @REPLAYS
 async def test_no_window_of_a_trace_holds_too_many_rg_26(
-    store: Store, clock: FakeClock, name: str, records: int
+    own_store: Store, clock: FakeClock, name: str, records: int
 ) -> None:
     limits = {60: 50, 7: 9}
     rates = [f"{calls}/{seconds} seconds" for seconds, calls in limits.items()]
-    guard = guard_with(store, clock, rate_limits=rates)
+    guard = guard_with(own_store, clock, rate_limits=rates)
     admitted: list[int] = []
     refused = 0
     for at, _ in arrivals(name)[:records]:
@@ -117,10 +124,10 @@ async def test_no_window_of_a_trace_holds_too_many_rg_26(
 @pytest.mark.parametrize("name", TRACES)
 @REPLAYS
 async def test_a_bucket_decides_as_a_plain_one_record_by_record(
-    store: Store, clock: FakeClock, name: str, records: int
+    own_store: Store, clock: FakeClock, name: str, records: int
 ) -> None:
     rate = {"limit": "60/minute", "algorithm": "bucket", "burst": 5}
-    guard = guard_with(store, clock, rate_limits=[rate])
+    guard = guard_with(own_store, clock, rate_limits=[rate])
     tokens, last = Fraction(5), 0
     for at, _ in arrivals(name)[:records]:
         clock.now = NOON + at / US
