@@ -102,12 +102,15 @@ class OwnerFile:
             os.close(fd)
 
     def close(self, *, holds: bool = False) -> None:
-        """End the lease; a forked child only closes its copy of the parent's.
+        """End the lease, once; a forked child only closes its copy of the parent's.
 
         Args:
             holds: True if this process still has open holds: the file then stays, and
                 other processes find its owner dead.
         """
+        if self._fd < 0:
+            return
         if os.getpid() == self.pid and not holds:
             Path(self._file_of(self.name)).unlink(missing_ok=True)
         os.close(self._fd)
+        self._fd = -1

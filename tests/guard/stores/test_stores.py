@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -247,3 +248,14 @@ async def test_large_amounts_are_exact(store: Store) -> None:
 
     [level] = (await store.peek(want("", big))).levels
     assert level == (most - 2, 1, most - 1)
+
+
+async def test_a_store_may_be_closed_twice(
+    make_store: StoreMaker, clock: FakeClock
+) -> None:
+    made = make_store(clock)
+    await made.aclose()
+    with open(os.devnull) as file:
+        # A number that was closed is another file's now.
+        await made.aclose()
+        assert file.read() == ""
