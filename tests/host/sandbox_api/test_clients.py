@@ -99,20 +99,18 @@ async def test_the_javascript_sdks_work(tmp_path: Path, environment: str) -> Non
     assert await run(tmp_path, "node", program, folder) == "done\n"
 
 
-async def test_langchains_standard_tests_hold(tmp_path: Path) -> None:
-    python = installed("newest") / "bin/python"
-    suite = str(CLIENTS / "langchain_suite.py")
-    options = ("-q", "--noconftest", "-p", "no:cacheprovider", "-c", "/dev/null")
+async def test_langchains_tests_of_e2b_hold(tmp_path: Path) -> None:
+    """These are LangChain's 86 standard tests of a sandbox, and two of its provider."""
+    python = installed("langchain") / "bin/python"
+    sources = installed("langchain-e2b-sources")
+    suite = [
+        str(sources / "tests/integration_tests"),
+        "-c",
+        f"{sources}/pyproject.toml",
+    ]
 
     printed = await run(
-        tmp_path,
-        str(python),
-        "-m",
-        "pytest",
-        *options,
-        "-o",
-        "asyncio_mode=auto",
-        suite,
+        tmp_path, str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *suite
     )
 
-    assert re.search(r"^86 passed", printed, re.MULTILINE), printed[-2000:]
+    assert re.search(r"^88 passed", printed, re.MULTILINE), printed[-2000:]
