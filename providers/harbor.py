@@ -164,8 +164,7 @@ class ToolcellEnvironment(BaseEnvironment):
             )
         except (GuardError, InvalidInputError) as error:
             return ExecResult(stderr=str(error), return_code=_REFUSED)
-        late = result.status == "timeout"
-        code = _TIMED_OUT if late else exit_code(result)
+        code = _TIMED_OUT if result.status == "timeout" else exit_code(result)
         return ExecResult(stdout=result.stdout, stderr=result.stderr, return_code=code)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:

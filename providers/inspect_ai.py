@@ -26,14 +26,12 @@ from toolcell.sandbox import SandboxConfig, SandboxManager, Session
 
 from .cells.guarded_session import GuardedSession, default_config, exit_code
 
-_NAME = "toolcell"
-
 # Inspect names a task differently when it begins, runs samples and ends.
 _managers: dict[str, SandboxManager] = {}
 _uses: Counter[str] = Counter()
 
 
-@sandboxenv(name=_NAME)
+@sandboxenv(name="toolcell")
 class ToolcellSandboxEnvironment(SandboxEnvironment):
     """One session of toolcell as a sandbox of Inspect.
 
