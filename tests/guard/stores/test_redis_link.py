@@ -93,9 +93,9 @@ def test_trio_counts_with_asyncio(server: RedisServer) -> None:
     async def left() -> object:
         return (await guard.decide(call(), facts(tokens=0))).remaining
 
-    anyio.run(spend_all, backend="trio")
-    anyio.run(spend_all, backend="asyncio")
-    assert anyio.run(left, backend="trio") == {"a tokens/total": LIMIT - 40}
+    run_apart(spend_all, backend="trio")
+    run_apart(spend_all, backend="asyncio")
+    assert run_apart(left, backend="trio") == {"a tokens/total": LIMIT - 40}
     run_apart(store.aclose)
 
 
