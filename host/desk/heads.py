@@ -9,9 +9,10 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.sqlite import open_sqlite
+from toolcell.core import StoreUnavailableError
 from toolcell.guard import AuditHead
+
+from ..config.state_file import open_state_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,18 +60,7 @@ class HeadFile:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
-        try:
-            self._file = open_sqlite(
-                path,
-                lambda file: file.execute(_SCHEMA),
-                synchronous="FULL",
-                busy_seconds=2.0,
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(
-                f"{path} cannot be used: {error}",
-                hint="set state.folder to one that this user may write",
-            ) from None
+        self._file = open_state_file(path, lambda file: file.execute(_SCHEMA))
 
     def __enter__(self) -> Self:
         return self

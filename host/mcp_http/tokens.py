@@ -13,7 +13,8 @@ from time import time
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from toolcell.core import ConfigError, InvalidInputError, StoreUnavailableError
-from toolcell.core.storage.sqlite import open_sqlite
+
+from ..config.state_file import open_state_file
 
 if TYPE_CHECKING:
     from ..config.host_config import HostConfig
@@ -91,18 +92,7 @@ class TokenStore:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
         self._clock = clock
-        try:
-            self._file = open_sqlite(
-                path,
-                _prepare,
-                synchronous="FULL",
-                busy_seconds=2.0,
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(
-                f"{path} cannot be used: {error}",
-                hint="set state.folder to one that this user may write",
-            ) from None
+        self._file = open_state_file(path, _prepare)
 
     def __enter__(self) -> Self:
         return self

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.sqlite import open_sqlite
+from toolcell.core import StoreUnavailableError
+
+from ..config.state_file import open_state_file
 
 MAX_WAITING = 1_000
 """Messages of one webhook that wait. When it is reached the oldest is dropped, and a
@@ -70,18 +71,9 @@ class MessageQueue:
 
     def __init__(self, path: Path, now: float) -> None:
         self._lock = threading.Lock()
-        try:
-            self._db = open_sqlite(
-                path,
-                lambda db: db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;"),
-                synchronous="FULL",
-                busy_seconds=2.0,
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(
-                f"{path} cannot be used: {error}",
-                hint="set state.folder to one that this user may write",
-            ) from None
+        self._db = open_state_file(
+            path, lambda db: db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        )
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO webhook_start SELECT ? WHERE NOT EXISTS"

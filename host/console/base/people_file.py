@@ -15,9 +15,9 @@ from time import time
 from typing import Any, Self
 
 from toolcell.core import ConfigError, StoreUnavailableError
-from toolcell.core.storage.sqlite import open_sqlite
 
 from ...config.host_config import HostConfig
+from ...config.state_file import open_state_file
 
 PEOPLE_FILE = "people.db"
 
@@ -81,19 +81,8 @@ class PeopleFile:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
         self.clock = clock
-        try:
-            self._file = open_sqlite(
-                path,
-                lambda file: file.executescript(_SCHEMA),
-                synchronous="FULL",
-                busy_seconds=2.0,
-            )
-            self._file.execute("PRAGMA foreign_keys = ON")
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(
-                f"{path} cannot be used: {error}",
-                hint="set state.folder to one that this user may write",
-            ) from None
+        self._file = open_state_file(path, lambda file: file.executescript(_SCHEMA))
+        self._file.execute("PRAGMA foreign_keys = ON")
 
     def __enter__(self) -> Self:
         return self
