@@ -8,7 +8,7 @@ import sys
 from ..terminal.garbage import put_off_collection
 from ..terminal.signals import SignalExit, end_on_signals
 from ..terminal.streams import OutputError, ensure_standard_streams
-from .head_start import head_start
+from .base.head_start import head_start
 
 
 def main() -> None:

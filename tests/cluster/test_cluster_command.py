@@ -19,7 +19,7 @@ from anyio import to_thread
 from toolcell.cluster import new_token
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
-from toolcell.host.cli.cluster_manifest import cluster_manifest
+from toolcell.host.cli.machine.cluster_manifest import cluster_manifest
 from toolcell.tools import RunContext
 
 from ..support.guard.redis_server import RedisServer

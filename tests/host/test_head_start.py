@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolcell.host.cli.head_start import head_start
+from toolcell.host.cli.base.head_start import head_start
 
 from ..support.process_tree import children
 
@@ -32,7 +32,7 @@ def test_a_launcher_starts_where_the_arguments_look_like_it(
     arguments: Sequence[str], starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("toolcell.host.cli.head_start._ENGINE", "/none")
+    monkeypatch.setattr("toolcell.host.cli.base.head_start._ENGINE", "/none")
     before = children(os.getpid())
     with head_start(arguments):
         started = children(os.getpid()).keys() - before.keys()
@@ -47,7 +47,7 @@ def test_none_starts_where_an_engine_seems_to_be(
     engine = tmp_path / "docker.sock"
     engine.touch()
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("toolcell.host.cli.head_start._ENGINE", str(engine))
+    monkeypatch.setattr("toolcell.host.cli.base.head_start._ENGINE", str(engine))
     before = children(os.getpid())
     with head_start(["run", "a.py"]):
         assert children(os.getpid()).keys() == before.keys()

@@ -71,7 +71,7 @@ def test_a_version_needs_no_command(tmp_path: Path) -> None:
     modules = imported(tmp_path, "--version")
 
     own = {name for name in modules if name.startswith("toolcell.host.cli.")}
-    parts = ("main", "head_start", "commands")
+    parts = ("main", "base", "base.head_start", "commands")
     assert own == {f"toolcell.host.cli.{part}" for part in parts}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.host.cli.program_files import program_of
+from toolcell.host.cli.programs.program_files import program_of
 from toolcell.sandbox import SandboxManager
 
 from ...conftest import BackendRow

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from toolcell.core import ConfigError
-from toolcell.host.cli.serve import serve
+from toolcell.host.cli.serving.serve import serve
 
 from ...conftest import apart
 from ...support.mcp.by_hand import INITIALIZED, receive, send, server

@@ -1,0 +1,1 @@
+"""Options, the start and folders of files, for all commands."""

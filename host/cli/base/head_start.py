@@ -1,0 +1,84 @@
+"""Work of a command that can begin before its imports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ...terminal.signals import signals_wait
+
+if TYPE_CHECKING:
+    from toolcell.sandbox import EarlyLauncher, SandboxConfig
+
+_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_ENGINE = "/var/run/docker.sock"
+_launcher: ContextVar[EarlyLauncher | None] = ContextVar("launcher", default=None)
+
+
+@contextlib.contextmanager
+def head_start(arguments: Sequence[str]) -> Iterator[None]:
+    """Start the launcher before the arguments are read, if they look as if they ask.
+
+    If they did not, it has made nothing yet and ends. Nothing but the standard library
+    is imported for it: it starts while typer and pydantic are.
+    """
+    if not _asks_for_launcher(arguments) or sys.platform != "linux":
+        yield
+        return
+    from toolcell.core import SandboxUnavailableError
+    from toolcell.sandbox import early_launcher
+
+    with contextlib.ExitStack() as stack:
+        # The command itself says why, if it needs one.
+        with contextlib.suppress(SandboxUnavailableError):
+            token = _launcher.set(stack.enter_context(early_launcher()))
+            stack.callback(_launcher.reset, token)
+        yield
+
+
+def _asks_for_launcher(arguments: Sequence[str]) -> bool:
+    if arguments[:1] != ["run"]:
+        return False
+    words = [word for each in arguments for word in each.split("=", 1)]
+    if "--backend" in words:
+        return ("--backend", "subprocess") in pairwise(words)
+    # Without an engine the backend is this one.
+    has_engine = "DOCKER_HOST" in os.environ or os.path.exists(_ENGINE)
+    return not has_engine and not {"--image", "--runtime"} & set(words)
+
+
+def set_up(config: SandboxConfig) -> None:
+    """Have the launcher, if there is one, make its first cell while more is imported.
+
+    Raises:
+        ConfigError: A mount lies over something that cells need.
+        SandboxUnavailableError: A mount or the folder of packages cannot be used.
+    """
+    launcher = _launcher.get()
+    if launcher is not None:
+        # Half done, nobody would know the control groups that it made.
+        with signals_wait():
+            launcher.set_up(config)
+
+
+@contextlib.contextmanager
+def without_plugins() -> Iterator[None]:
+    """Look for no plugins of pydantic.
+
+    To look takes as long as Python's own start, and the commands that use this run no
+    code of their user that a plugin could be for.
+    """
+    before = os.environ.get(_NO_PLUGINS)
+    os.environ[_NO_PLUGINS] = "__all__"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_NO_PLUGINS]
+        else:
+            os.environ[_NO_PLUGINS] = before

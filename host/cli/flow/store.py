@@ -1,0 +1,46 @@
+"""The store of threads, opened without the code of their graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ...terminal.signals import run_async
+
+if TYPE_CHECKING:
+    from toolcell.flow import StoredThreads
+
+    from ...config.host_config import HostConfig
+
+T = TypeVar("T")
+
+
+def with_threads(path: Path, work: Callable[[StoredThreads], Awaitable[T]]) -> T:
+    """Return what was found in the store of threads of a configuration."""
+    from ...config.host_config import HostConfig
+
+    found: T = run_async(_opened, HostConfig.from_file(path), work)
+    return found
+
+
+async def _opened(
+    config: HostConfig, work: Callable[[StoredThreads], Awaitable[T]]
+) -> T:
+    from toolcell.flow import StoredThreads
+
+    from ...runtime.flows import open_threads
+
+    async with AsyncExitStack() as stack:
+        return await work(StoredThreads(await open_threads(config, os.environ, stack)))
+
+
+async def prune_old(config: HostConfig) -> None:
+    """Delete the threads that `flows.history_days` keeps no longer."""
+    days = config.flows.history_days
+    if days is not None:
+        before = datetime.now(UTC) - timedelta(days=days)
+        await _opened(config, lambda threads: threads.prune(before))

@@ -1,0 +1,1 @@
+"""Commands about decisions, limits and who answers."""

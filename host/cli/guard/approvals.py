@@ -1,0 +1,185 @@
+"""`toolcell approvals`: calls that wait for a person."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolcell.core import ConfigError, InvalidInputError
+from toolcell.core.text.printable import escaped_line
+
+from ...terminal.output import print_json, print_table
+from ...terminal.signals import run_async
+from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
+from .approval_json import request_facts
+
+if TYPE_CHECKING:
+    from toolcell.guard import ApprovalRequest, Approvals, Approve, Redactor, Reject
+
+approvals = typer.Typer(
+    help="Show and answer calls that wait for a person.", no_args_is_help=True
+)
+
+RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request.")]
+By = Annotated[
+    str | None, typer.Option(help="The name of the approver; default this user.")
+]
+
+
+@approvals.command("list")
+def list_(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
+    """List the requests that wait, the oldest first."""
+    waiting, redactor = run_async(_pending, config)
+    if as_json:
+        print_json([request_facts(each, redactor) for each in waiting])
+        return
+    rows = [
+        (
+            *(each.id, each.call.agent_id, each.call.name),
+            json.dumps(each.view(redactor).shown),
+        )
+        for each in waiting
+    ]
+    print_table(("request", "agent", "tool", "arguments"), rows)
+
+
+@approvals.command()
+def show(
+    request: RequestId,
+    config: ConfigPath = DEFAULT_CONFIG,
+    reveal: Annotated[
+        bool,
+        typer.Option(
+            "--reveal", help="Show hidden parts, which is recorded, and the code."
+        ),
+    ] = False,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show exactly what would be approved; likely secrets are hidden."""
+    found, redactor = run_async(_find, config, request, _name(by) if reveal else None)
+    if as_json:
+        print_json(request_facts(found, redactor, opened=reveal))
+    else:
+        print(found.to_display(redactor, opened=reveal))
+
+
+@approvals.command()
+def approve(
+    request: RequestId,
+    by: By = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    arguments: Annotated[
+        str | None, typer.Option("--args", help="Run it with this JSON object instead.")
+    ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(help="From `show --reveal`; needed where parts are hidden."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let the call run, once; it goes through the policy again."""
+    from toolcell.guard import Approve
+
+    reply = Approve(approver=_name(by), arguments=_object(arguments), code=code)
+    _answer(config, request, reply, as_json=as_json)
+
+
+@approvals.command()
+def deny(
+    request: RequestId,
+    by: By = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    reason: Annotated[str, typer.Option(help="The model reads it.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Refuse the call; it is not asked for again in its run."""
+    from toolcell.guard import Reject
+
+    reply = Reject(approver=_name(by), reason=reason)
+    _answer(config, request, reply, as_json=as_json)
+
+
+@approvals.command()
+def watch(
+    by: By = None, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
+) -> None:
+    """Show requests as they come, and take answers, until Ctrl-C or the input's end."""
+    run_async(_watch, config, _name(by), as_json)
+
+
+async def _watch(config: Path, by: str, as_json: bool) -> None:
+    from .approvals_watch import watch_lines, watch_terminal
+
+    async with _open(config) as desk:
+        await (watch_lines if as_json else watch_terminal)(desk, by)
+
+
+def _answer(
+    config: Path, request: str, reply: Approve | Reject, *, as_json: bool
+) -> None:
+    run_async(_send, config, request, reply)
+    answer = type(reply).__name__.lower()
+    if as_json:
+        print_json({"request": request, "answer": answer, "approver": reply.approver})
+    else:
+        print(f"{answer}: {escaped_line(request)}")
+
+
+async def _send(config: Path, request: str, reply: Approve | Reject) -> None:
+    async with _open(config) as desk:
+        await desk.answer(request, reply)
+
+
+async def _pending(config: Path) -> tuple[list[ApprovalRequest], Redactor]:
+    async with _open(config) as desk:
+        return await desk.pending(), desk.redactor
+
+
+async def _find(
+    config: Path, request: str, revealed_by: str | None
+) -> tuple[ApprovalRequest, Redactor]:
+    async with _open(config) as desk:
+        if revealed_by is not None:
+            return await desk.reveal(request, by=revealed_by), desk.redactor
+        for each in await desk.pending():
+            if each.id == request:
+                return each, desk.redactor
+    raise InvalidInputError(
+        f"no request {request!r} waits", hint="see `toolcell approvals list`"
+    )
+
+
+@asynccontextmanager
+async def _open(path: Path) -> AsyncIterator[Approvals]:
+    from ...config.host_config import HostConfig
+    from ...runtime.assembly import open_guard
+
+    config = HostConfig.from_file(path)
+    if config.state.folder is None:
+        raise ConfigError(
+            "approvals are in the memory of the host alone",
+            hint="name a folder in [state]",
+        )
+    async with AsyncExitStack() as stack:
+        yield open_guard(config, os.environ, stack).approvals
+
+
+def _name(by: str | None) -> str:
+    from ...terminal.user_name import user_name
+
+    return user_name() if by is None else by
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    from ..tools.call import read_call
+
+    return read_call("edited", "edited", text).arguments

@@ -1,0 +1,168 @@
+"""`toolcell approvals watch`: shows requests as they come, and takes answers."""
+
+from __future__ import annotations
+
+import sys
+import termios
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal
+
+import anyio
+from pydantic import JsonValue
+
+from toolcell.core import InvalidInputError, ToolcellError
+from toolcell.core.models import FrozenModel
+from toolcell.core.text.printable import escaped_line
+from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
+
+from ...terminal.output import print_json
+from ...terminal.stdin_lines import stdin_lines
+from .approval_json import request_facts
+
+_LOOK_SECONDS = 0.5
+_QUESTION = "approve? [y]es, [n]o, anything else leaves it waiting: "
+_QUESTION_OF_HIDDEN = "[o]pen the hidden parts, [n]o, anything else leaves it waiting: "
+
+
+class AnswerLine(FrozenModel):
+    """One answer on standard input."""
+
+    refusal_hint = '{"request": "ID", "answer": "approve"}'
+
+    request: str
+    answer: Literal["approve", "deny", "reveal"]
+    reason: str = ""
+    """The reason that the model reads, for `deny`."""
+
+    arguments: dict[str, JsonValue] | None = None
+    """Other arguments to run the call with, for `approve`."""
+
+    code: str | None = None
+    """The code that `reveal` prints; `approve` needs it where parts are hidden."""
+
+    def reply(self, by: str) -> Approve | Reject:
+        """Return the reply that this line stands for."""
+        if self.answer == "deny":
+            return Reject(approver=by, reason=self.reason)
+        return Approve(approver=by, arguments=self.arguments, code=self.code)
+
+
+async def watch_lines(desk: Approvals, by: str) -> None:
+    """Print each request as one line of JSON; read answers, an `AnswerLine` each.
+
+    Raises:
+        ToolcellError: The requests cannot be read.
+        OSError: The lines cannot be written.
+    """
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_print_new, desk)
+            await _take_answers(desk, by)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # A command ends with one error; of two the first is reported.
+        raise group.exceptions[0] from None
+
+
+async def _take_answers(desk: Approvals, by: str) -> None:
+    async with aclosing(stdin_lines()) as lines:
+        async for line in lines:
+            if line.strip():
+                print_json(await _answered(desk, by, line))
+
+
+async def watch_terminal(desk: Approvals, by: str) -> None:
+    """Show each request, ask, and go on until the input ends.
+
+    Raises:
+        InvalidInputError: Standard input is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise InvalidInputError(
+            "standard input is no terminal", hint="--json takes answers as lines"
+        )
+    async with aclosing(_new(desk)) as requests:
+        async for request in requests:
+            letter = await _ask(desk, request, opened=False)
+            code = None
+            if letter == "o" and await _opened(desk, request, by):
+                letter, code = await _ask(desk, request, opened=True), request.code
+            if letter is None:
+                print()
+                return
+            await _reply(desk, request, by, letter, code)
+
+
+async def _ask(
+    desk: Approvals, request: ApprovalRequest, *, opened: bool
+) -> str | None:
+    """Show a request; return the first letter of the answer, None at the end."""
+    # Keys that were pressed before the request was shown do not answer it.
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    hides = request.view(desk.redactor).hidden and not opened
+    question = _QUESTION_OF_HIDDEN if hides else _QUESTION
+    shown = request.to_display(desk.redactor, opened=opened)
+    print(f"\n{shown}\n{question}", end="", flush=True)
+    async with aclosing(stdin_lines()) as lines:
+        answer = await anext(lines, None)
+    return None if answer is None else answer.strip().lower()[:1]
+
+
+async def _opened(desk: Approvals, request: ApprovalRequest, by: str) -> bool:
+    try:
+        await desk.reveal(request.id, by=by)
+    except InvalidInputError as error:
+        print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
+        return False
+    return True
+
+
+async def _reply(
+    desk: Approvals, request: ApprovalRequest, by: str, letter: str, code: str | None
+) -> None:
+    replies: dict[str, Approve | Reject] = {
+        "y": Approve(approver=by, code=code),
+        "n": Reject(approver=by),
+    }
+    reply = replies.get(letter)
+    if reply is None:
+        print("left waiting")
+        return
+    try:
+        await desk.answer(request.id, reply)
+    except InvalidInputError as error:
+        print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
+    else:
+        print(f"{type(reply).__name__.lower()}: {request.id}")
+
+
+async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
+    """Yield each request once."""
+    seen: set[str] = set()
+    while True:
+        waiting = await desk.pending()
+        for request in waiting:
+            if request.id not in seen:
+                yield request
+        seen = {request.id for request in waiting}
+        await anyio.sleep(_LOOK_SECONDS)
+
+
+async def _print_new(desk: Approvals) -> None:
+    async with aclosing(_new(desk)) as requests:
+        async for request in requests:
+            print_json(request_facts(request, desk.redactor))
+
+
+async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
+    try:
+        answer = AnswerLine.model_validate_json(line)
+        if answer.answer == "reveal":
+            request = await desk.reveal(answer.request, by=by)
+            return request_facts(request, desk.redactor, opened=True)
+        reply = answer.reply(by)
+        await desk.answer(answer.request, reply)
+    except ToolcellError as error:
+        return {"error": error.kind, "message": str(error)}
+    return {"request": answer.request, "answer": answer.answer, "approver": by}

@@ -1,0 +1,173 @@
+"""`toolcell audit`: verifies the log of decisions, and shows its last records."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolcell.core import AuditError, ConfigError
+from toolcell.core.text.printable import escaped
+
+from ...terminal.exit_codes import EXIT_WITHOUT_KEY
+from ...terminal.output import print_json, print_notice, print_table
+from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+_WITHOUT_KEY = (
+    "checked without a key: whoever can write the log can have rewritten all of it"
+)
+
+audit = typer.Typer(
+    help="Verify the audit log, and show its last records.", no_args_is_help=True
+)
+
+LogFile = Annotated[
+    Path | None, typer.Option(help="The log; default that of the configuration.")
+]
+
+
+@audit.command()
+def verify(
+    file: LogFile = None,
+    anchor: Annotated[
+        list[str] | None, typer.Option(help="A head that you noted, as 12:9f86...")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REFERENCE",
+            help="The log's key, as env:NAME; default that of the configuration.",
+        ),
+    ] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Look for edits, gaps and, with --anchor, truncation; exit code 1 if any.
+
+    Exit code 5: no problem was found, but a --file was checked without a key.
+    """
+    from toolcell.guard import AuditHead, verify_audit
+
+    path, secret = _log_to_verify(file, key, config)
+    anchors = [AuditHead.parse(text) for text in anchor or []]
+    try:
+        report = verify_audit(path, anchors=anchors, key=secret)
+    except AuditError as error:
+        raise ConfigError(error.message, hint=error.hint) from None
+    if as_json:
+        problems = [
+            {
+                "kind": each.kind,
+                "file": each.file,
+                "line": each.line,
+                "detail": each.detail,
+            }
+            for each in report.problems
+        ]
+        facts = {"ok": report.ok, "records": report.records, "problems": problems}
+        keyed = secret is not None
+        print_json({**facts, "keyed": keyed, "head": str(report.head)})
+    else:
+        print(escaped(str(report)))
+        print(f"head {report.head}")
+    if secret is None:
+        print_notice(_WITHOUT_KEY, as_json=as_json)
+    verified = EXIT_WITHOUT_KEY if file is not None and secret is None else 0
+    raise typer.Exit(verified if report.ok else 1)
+
+
+@audit.command()
+def tail(
+    file: LogFile = None,
+    lines: Annotated[
+        int, typer.Option(min=1, max=100_000, help="The number of records.")
+    ] = 20,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Show the last records. It does not verify them."""
+    path = file if file is not None else _log(config)[0]
+    try:
+        records = list(map(_record, _last_lines(path, lines)))
+    except AuditError as error:
+        raise ConfigError(error.message, hint=error.hint) from None
+    if as_json:
+        for record in records:
+            print_json(record)
+        return
+    columns = ("seq", "time", "event", "agent_id", "tool")
+    rows = [
+        [*(record.get(name) or "" for name in columns), _outcome(record)]
+        for record in records
+    ]
+    print_table((*columns, "outcome"), rows)
+
+
+def _last_lines(path: Path, count: int) -> list[bytes]:
+    """Return the last lines of a log, whichever of its files they are in."""
+    from toolcell.guard import audit_parts
+
+    found: list[bytes] = []
+    with audit_parts(path) as parts:
+        for part in reversed(parts):
+            if len(found) < count:
+                found[:0] = deque(part.file, maxlen=count - len(found))
+    return found
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    return record if isinstance(record, dict) else {"event": "unreadable"}
+
+
+def _outcome(record: dict[str, Any]) -> str:
+    parts = [record.get(name) for name in ("verdict", "reason", "status", "error_kind")]
+    by = record.get("approver") or record.get("by")
+    if record.get("event") == "approval_answered":
+        parts = ["approved" if record.get("approved") else "rejected"]
+    parts.append(f"by {by}" if by else None)
+    return " ".join(str(part) for part in parts if part)
+
+
+def _log_to_verify(
+    file: Path | None, key: str | None, config: Path
+) -> tuple[Path, SecretStr | None]:
+    """Return the log, and the key that was named or that the configuration names."""
+    from ...config.secrets import read_secret
+
+    named = None if key is None else read_secret(key, os.environ)
+    if file is None:
+        path, configured = _log(config)
+        return path, named or configured
+    if named is None and (config != DEFAULT_CONFIG or config.exists()):
+        named = _key(config)
+    return file, named
+
+
+def _log(config: Path) -> tuple[Path, SecretStr | None]:
+    """Return the log of a configuration, and its key."""
+    from ...config.host_config import HostConfig
+
+    settings = HostConfig.from_file(config).audit
+    if settings.path is None:
+        raise ConfigError("there is no audit log", hint="name its path in [audit]")
+    return settings.path, _key(config)
+
+
+def _key(config: Path) -> SecretStr | None:
+    """Return the key of a configuration's log."""
+    from ...config.host_config import HostConfig
+    from ...config.secrets import read_secret
+
+    key = HostConfig.from_file(config).audit.key
+    return None if key is None else read_secret(key, os.environ)

@@ -1,0 +1,1 @@
+"""Commands about the cells, images and packages of machines."""

@@ -1,0 +1,107 @@
+"""`toolcell bench`: measures cells and guarded calls on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...terminal.output import print_json, print_table
+from ...terminal.signals import run_async
+from ..base.options import AsJson
+
+if TYPE_CHECKING:
+    from ...config.host_config import HostConfig
+
+_BASELINE = "a bare interpreter"
+_CALLS_A_RUN = 20
+
+
+def bench(
+    runs: Annotated[
+        int, typer.Option(min=3, max=10_000, help="Measurements of each work.")
+    ] = 20,
+    backend: Annotated[str, typer.Option(help="auto, docker or subprocess.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine, against `python -c pass`, in one process.
+
+    This is a first impression. The measurements behind toolcell's promises are in
+    benchmarks/run.py of a checkout, with named baselines and gates.
+    """
+    import statistics
+
+    times = run_async(_measure, runs, backend)
+    base = statistics.median(times[_BASELINE])
+    rows = []
+    for work, found in times.items():
+        p95 = statistics.quantiles(found, n=20, method="inclusive")[-1]
+        rows.append((work, statistics.median(found), p95))
+    if as_json:
+        facts = [
+            {"work": work, "p50_ms": p50, "p95_ms": p95, "ratio": p50 / base}
+            for work, p50, p95 in rows
+        ]
+        print_json({"runs": runs, "baseline": _BASELINE, "rows": facts})
+        return
+    shown = [
+        (work, f"{p50:.3g} ms", f"{p95:.3g} ms", f"{p50 / base:.3g}x")
+        for work, p50, p95 in rows
+    ]
+    print_table(("work", "p50", "p95", f"of {_BASELINE}"), shown)
+
+
+async def _measure(runs: int, backend: str) -> dict[str, list[float]]:
+    """Return milliseconds by work; the kinds of work take turns."""
+    from toolcell.sandbox import SandboxManager
+
+    from ...runtime.host import Host
+    from ..base.cell_options import config_of
+
+    config = config_of({"backend": backend})
+    async with (
+        SandboxManager(config) as sandbox,
+        sandbox.session() as session,
+        Host(_calling()) as host,
+    ):
+
+        async def spawn() -> None:
+            subprocess.run([sys.executable, "-I", "-c", "pass"], check=True)  # noqa: ASYNC221 - it is what is measured
+
+        async def fresh() -> None:
+            await sandbox.run("pass")
+
+        async def again() -> None:
+            await session.run("pass")
+
+        async def call() -> None:
+            for _ in range(_CALLS_A_RUN):
+                await host.call("get_today_date", agent_id="bench")
+
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            _BASELINE: spawn,
+            "a program in a new cell": fresh,
+            "a program in a session": again,
+            f"{_CALLS_A_RUN} guarded calls of a plain function": call,
+        }
+        for work in works.values():
+            await work()
+        times: dict[str, list[float]] = {name: [] for name in works}
+        for _ in range(runs):
+            for name, work in works.items():
+                began = time.perf_counter()
+                await work()
+                times[name].append((time.perf_counter() - began) * 1000)
+        return times
+
+
+def _calling() -> HostConfig:
+    from ...config.host_config import HostConfig
+
+    policy = {"agent_id": "bench", "allow": ["get_today_date"]}
+    tables = {"tools": {"builtin": ["clock"]}, "policies": [policy]}
+    return HostConfig.model_validate(tables)

@@ -1,0 +1,76 @@
+"""`toolcell doctor` checks isolation; `toolcell clean` removes leftovers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from toolcell.core.text.printable import escaped_line
+
+from ...terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
+from ...terminal.output import print_json
+from ...terminal.signals import run_async
+from ..base.options import AsJson
+
+
+def doctor(
+    as_json: AsJson = False,
+    image: Annotated[
+        str | None, typer.Option(help="The image to try in a Docker cell.")
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="The runtime to try.")] = None,
+) -> None:
+    """Try every layer of isolation; say how to get what is missing."""
+    from toolcell.sandbox import diagnose
+
+    from ..base.cell_options import config_of
+
+    named = {} if image is None else {"image": image}
+    report = run_async(diagnose, config_of({"runtime": runtime, **named}))
+    if as_json:
+        print_json(report.model_dump(mode="json"))
+    else:
+        _print_report(report)
+    raise typer.Exit(0 if report.backend else EXIT_COULD_NOT_RUN)
+
+
+def _print_report(report: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("layer", "holds", "detail", "how to get it")
+    for check in report.checks:
+        mark = "[green]yes[/]" if check.ok else "[red]no[/]"
+        facts = (check.name, check.detail, check.fix)
+        name, detail, fix = (Text(escaped_line(each)) for each in facts)
+        table.add_row(name, mark, detail, fix)
+    console = Console()
+    console.print(table)
+    if report.backend:
+        console.print(f"programs run in: {report.backend} ({report.level} isolation)")
+    else:
+        console.print("programs cannot run here: see the column 'how to get it'")
+
+
+def clean(
+    as_json: AsJson = False,
+) -> None:
+    """Remove containers, cgroups and folders of hosts that died.
+
+    Exits with 1 if something could not be removed.
+    """
+    from toolcell.sandbox import clean as sweep
+
+    cleaned = run_async(sweep)
+    if as_json:
+        print_json(cleaned.model_dump(mode="json"))
+    else:
+        for name in cleaned.removed:
+            print(f"removed {escaped_line(name)}")
+        for name in cleaned.left:
+            print(f"not removed {escaped_line(name)}")
+        print(f"{len(cleaned.removed)} leftovers removed", end="")
+        print(f", {len(cleaned.left)} not" if cleaned.left else "")
+    raise typer.Exit(EXIT_LEFT_SOMETHING if cleaned.left else 0)

@@ -1,0 +1,225 @@
+"""`toolcell cluster`: this machine as a node, and a look at all of them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...terminal.exit_codes import EXIT_COULD_NOT_RUN
+from ...terminal.output import print_json, print_table
+from ...terminal.signals import run_async
+from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
+
+if TYPE_CHECKING:
+    from toolcell.cluster import NodeStatus
+
+    from ...config.host_config import HostConfig
+    from ...runtime.cluster import ClusterParts
+
+cluster = typer.Typer(
+    help="Run programs on many machines: docs/cluster.md.", no_args_is_help=True
+)
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=0, help="Seconds for what runs there.")
+]
+
+
+@cluster.command()
+def up(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
+    """Make this machine a node, until a signal or `drain` ends it.
+
+    The first signal drains it, for `cluster.drain_seconds`. With `cluster.address` have
+    a node on each machine of Ray instead, from now on.
+    """
+    settings = _read(config)
+    on_ray = settings.cluster is not None and settings.cluster.address is not None
+    run_async(_start_on_ray if on_ray else _serve, settings, as_json)
+
+
+@cluster.command()
+def status(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
+    """List the nodes, and what they are at; and how many runs wait for a place."""
+    _show(*_look(_read(config), check=False), as_json=as_json)
+
+
+@cluster.command()
+def doctor(config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False) -> None:
+    """Have each node say whether it can make cells; exit with 4 if one cannot."""
+    found, waiting = _look(_read(config), check=True)
+    _show(found, waiting, as_json=as_json)
+    if not found or any(each.problem for each in found):
+        raise typer.Exit(EXIT_COULD_NOT_RUN)
+
+
+@cluster.command()
+def prefetch(
+    packages: Annotated[
+        list[str], typer.Argument(help='Packages, such as "numpy==2.1.*".')
+    ],
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, help="Seconds that a node has.")
+    ] = 600.0,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Have each node install packages, before a run needs them; 4 if one cannot."""
+
+    async def fetch(parts: ClusterParts) -> dict[str, str]:
+        return await parts.admin().prefetch(packages, seconds)
+
+    from ...runtime.cluster import cluster_parts
+
+    with cluster_parts(_read(config)) as parts:
+        found = run_async(fetch, parts)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(("node", "problem"), list(found.items()))
+    if not found or any(found.values()):
+        raise typer.Exit(EXIT_COULD_NOT_RUN)
+
+
+@cluster.command()
+def drain(
+    node: Annotated[str, typer.Argument(help="The node's name.")],
+    seconds: Seconds = 300.0,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Let a node take nothing new, and end when nothing runs there."""
+    _drain(_read(config), (node,), seconds, as_json=as_json)
+
+
+@cluster.command()
+def down(
+    seconds: Seconds = 30.0,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Drain all nodes; with `cluster.address` start no more on machines of Ray."""
+    settings = _read(config)
+    names = [each.name for each in _look(settings, check=False)[0] if each.version]
+    _drain(settings, names, seconds, as_json=as_json, for_good=True)
+
+
+@cluster.command()
+def manifest(
+    image: Annotated[
+        str, typer.Option(help="An image with toolcell and its extra `cluster`.")
+    ],
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Print what makes each machine of a Kubernetes cluster a node."""
+    import yaml
+
+    from .cluster_manifest import cluster_manifest
+
+    made = cluster_manifest(_read(config), config.read_text(), image)
+    if as_json:
+        print_json(made)
+    else:
+        print(yaml.safe_dump_all(made, sort_keys=False), end="")
+
+
+def _read(path: Path) -> HostConfig:
+    from ...config.host_config import HostConfig
+
+    return HostConfig.from_file(path)
+
+
+async def _serve(settings: HostConfig, as_json: bool) -> None:
+    import anyio
+
+    from toolcell.sandbox import SandboxManager
+
+    from ...mcp_http.metrics import serve_metrics
+    from ...runtime.cluster import cluster_parts
+    from ...runtime.telemetry import export_telemetry
+
+    with cluster_parts(settings) as parts:
+        async with (
+            AsyncExitStack() as stack,
+            serve_metrics(settings),
+            SandboxManager(settings.sandbox) as sandbox,
+            parts.agent(sandbox) as agent,
+        ):
+            export_telemetry(settings, stack)
+            record = agent.record
+            if as_json:
+                print_json(record.model_dump())
+            else:
+                print(f"{record.name} is up at {record.host}:{record.port}", flush=True)
+            try:
+                await agent.retired()
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True):
+                    await agent.retire(parts.settings.drain_seconds)
+                    await agent.retired()
+                raise
+
+
+async def _start_on_ray(settings: HostConfig, as_json: bool) -> None:
+    from ...runtime.cluster import cluster_parts
+
+    with cluster_parts(settings) as parts:
+        await parts.start_on_ray(settings.sandbox)
+    if as_json:
+        print_json({"started": True})
+    else:
+        print("each machine of Ray with the resource `toolcell` is a node from now on")
+
+
+def _look(settings: HostConfig, *, check: bool) -> tuple[tuple[NodeStatus, ...], int]:
+    """Return the nodes, and how many runs wait."""
+
+    async def look(parts: ClusterParts) -> tuple[tuple[NodeStatus, ...], int]:
+        admin = parts.admin()
+        return await admin.status(check=check), await admin.waiting()
+
+    from ...runtime.cluster import cluster_parts
+
+    with cluster_parts(settings) as parts:
+        return run_async(look, parts)
+
+
+def _drain(
+    settings: HostConfig,
+    names: list[str] | tuple[str, ...],
+    seconds: float,
+    *,
+    as_json: bool,
+    for_good: bool = False,
+) -> None:
+    async def drain(parts: ClusterParts) -> None:
+        for name in names:
+            await parts.admin().drain(name, seconds)
+        if for_good:
+            await parts.stop_on_ray(seconds)
+
+    from ...runtime.cluster import cluster_parts
+
+    with cluster_parts(settings) as parts:
+        run_async(drain, parts)
+    if as_json:
+        print_json({"draining": list(names)})
+    else:
+        print(f"draining: {', '.join(names) or 'no node'}")
+
+
+def _show(found: tuple[NodeStatus, ...], waiting: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"nodes": [each.model_dump() for each in found], "waiting": waiting})
+        return
+    columns = ("node", "address", "state", "busy", "slots", "drivers", "problem")
+    print_table(columns, [_row(each) for each in found])
+    if waiting:
+        print(f"{waiting} runs wait for a place")
+
+
+def _row(node: NodeStatus) -> tuple[object, ...]:
+    use = (node.busy, node.slots, node.drivers)
+    return (node.name, node.address, node.state, *use, node.problem)

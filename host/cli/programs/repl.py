@@ -1,0 +1,67 @@
+"""`toolcell repl`: runs Python line by line in a session of one cell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..base.options import BackendOption, Image, Memory, Runtime
+
+_DAY = 86_400.0
+
+
+def repl(
+    backend: BackendOption = "auto",
+    timeout: Annotated[
+        float, typer.Option(help="Seconds of real time of each input.")
+    ] = 600.0,
+    memory: Memory = 256,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for artifacts.")
+    ] = None,
+    image: Image = None,
+    runtime: Runtime = None,
+    isolation: Annotated[
+        str,
+        typer.Option(help="The weakest accepted: kernel, container or namespaces."),
+    ] = "namespaces",
+    history: Annotated[
+        Path | None,
+        typer.Option(help="A file for what was typed; default below ~/.local/state."),
+    ] = None,
+) -> None:
+    """Run Python in a cell line by line; variables and files stay. `:help` helps."""
+    from anyio.from_thread import start_blocking_portal
+
+    from toolcell.core.text.printable import escaped_line
+    from toolcell.sandbox import SandboxManager
+
+    from ..base.artifact_folder import new_folder
+    from ..base.cell_options import config_of
+    from .repl_history import default_history, stored_history
+    from .repl_loop import Repl
+
+    options = {
+        "backend": backend,
+        "minimum_isolation": isolation,
+        "runtime": runtime,
+        "limits": {"wall_seconds": timeout, "memory_mb": memory},
+        # A person may be away for long.
+        "session_idle_seconds": _DAY,
+        "session_lifetime_seconds": _DAY,
+        **({"image": image} if image else {}),
+    }
+    manager = SandboxManager(config_of(options))
+    # The loop has a thread of its own: this one has the terminal, and gets Ctrl-C.
+    with (
+        new_folder(out),
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(manager),
+        stored_history(history or default_history()),
+    ):
+        for line in manager.notices:
+            print(f"toolcell: {escaped_line(line)}", file=sys.stderr)
+        Repl(manager, portal, out).run()

@@ -1,0 +1,233 @@
+"""`toolcell run`: a program in a cell of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from toolcell.core import InvalidInputError
+
+from ...terminal.exit_codes import EXIT_REFUSED
+from ..base.head_start import set_up, without_plugins
+from ..base.options import (
+    AllowHost,
+    BackendOption,
+    Image,
+    Isolation,
+    Memory,
+    Packages,
+    Runtime,
+    Timeout,
+)
+
+_EXIT_BY_STATUS = {
+    "ok": 0,
+    "error": 1,
+    "disk_limit": 1,
+    "refused": EXIT_REFUSED,
+    "timeout": 124,
+    "cpu_limit": 124,
+    "out_of_memory": 137,
+    "output_limit": 137,
+    "killed": 137,
+    "cancelled": 130,
+}
+
+_Build = Annotated[
+    list[str] | None,
+    typer.Option(help="A package to build from its source, in a cell."),
+]
+_Args = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="Its arguments; after -- options, too."),
+]
+_Language = Annotated[
+    str | None, typer.Option(help="python, bash or node; else by the file's name.")
+]
+_Stdin = Annotated[
+    bool, typer.Option("--stdin", help="Pass standard input on, read to its end.")
+]
+_Input = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="k=v: a variable; v is JSON, else text."),
+]
+_File = Annotated[
+    list[str] | None,
+    typer.Option("--file", help="LOCAL[:PATH]: a file for the work dir."),
+]
+_Out = Annotated[
+    Path | None, typer.Option(help="A new folder for the program's artifacts.")
+]
+_AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON line only.")
+]
+
+
+def run(
+    file: Annotated[str, typer.Argument(help="The program; - reads standard input.")],
+    args: _Args = None,
+    backend: BackendOption = "auto",
+    language: _Language = None,
+    timeout: Timeout = 30.0,
+    memory: Memory = 256,
+    input_: _Input = None,
+    file_: _File = None,
+    stdin: _Stdin = False,
+    package: Packages = None,
+    build: _Build = None,
+    out: _Out = None,
+    image: Image = None,
+    runtime: Runtime = None,
+    isolation: Isolation = "namespaces",
+    allow_host: AllowHost = None,
+    as_json: _AsJson = False,
+) -> None:
+    """Run a program in a cell of its own."""
+    with without_plugins():
+        from ..base.cell_options import config_of
+
+        text = read_program(file)
+        name = _name(file)
+        own = {} if file == "-" else {name: text.encode()}
+        given = _read_stdin(file) if stdin else None
+        inputs = dict(parse_input(text) for text in input_ or [])
+        files = {**own, **dict(read_file(text) for text in file_ or [])}
+        config = config_of(
+            {
+                "backend": backend,
+                "minimum_isolation": isolation,
+                "runtime": runtime,
+                "limits": {"wall_seconds": timeout, "memory_mb": memory},
+                **({"image": image} if image else {}),
+                "package_rules": {"allow": package or [], "build": build or []},
+                **({"network": _network(allow_host)} if allow_host else {}),
+            }
+        )
+        set_up(config)
+        from .program_files import program_of
+        from .run_program import RunOptions, run_program
+
+        code, language = program_of(file, text, language)
+        options = RunOptions(
+            code=code,
+            language=language,
+            argv=[name, *(args or [])],
+            stdin=given,
+            shows_value=file == "-" and sys.stdout.isatty(),
+            inputs=inputs,
+            config=config,
+            files=files,
+            packages=package or [],
+            out=out,
+            as_json=as_json,
+        )
+        status, exit_code, signal_name = run_program(options)
+    raise typer.Exit(exit_code_of(status, exit_code, signal_name))
+
+
+def _name(file: str) -> str:
+    """Return the program's file name in its cell."""
+    name = "main.py" if file == "-" else Path(file).name
+    return name if name.isprintable() else "main.py"
+
+
+def _network(hosts: list[str]) -> dict[str, Any]:
+    return {"mode": "allow", "hosts": hosts}
+
+
+def read_program(file: str) -> str:
+    """Return a program's text. Raises InvalidInputError that names the file."""
+    from toolcell.sandbox import Limits
+
+    data = _read(file, Limits().code_bytes, 0 if file == "-" else file)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{file} is not UTF-8 (byte {error.start})",
+            hint="save the program as UTF-8",
+        ) from None
+
+
+def _read_stdin(file: str) -> bytes:
+    if file == "-":
+        raise InvalidInputError(
+            "standard input is the program already",
+            hint="leave out --stdin, or give the program as a file",
+        )
+    from toolcell.sandbox import Limits
+
+    return _read("standard input", Limits().input_bytes, 0)
+
+
+def read_file(text: str) -> tuple[str, bytes]:
+    """Return the path in the work dir and the bytes of LOCAL[:PATH]."""
+    from toolcell.sandbox import Limits
+
+    local, _, path = text.partition(":")
+    return path or Path(local).name, _read(local, Limits().disk_mb << 20, local)
+
+
+def _read(file: str, max_bytes: int, source: str | int) -> bytes:
+    try:
+        with open(source, "rb", closefd=source != 0) as opened:
+            data = opened.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise InvalidInputError(
+            f"there is no file {file}",
+            hint="check the path; it is relative to the current folder",
+        ) from None
+    except IsADirectoryError:
+        raise InvalidInputError(
+            f"{file} is a directory", hint="name a file; --file takes one file each"
+        ) from None
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot read {file}: {error.strerror}",
+            hint="name a file that this user may read",
+        ) from None
+    if len(data) > max_bytes:
+        raise InvalidInputError(
+            f"{file} has more than {max_bytes} bytes", hint="split it"
+        )
+    return data
+
+
+def parse_input(text: str) -> tuple[str, Any]:
+    """Split k=v; v is JSON if it is valid JSON, else text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidInputError(
+            f"--input {text!r} is not of the form name=value",
+            hint="write it like --input n=3",
+        )
+    try:
+        return name, json.loads(value)
+    except RecursionError:
+        raise InvalidInputError(
+            f"--input {name} is nested too deeply",
+            hint="make it flatter, or pass a file with --file",
+        ) from None
+    except ValueError:
+        return name, value
+
+
+def exit_code_of(status: str, exit_code: int | None, signal_name: str | None) -> int:
+    """Return the exit code of `toolcell run` for a finished program."""
+    if status == "exit":
+        return exit_code or 0
+    if status == "crashed":
+        return 128 + _number(signal_name or "SIGABRT")
+    return _EXIT_BY_STATUS[status]
+
+
+def _number(signal_name: str) -> int:
+    import signal
+
+    # Real-time signals have numbers alone, but for the first and the last.
+    number = signal_name.removeprefix("SIG")
+    return int(number) if number.isdigit() else signal.Signals[signal_name]

@@ -1,0 +1,199 @@
+"""`toolcell run`: live output, one line of summary, or one line of JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from toolcell.core import InvalidInputError
+from toolcell.core.text.printable import escaped
+from toolcell.sandbox import (
+    Artifact,
+    ExecutionResult,
+    SandboxConfig,
+    SandboxManager,
+    save_artifact,
+)
+
+from ...terminal.output import print_json, print_notice, print_value
+from ...terminal.progress import progress
+from ...terminal.signals import run_async
+from ..base.artifact_folder import new_folder
+from .run_hints import hints
+
+_MAX_UNREACHED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of one `toolcell run`."""
+
+    code: str
+    language: str
+    inputs: dict[str, Any]
+    config: SandboxConfig
+    argv: list[str]
+    stdin: bytes | None
+    shows_value: bool
+    files: dict[str, bytes] = field(default_factory=dict)
+    packages: list[str] = field(default_factory=list)
+    out: Path | None = None
+    as_json: bool
+
+
+def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
+    """Run it and show it; return status, exit code and signal.
+
+    Raises:
+        ToolcellError: It could not be run.
+    """
+    with new_folder(options.out):
+        result, shown, notices = run_async(_run, options)
+    pictures = _pictures(result)
+    left = {each.name: each for each in (*result.artifacts, *pictures.values())}
+    unsaved = (
+        [] if options.out is None else save_artifacts([*left.values()], options.out)
+    )
+    for line in (*unsaved, *notices):
+        print_notice(line, as_json=options.as_json)
+    if options.as_json:
+        print_json(result.to_json())
+    else:
+        for reason in result.reasons:
+            print_notice(f"refused: {reason}", as_json=False)
+        if options.shows_value:
+            print_value(result)
+        for number, picture in pictures.items():
+            if number not in shown:
+                about = f"{picture.mime}, {picture.size} bytes"
+                print_notice(f"output {number}: {picture.name}, {about}", as_json=False)
+        helps = hints(
+            result,
+            left=[*left],
+            has_network=options.config.network.mode == "allow",
+            has_stdin=options.stdin is not None,
+            saved=options.out is not None,
+        )
+        for line in (*result.warnings, *unreached(result), *helps, summary(result)):
+            print_notice(line, as_json=False)
+    return result.status, result.exit_code, result.signal
+
+
+async def _run(
+    options: RunOptions,
+) -> tuple[ExecutionResult, frozenset[int], tuple[str, ...]]:
+    """Return the result, the numbers of pictures that were shown, and notices."""
+    shown: frozenset[int] = frozenset()
+    view = None if options.as_json else LiveView()
+    async with SandboxManager(options.config) as sandbox:
+        if options.packages:
+            with progress("installing packages", quiet=options.as_json) as on_step:
+                step = partial(on_step, 0, None)
+                await sandbox.install(options.packages, on_step=step)
+        result = await sandbox.run(
+            options.code,
+            language=options.language,  # type: ignore[arg-type] # checked by run
+            inputs=options.inputs,
+            files=options.files,
+            argv=options.argv,
+            stdin=options.stdin,
+            packages=options.packages,
+            on_output=view.show if view else None,
+        )
+        if view is not None:
+            view.end()
+            if result.outputs:
+                from .shown_outputs import OutputView
+
+                shown = await OutputView(sandbox).show(result.outputs)
+    return result, shown, sandbox.notices
+
+
+def _pictures(result: ExecutionResult) -> dict[int, Artifact]:
+    if not result.outputs:
+        return {}
+    from .shown_outputs import picture_files
+
+    return picture_files(result)
+
+
+def save_artifacts(artifacts: Iterable[Artifact], folder: Path) -> list[str]:
+    """Write the artifacts below a folder; return why some were not saved."""
+    unsaved = []
+    for artifact in artifacts:
+        try:
+            save_artifact(artifact, folder)
+        except InvalidInputError as error:
+            unsaved.append(f"an artifact was not saved: {error.message}")
+    return unsaved
+
+
+def unreached(result: ExecutionResult) -> list[str]:
+    """Return a line for each connection that failed, without repetition."""
+    lines = [
+        f"network: {each.host}:{each.port} {each.verdict}: {each.reason}"
+        for each in result.connections
+        if each.verdict != "allowed"
+    ]
+    return list(dict.fromkeys(lines))[:_MAX_UNREACHED]
+
+
+class LiveView:
+    """Prints output as it comes: unchanged to a pipe, escaped to a terminal."""
+
+    def __init__(self) -> None:
+        self._targets: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._partial = {"stdout": b"", "stderr": b""}
+
+    def show(self, stream: str, data: bytes) -> None:
+        """Write a piece of a stream."""
+        target = self._targets[stream]
+        if not target.isatty():
+            target.flush()
+            target.buffer.write(data)
+            target.buffer.flush()
+            return
+        whole, self._partial[stream] = _split_utf8(self._partial[stream] + data)
+        target.write(escaped(whole.decode("utf-8", "replace")))
+        target.flush()
+
+    def end(self) -> None:
+        """Write the bytes of a character that never became complete."""
+        for stream, rest in self._partial.items():
+            self._targets[stream].write(rest.decode("utf-8", "replace"))
+
+
+def _split_utf8(data: bytes) -> tuple[bytes, bytes]:
+    """Split off a character at the end whose last bytes are still to come."""
+    for back in range(1, min(4, len(data) + 1)):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        needed = 2 if byte >= 0xC0 else 1
+        needed += (byte >= 0xE0) + (byte >= 0xF0)
+        return (data[:-back], data[-back:]) if needed > back else (data, b"")
+    return data, b""
+
+
+def summary(result: ExecutionResult) -> str:
+    """Return one line: status, time, memory, backend, isolation."""
+    usage = result.usage
+    parts: list[str] = [result.status]
+    if result.signal:
+        parts.append(result.signal)
+    elif result.exit_code:
+        parts.append(f"exit code {result.exit_code}")
+    if result.self_reported:
+        parts.append("by its own account")
+    parts.append(f"{usage.wall_ms:.0f} ms")
+    parts.append(f"{usage.peak_memory_bytes / 1048576:.0f} MiB")
+    if result.isolation is not None:
+        parts.append(f"{result.backend} backend, {result.isolation.level} isolation")
+    if result.truncated:
+        left_out = result.truncated.stdout + result.truncated.stderr
+        parts.append(f"{left_out} bytes of output left out")
+    return ", ".join(parts)

@@ -1,0 +1,94 @@
+"""`toolcell console`: the web console for people, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolcell.core import ConfigError
+from toolcell.core.text.install_hint import install_hint
+
+from ...terminal.output import print_json
+from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
+
+if TYPE_CHECKING:
+    from ...config.host_config import HostConfig
+    from ...runtime.host import Host
+
+_MODULES = ("jinja2", "starlette", "uvicorn", "webauthn")
+
+
+def console(
+    config: ConfigPath = DEFAULT_CONFIG,
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Serve there; port 0 is any.")
+    ] = "127.0.0.1:8932",
+    new_admin: Annotated[
+        bool,
+        typer.Option(help="Print a one-time link for a further admin."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the web console, where people answer calls that wait.
+
+    The first start prints a one-time link, good for ten minutes on this machine.
+    """
+    require_console()
+    import anyio
+
+    from ...config.host_config import HostConfig
+
+    settings = HostConfig.from_file(config)
+    anyio.run(_serve, settings, config, address, new_admin, as_json)
+
+
+async def _serve(
+    settings: HostConfig, path: Path, address: str, new_admin: bool, as_json: bool
+) -> None:
+    from ...console.base.sources import open_sources
+    from ...console.server import run_console
+
+    tell = partial(_print_address, as_json)
+    async with open_sources(settings, path, os.environ) as sources:
+        await run_console(sources, address, tell, new_admin=new_admin)
+
+
+@asynccontextmanager
+async def beside(host: Host, address: str | None, as_json: bool) -> AsyncIterator[None]:
+    """Serve the console of a host while the block runs, if there is an address."""
+    if address is None:
+        yield
+        return
+    from ...console.base.sources import sources_of
+    from ...console.server import serve_console
+
+    async with serve_console(sources_of(host), address) as (origin, link):
+        _print_address(as_json, origin, link)
+        yield
+
+
+def _print_address(as_json: bool, origin: str, link: str | None) -> None:
+    if as_json:
+        print_json({"console": origin, "link": link})
+        return
+    print(f"console {origin}", flush=True)
+    if link is not None:
+        print(f"the first admin signs in once, within 10 minutes: {link}", flush=True)
+
+
+def require_console() -> None:
+    """Raise ConfigError if the packages of the console are not installed."""
+    try:
+        for module in _MODULES:
+            import_module(module)
+    except ImportError:
+        raise ConfigError(
+            "the console needs the extra 'console'", hint=install_hint("console")
+        ) from None

@@ -1,0 +1,176 @@
+"""`toolcell serve`: the tools of a host for MCP or REST clients, or its sandboxes."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolcell.core import ConfigError
+from toolcell.core.text.install_hint import install_hint
+
+from ...terminal.garbage import resume_collection
+from ...terminal.output import print_json
+from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
+from .console import beside, require_console
+
+if TYPE_CHECKING:
+    from ...config.host_config import HostConfig
+
+_MODULES = {
+    "mcp": ("mcp",),
+    "sandbox-api": ("starlette", "uvicorn", "python_multipart"),
+    "rest": ("starlette", "uvicorn"),
+}
+
+_ConsoleAddress = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Serve the web console there as well, for people.",
+    ),
+]
+
+
+def serve(
+    config: ConfigPath = DEFAULT_CONFIG,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve HTTP there; port 0 is any."),
+    ] = None,
+    sandbox_api: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve sandboxes to the SDKs of E2B there, in place of MCP.",
+        ),
+    ] = None,
+    rest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve plain HTTP and JSON there, in place of MCP.",
+        ),
+    ] = None,
+    console: _ConsoleAddress = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="The agent on standard input; default server.agent_id."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve MCP on standard input and output, or over HTTP; or REST, or sandboxes."""
+    others = {"rest": rest, "sandbox-api": sandbox_api}
+    served = [name for name, address in others.items() if address is not None]
+    _require(served[0] if served else "mcp")
+    if console is not None:
+        _check_console(beside_http=bool(served or http))
+    import anyio
+
+    from ...config.host_config import HostConfig
+
+    settings = HostConfig.from_file(config)
+    resume_collection()
+    if served and (len(served) > 1 or http is not None or agent is not None):
+        raise ConfigError(
+            f"--{served[0]} excludes the other servers, and --agent",
+            hint="start one server for each; tokens say which agent calls",
+        )
+    if sandbox_api is not None:
+        anyio.run(_serve_sandboxes, settings, config, sandbox_api, console, as_json)
+    elif rest is not None:
+        anyio.run(_serve_rest, settings, config, rest, console, as_json)
+    elif http is None:
+        anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
+    elif agent is not None:
+        raise ConfigError(
+            "over HTTP the token says which agent calls",
+            hint="leave out --agent; `toolcell tokens create --agent` makes a token",
+        )
+    else:
+        anyio.run(_serve_http, settings, config, http, console, as_json)
+
+
+def _check_console(*, beside_http: bool) -> None:
+    require_console()
+    if not beside_http:
+        raise ConfigError(
+            "--console is beside a server over HTTP",
+            hint="`toolcell console` serves it alone",
+        )
+
+
+async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -> None:
+    from ...mcp_http.metrics import serve_metrics
+    from ...mcp_server.stdio import serve_stdio
+    from ...runtime.policy_reload import open_watched
+
+    if agent_id is None:
+        raise ConfigError(
+            "which agent calls?", hint="set server.agent_id, or pass --agent"
+        )
+    known = {policy.agent_id for policy in settings.all_policies()}
+    if agent_id not in known:
+        raise ConfigError(
+            f"there is no policy of an agent {agent_id!r}",
+            hint="name an agent of a policy; case counts",
+        )
+    async with open_watched(settings, path) as host, serve_metrics(settings):
+        await serve_stdio(host, agent_id)
+
+
+async def _serve_http(
+    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
+) -> None:
+    from ...mcp_http.metrics import serve_metrics
+    from ...mcp_http.server import serve_http
+    from ...runtime.policy_reload import open_watched
+
+    async with open_watched(settings, path) as host, serve_metrics(settings):
+        async with beside(host, console, as_json):
+            await serve_http(host, address, partial(_print_url, as_json))
+
+
+async def _serve_sandboxes(
+    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
+) -> None:
+    from ...mcp_http.metrics import serve_metrics
+    from ...runtime.policy_reload import open_watched
+    from ...sandbox_api.app import serve_sandboxes
+
+    async with open_watched(settings, path) as host, serve_metrics(settings):
+        async with beside(host, console, as_json):
+            await serve_sandboxes(host, address, partial(_print_url, as_json))
+
+
+async def _serve_rest(
+    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
+) -> None:
+    from ...mcp_http.metrics import serve_metrics
+    from ...rest.server import serve_rest
+    from ...runtime.policy_reload import open_watched
+
+    async with open_watched(settings, path) as host, serve_metrics(settings):
+        async with beside(host, console, as_json):
+            await serve_rest(host, address, partial(_print_url, as_json))
+
+
+def _print_url(as_json: bool, url: str) -> None:
+    if as_json:
+        print_json({"url": url})
+    else:
+        print(f"serving {url}", flush=True)
+
+
+def _require(extra: str) -> None:
+    """Raise ConfigError if the packages of an extra are not installed."""
+    try:
+        for module in _MODULES[extra]:
+            import_module(module)
+    except ImportError:
+        raise ConfigError(
+            f"serving needs the extra {extra!r}", hint=install_hint(extra)
+        ) from None

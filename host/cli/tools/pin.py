@@ -1,0 +1,147 @@
+"""`toolcell tools pin`: shows the tools that servers offer, and approves them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolcell.core.text.printable import escaped_line
+
+from ...terminal.output import print_json
+from ...terminal.signals import run_async
+from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from toolcell.tools import (
+        ForeignDefinition,
+        MCPToolset,
+        OpenAPIToolset,
+        PinChange,
+    )
+
+    from ...config.host_config import HostConfig
+
+    Toolset: TypeAlias = MCPToolset | OpenAPIToolset
+
+_EXIT_REFUSED = 3
+
+
+def pin(
+    server: Annotated[
+        list[str] | None, typer.Argument(help="MCP servers and APIs; default: all.")
+    ] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how tools of servers differ from the approved ones, and approve them.
+
+    Without a terminal and without --yes nothing is approved, and the exit code is 3 if
+    anything differs.
+    """
+    from ...config.host_config import HostConfig
+
+    settings = HostConfig.from_file(config)
+    pins = _loaded_pins(settings)
+    changed: set[Path] = set()
+    reports = []
+    for name in server or [*settings.tools.mcp, *settings.tools.openapi]:
+        offered = run_async(_offered, settings, name)
+        file = _pin_file(settings, name)
+        changes = pins[file].changes(name, offered.definitions)
+        if changes:
+            changed.add(file)
+        pins[file] = pins[file].approve(name, offered.definitions)
+        reports.append(_report(offered, changes))
+        if not as_json:
+            print("\n".join(map(escaped_line, _describe(offered, changes))))
+    differs = bool(changed)
+    approved = differs and (yes or _confirmed(as_json=as_json))
+    if approved:
+        for file in sorted(changed):
+            pins[file].save(file)
+    if as_json:
+        print_json({"approved": approved, "servers": reports})
+    raise typer.Exit(_EXIT_REFUSED if differs and not approved else 0)
+
+
+def _confirmed(*, as_json: bool) -> bool:
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return typer.confirm("Approve all of this?")
+
+
+def _loaded_pins(settings: HostConfig) -> dict[Path, Any]:
+    """Return the pins by their files."""
+    from toolcell.tools import MCPPins, OpenAPIPins
+
+    return {
+        settings.tools.openapi_pins: OpenAPIPins.load(settings.tools.openapi_pins),
+        settings.tools.mcp_pins: MCPPins.load(settings.tools.mcp_pins),
+    }
+
+
+def _pin_file(settings: HostConfig, name: str) -> Path:
+    tools = settings.tools
+    return tools.openapi_pins if name in tools.openapi else tools.mcp_pins
+
+
+async def _offered(settings: HostConfig, name: str) -> Toolset:
+    """Return the tools that a server offers now; the server is stopped again."""
+    from ...runtime.mcp_toolsets import offering_toolset
+    from ...runtime.openapi_toolsets import offering_api
+
+    if name in settings.tools.openapi:
+        async with offering_api(settings, name) as api:
+            return api
+    async with offering_toolset(settings, name, os.environ) as toolset:
+        return toolset
+
+
+def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:
+    differences = [
+        {
+            "name": each.name,
+            "before": each.before and each.before.to_json(),
+            "after": each.after and each.after.to_json(),
+        }
+        for each in changes
+    ]
+    return {
+        "server": offered.name,
+        "changes": differences,
+        "unusable": offered.unusable,
+    }
+
+
+def _describe(offered: Toolset, changes: list[PinChange]) -> Iterator[str]:
+    yield f"{offered.name}: {len(offered.tools)} tools, {len(changes)} not approved"
+    for each in changes:
+        if each.before is None:
+            yield f"+ {each.name} is new"
+        elif each.after is None:
+            yield f"- {each.name} is gone"
+        else:
+            yield f"~ {each.name} has changed"
+        before, after = _lines(each.before), _lines(each.after)
+        for line in difflib.unified_diff(before, after, lineterm="", n=2):
+            if not line.startswith(("---", "+++")):
+                yield f"    {line}"
+    for name, reason in offered.unusable.items():
+        yield f"! {name} cannot be used: {reason}"
+
+
+def _lines(definition: ForeignDefinition | None) -> list[str]:
+    # JSON escapes hidden characters: who approves a definition sees all of it.
+    if definition is None:
+        return []
+    return json.dumps(definition.to_json(), indent=2).splitlines()
