@@ -1,23 +1,30 @@
-"""Acts of operators on a host that runs; each is recorded before it is done."""
+"""Acts of operators on a host that runs; each is recorded before it is done.
+
+To stop something is always safe, so it is done even if the audit log cannot be written:
+the host's own log then has the act, and its caller is told that it is not recorded.
+"""
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
 import anyio.to_thread
 
-from toolcell.core import InvalidInputError
+from toolcell.core import AuditError, InvalidInputError
 from toolcell.guard import AuditHead, AuditLog
 from toolcell.tools import CodeSessions
 
 from .heads import HeadFile, KeptHead
 from .live_calls import LiveCall, LiveCalls
 
+_log = logging.getLogger("toolcell.host")
+
 
 async def cancel_call(
     calls: LiveCalls, call: LiveCall, *, by: str, audit: AuditLog | None
-) -> None:
+) -> bool:
     """Cancel a call that runs, and wait for its end.
 
     Args:
@@ -26,12 +33,13 @@ async def cancel_call(
         by: The name of the person.
         audit: The log; None: nothing is recorded.
 
-    Raises:
-        AuditError: The act cannot be recorded; the call runs on.
+    Returns:
+        False if the act could not be recorded.
     """
     named = {"agent_id": call.agent_id, "call_id": call.id, "tool": call.tool}
-    await _record(audit, "call_cancelled", by=by, **named)
+    recorded = await _record_stop(audit, "call_cancelled", by=by, **named)
     await calls.cancel(call, by=by)
+    return recorded
 
 
 async def close_session(
@@ -41,16 +49,20 @@ async def close_session(
     *,
     by: str,
     audit: AuditLog | None,
-) -> None:
+) -> bool:
     """Close a session of code; its variables and files are lost.
+
+    Returns:
+        False if the act could not be recorded.
 
     Raises:
         InvalidInputError: It is not open.
-        AuditError: The act cannot be recorded; the session stays.
     """
     _check_open(sessions, agent_id, key)
-    await _record(audit, "session_closed", by=by, agent_id=agent_id, session=key)
+    named = {"agent_id": agent_id, "session": key}
+    recorded = await _record_stop(audit, "session_closed", by=by, **named)
     await sessions.aclose(agent_id, key)
+    return recorded
 
 
 async def interrupt_session(
@@ -60,16 +72,20 @@ async def interrupt_session(
     *,
     by: str,
     audit: AuditLog | None,
-) -> None:
+) -> bool:
     """Interrupt the run of a session of code, as Ctrl-C does.
+
+    Returns:
+        False if the act could not be recorded.
 
     Raises:
         InvalidInputError: It is not open.
-        AuditError: The act cannot be recorded; the run goes on.
     """
     _check_open(sessions, agent_id, key)
-    await _record(audit, "session_interrupted", by=by, agent_id=agent_id, session=key)
+    named = {"agent_id": agent_id, "session": key}
+    recorded = await _record_stop(audit, "session_interrupted", by=by, **named)
     await sessions.interrupt(agent_id, key)
+    return recorded
 
 
 async def keep_head(audit: AuditLog, heads: HeadFile, *, by: str) -> KeptHead:
@@ -79,7 +95,7 @@ async def keep_head(audit: AuditLog, heads: HeadFile, *, by: str) -> KeptHead:
         AuditError: The log cannot be read or written.
         StoreUnavailableError: The head cannot be kept.
     """
-    await _record(audit, "head_kept", by=by)
+    await anyio.to_thread.run_sync(partial(audit.append, "head_kept", by=by))
     head: AuditHead = await anyio.to_thread.run_sync(audit.head)
     return await anyio.to_thread.run_sync(partial(heads.keep, head, by=by))
 
@@ -91,6 +107,13 @@ def _check_open(sessions: CodeSessions, agent_id: str | None, key: str) -> None:
         )
 
 
-async def _record(audit: AuditLog | None, event: str, **fields: Any) -> None:
-    if audit is not None:
-        await anyio.to_thread.run_sync(partial(audit.append, event, **fields))
+async def _record_stop(audit: AuditLog | None, event: str, **facts: Any) -> bool:
+    """Record that something is stopped; return False if that is not possible."""
+    if audit is None:
+        return True
+    try:
+        await anyio.to_thread.run_sync(partial(audit.append, event, **facts))
+    except AuditError as error:
+        _log.error("done, but not in the audit log: %s %s: %s", event, facts, error)
+        return False
+    return True

@@ -278,8 +278,9 @@ class RestAPI:
                 404, "not_found", "no call runs under this number", hint="see /v1/live"
             ) from None
         name = f"token {asked.token.id}"
-        await cancel_call(live, call, by=name, audit=host.audit)
-        return 200, live_view(call, host.redactor)
+        recorded = await cancel_call(live, call, by=name, audit=host.audit)
+        view = live_view(call, host.redactor).model_dump()
+        return 200, bodies.CancelledCall(**view, recorded=recorded)
 
     async def _get_budgets(self, asked: Asked) -> _Answer:
         agent_id = whose(asked.token, asked.query.agent) or ""

@@ -182,6 +182,13 @@ class LiveCall(Body):
     """Bytes that its program has printed so far."""
 
 
+class CancelledCall(LiveCall):
+    """A call that an operator ended."""
+
+    recorded: bool
+    """False: the audit log could not be written; the host's own log has the act."""
+
+
 class LiveCallList(Body):
     """Calls that run now, the oldest first."""
 

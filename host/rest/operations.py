@@ -139,7 +139,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/live/{id}/cancel",
         summary="End a call of any agent now, by its number. For operators.",
-        answers={200: bodies.LiveCall},
+        answers={200: bodies.CancelledCall},
         refused=(403, 404),
     ),
     Operation(

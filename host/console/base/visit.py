@@ -189,6 +189,17 @@ class Visit:
         """Return the answer to an act that was done: the page to see next."""
         return RedirectResponse(path, status_code=303)
 
+    def stopped(self, path: str, *, recorded: bool) -> Response:
+        """Return the answer to an act that stopped something.
+
+        Args:
+            path: The page to see next.
+            recorded: False shows a notice first: the audit log does not have the act.
+        """
+        if recorded:
+            return self.go(path)
+        return self.render("not_recorded.html", path=path)
+
     def sign_in(self, answer: Response, person_id: str) -> Response:
         """Open a session of a person who has proved it, in an answer; return it."""
         if self.session is not None:

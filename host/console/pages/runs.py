@@ -92,10 +92,10 @@ async def stream(visit: Visit) -> Response:
 async def cancel(visit: Visit) -> Response:
     """Cancel a call that runs."""
     call = _find(visit)
-    await cancel_call(
+    recorded = await cancel_call(
         _calls(visit), call, by=visit.person.id, audit=visit.sources.audit
     )
-    return visit.go("/runs")
+    return visit.stopped("/runs", recorded=recorded)
 
 
 async def show_record(visit: Visit) -> Response:

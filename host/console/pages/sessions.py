@@ -27,27 +27,27 @@ async def show(visit: Visit) -> Response:
 async def interrupt(visit: Visit) -> Response:
     """Interrupt the program of a session, as Ctrl-C does."""
     sessions, found = _find(visit)
-    await interrupt_session(
+    recorded = await interrupt_session(
         sessions,
         found.agent_id,
         found.key,
         by=visit.person.id,
         audit=visit.sources.audit,
     )
-    return visit.go("/sessions")
+    return visit.stopped("/sessions", recorded=recorded)
 
 
 async def close(visit: Visit) -> Response:
     """Close a session; its variables and files are lost."""
     sessions, found = _find(visit)
-    await close_session(
+    recorded = await close_session(
         sessions,
         found.agent_id,
         found.key,
         by=visit.person.id,
         audit=visit.sources.audit,
     )
-    return visit.go("/sessions")
+    return visit.stopped("/sessions", recorded=recorded)
 
 
 def _find(visit: Visit) -> tuple[CodeSessions, CodeSession]:

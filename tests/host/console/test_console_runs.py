@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,16 @@ def test_a_run_is_followed_and_ended(
     page = viewer.page(f"/runs/{found.number}")
     assert "cancelled" in page
     assert "tool.cancelled" in page
+
+
+def test_a_run_is_ended_though_it_cannot_be_recorded(tmp_path: Path) -> None:
+    with served(tmp_path, CODE) as made, signed_in(made, "operator") as client:
+        call, future = begun(made, WAITS)
+        # The log sees that its file is gone.
+        (tmp_path / "audit.jsonl").unlink()
+        answer = client.act(f"/runs/live/{call.number}/cancel", 200)
+        assert "the audit log could not be written" in answer.text
+        assert future.result(10).status == "cancelled"
 
 
 def test_the_calls_of_a_program_are_a_tree(service: Service, viewer: Client) -> None:

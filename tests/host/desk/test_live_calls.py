@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import anyio
 import pytest
 
-from toolcell.core import InvalidInputError, ToolResult
+from toolcell.core import AuditError, InvalidInputError, ToolResult
 from toolcell.guard import audit_page
 from toolcell.host import Host, HostConfig
 from toolcell.host.desk import acts
+from toolcell.host.desk.heads import HeadFile
 from toolcell.host.desk.live_calls import LiveCall
 from toolcell.tools import RunContext
 
@@ -194,3 +196,56 @@ async def test_sessions_are_seen_interrupted_and_closed(tmp_path: Path) -> None:
         ("session_closed", "Bob", "a", "s"),
         ("session_interrupted", "Ann", "a", "s"),
     ]
+
+
+def lose_log(folder: Path) -> None:
+    """Let nothing be recorded any more."""
+    (folder / "audit.jsonl").unlink()
+    (folder / "audit.jsonl").mkdir()
+
+
+@pytest.mark.attack
+async def test_a_call_is_ended_though_it_cannot_be_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as running:
+        live, audit = running.host.live_calls, running.host.audit
+        call = await running.start("one", code=WAITS)
+        lose_log(tmp_path)
+        with anyio.fail_after(20), caplog.at_level(logging.ERROR, "toolcell.host"):
+            assert not await acts.cancel_call(live, call, by="Ann", audit=audit)
+        assert call.status == "cancelled"
+        assert live.all() == []
+
+    [told] = [each for each in caplog.messages if "call_cancelled" in each]
+    assert "'by': 'Ann'" in told
+    assert "'call_id': 'one'" in told
+
+
+@pytest.mark.attack
+async def test_a_session_is_interrupted_and_closed_though_it_cannot_be_recorded(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as running:
+        sessions, audit = running.host.sessions, running.host.audit
+        assert sessions is not None
+        await running.start("one", code=WAITS)
+        await running.until("one", b"begun")
+        lose_log(tmp_path)
+        with anyio.fail_after(20):
+            close, interrupt = acts.close_session, acts.interrupt_session
+            assert not await interrupt(sessions, "a", "s", by="Ann", audit=audit)
+            while "one" not in running.results:
+                await anyio.sleep(0.01)
+            assert not await close(sessions, "a", "s", by="Ann", audit=audit)
+        assert sessions.all() == []
+
+
+async def test_other_acts_are_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as running:
+        assert running.host.audit is not None
+        lose_log(tmp_path)
+        with HeadFile(tmp_path / "heads.db") as heads:
+            with pytest.raises(AuditError):
+                await acts.keep_head(running.host.audit, heads, by="Ann")
+            assert heads.all() == []
