@@ -147,6 +147,22 @@ class ClusterAdmin:
             InvalidInputError: There is no such node, or it does not answer.
             SandboxUnavailableError: The directory does not answer.
         """
+        await self._tell(name, {"op": "drain", "seconds": seconds})
+
+    async def undrain(self, name: str) -> None:
+        """Tell a node that drains to take runs again, and to stay.
+
+        Args:
+            name: The node's name.
+
+        Raises:
+            InvalidInputError: There is no such node, it does not answer, or it is too
+                late: the node ends, or was told to by a signal.
+            SandboxUnavailableError: The directory does not answer.
+        """
+        await self._tell(name, {"op": "undrain"})
+
+    async def _tell(self, name: str, fields: dict[str, Any]) -> None:
         for record in await self._records():
             if record.name == name:
                 break
@@ -156,7 +172,9 @@ class ClusterAdmin:
                 hint="see `toolcell cluster status`",
             )
         try:
-            await self._ask(record, {"op": "drain", "seconds": seconds})
+            await self._ask(record, fields)
+        except InvalidInputError:
+            raise
         except (OSError, TimeoutError, RefusedError, ToolcellError) as error:
             raise InvalidInputError(
                 f"the node {name} does not answer: {error}",

@@ -1,4 +1,4 @@
-"""Metrics of drivers; silent where no SDK of OpenTelemetry is set up.
+"""Metrics of drivers.
 
 No label is the name of a node, an agent or anything else that grows without end.
 """
@@ -6,11 +6,13 @@ No label is the name of a node, an agent or anything else that grows without end
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import Observation
+
+from toolcell.core.gauges import Gauges
 
 
 class Watched(Protocol):
@@ -26,44 +28,28 @@ class Watched(Protocol):
 
 
 _STATES = ("ready", "draining", "sick")
-_open: list[Watched] = []
 
 
-def watch(nodes: Watched) -> None:
-    """Report a driver from now on."""
-    _open.append(nodes)
+def _by_state(drivers: Sequence[Watched]) -> Iterator[Observation]:
+    found = Counter(state for each in drivers for state in each.states)
+    for state in _STATES:
+        yield Observation(found[state], {"toolcell.node.state": state})
 
 
-def forget(nodes: Watched) -> None:
-    """Report a driver no more; again: nothing."""
-    if nodes in _open:
-        _open.remove(nodes)
-
-
-def _queue(options: CallbackOptions) -> Iterable[Observation]:
-    return [Observation(sum(each.waiting for each in list(_open)))]
-
-
-def _nodes(options: CallbackOptions) -> Iterable[Observation]:
-    found = Counter(state for each in list(_open) for state in each.states)
-    return [
-        Observation(found[state], {"toolcell.node.state": state}) for state in _STATES
-    ]
-
-
-_meter = metrics.get_meter("toolcell.cluster")
-_meter.create_observable_gauge(
+drivers = Gauges[Watched]("toolcell.cluster")
+drivers.add_sum(
     "toolcell.cluster.queue",
-    [_queue],
+    lambda driver: driver.waiting,
     unit="{run}",
     description="Runs and sessions that wait for a place on a node.",
 )
-_meter.create_observable_gauge(
+drivers.add(
     "toolcell.cluster.nodes",
-    [_nodes],
+    _by_state,
     unit="{node}",
     description="Nodes with a link, by their state.",
 )
+_meter = metrics.get_meter("toolcell.cluster")
 placed = _meter.create_counter(
     "toolcell.cluster.placed",
     unit="{run}",

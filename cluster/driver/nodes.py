@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -131,6 +131,7 @@ class Nodes:
         self._why_none = "the directory names no node"
         # Runs that wait while there is no node.
         self._waiting: set[anyio.CancelScope] = set()
+        self._metrics = ExitStack()
 
     @property
     def open(self) -> tuple[Node, ...]:
@@ -166,7 +167,7 @@ class Nodes:
             SandboxUnavailableError: There was none in time
                 (`details["reason"]` is `no_nodes`).
         """
-        metrics.watch(self)
+        self._metrics.enter_context(metrics.drivers.watched(self))
         self._tasks.start_soon(self._look)
         with anyio.move_on_after(self._wait_seconds):
             while not self._open:
@@ -176,7 +177,7 @@ class Nodes:
 
     def close(self) -> None:
         """Refuse what waits, and place nothing more."""
-        metrics.forget(self)
+        self._metrics.close()
         self._queue.close()
 
     @asynccontextmanager

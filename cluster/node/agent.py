@@ -94,6 +94,8 @@ class NodeAgent(Detachable):
         self._strangers = 0
         self._visitors: list[Visitor] = []
         self._draining = False
+        self._leaving: anyio.CancelScope | None = None
+        self._leaves_for_good = False
         self._health = Health(sandbox, check_seconds)
         self._inventory = Inventory(sandbox.config)
         self._stack = AsyncExitStack()
@@ -129,13 +131,13 @@ class NodeAgent(Detachable):
             except BaseException:
                 await listener.aclose()
                 raise
+            self._stack.push_async_callback(self._withdraw, self._directory)
         self._stack.push_async_callback(listener.aclose)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._tasks = tasks
         self._retired = anyio.Event()
-        metrics.watch(self)
-        self._stack.callback(metrics.forget, self)
+        self._stack.enter_context(metrics.agents.watched(self))
         tasks.start_soon(listener.serve, self._welcome)
         tasks.start_soon(self._health.watch, self.share)
         if self._directory is not None:
@@ -143,8 +145,6 @@ class NodeAgent(Detachable):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._directory is not None and not self._draining:
-            await self._withdraw(self._directory)
         await self._stack.aclose()
 
     @property
@@ -178,24 +178,44 @@ class NodeAgent(Detachable):
         """Take no new runs and sessions; those that are there go on."""
         self._draining = True
         self.share()
-        if self._directory is not None:
-            await self._withdraw(self._directory)
 
-    async def retire(self, seconds: float) -> None:
+    async def retire(self, seconds: float, *, for_good: bool = False) -> None:
         """Drain, and let `retired` return when nothing runs, or after some seconds.
 
         Args:
-            seconds: Seconds for what runs. When they are over it is given up.
+            seconds: Seconds for what runs. When they are over it is given up. If it is
+                told so again, the new seconds count.
+            for_good: True: `undrain` comes too late from now on.
         """
-        if not self._draining:
-            await self.drain()
-            self._tasks.start_soon(self._end, seconds)
+        await self.drain()
+        self._leaves_for_good = self._leaves_for_good or for_good
+        if self._leaving is None:
+            self._leaving = anyio.CancelScope()
+            self._tasks.start_soon(self._leave, self._leaving)
+        self._leaving.deadline = anyio.current_time() + seconds
 
-    async def _end(self, seconds: float) -> None:
-        with anyio.move_on_after(seconds):
+    async def _leave(self, leaving: anyio.CancelScope) -> None:
+        with leaving:
             while self.busy:  # noqa: ASYNC110 - cells tell nobody that they end
                 await anyio.sleep(_LOOK_SECONDS)
-        self._retired.set()
+        if leaving is self._leaving:
+            self._retired.set()
+
+    async def undrain(self) -> None:
+        """Take runs and sessions again, as if it had not been drained.
+
+        Raises:
+            InvalidInputError: It is too late: the node ends.
+        """
+        if self._leaves_for_good or self._retired.is_set():
+            raise InvalidInputError(
+                f"the node {self._name} ends already", hint="start it again"
+            )
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None:
+            leaving.cancel()
+        self._draining = False
+        self.share()
 
     async def retired(self) -> None:
         """Return when the agent was told to end; its owner leaves it then."""
@@ -209,11 +229,10 @@ class NodeAgent(Detachable):
                 _log.warning("the node stays in the directory for a while: %s", error)
 
     async def _renew(self, directory: RedisDirectory) -> None:
-        while not self._draining:
+        while True:
             await anyio.sleep(RENEW_SECONDS)
             try:
-                if not self._draining:
-                    await directory.announce(self.record)
+                await directory.announce(self.record)
             except SandboxUnavailableError as error:
                 _log.warning("%s", error)
 

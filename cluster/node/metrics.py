@@ -1,12 +1,12 @@
-"""Metrics of a node; silent where no SDK of OpenTelemetry is set up."""
+"""Metrics of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Observation
+
+from toolcell.core.gauges import Gauges
 
 
 class Watched(Protocol):
@@ -29,52 +29,32 @@ class Watched(Protocol):
         """True while it is neither sick nor draining."""
 
 
-_open: list[Watched] = []
-
-
-def watch(agent: Watched) -> None:
-    """Report an agent from now on."""
-    _open.append(agent)
-
-
-def forget(agent: Watched) -> None:
-    """Report an agent no more."""
-    _open.remove(agent)
-
-
-def _sum(amount: Callable[[Watched], int]) -> Any:
-    def observe(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(sum(map(amount, list(_open))))]
-
-    return [observe]
-
-
-_meter = metrics.get_meter("toolcell.cluster")
-_meter.create_observable_gauge(
+agents = Gauges[Watched]("toolcell.cluster")
+agents.add_sum(
     "toolcell.node.slots",
-    _sum(lambda agent: agent.slots),
+    lambda agent: agent.slots,
     unit="{cell}",
     description="Cells that this node may have at once.",
 )
-_meter.create_observable_gauge(
+agents.add_sum(
     "toolcell.node.busy",
-    _sum(lambda agent: agent.busy),
+    lambda agent: agent.busy,
     unit="{cell}",
     description="Cells of this node in use by runs and sessions.",
 )
-_meter.create_observable_gauge(
+agents.add_sum(
     "toolcell.node.drivers",
-    _sum(lambda agent: agent.drivers),
+    lambda agent: agent.drivers,
     unit="{driver}",
     description="Drivers that place runs on this node.",
 )
-_meter.create_observable_gauge(
+agents.add_sum(
     "toolcell.node.ready",
-    _sum(lambda agent: agent.takes_runs),
+    lambda agent: agent.takes_runs,
     unit="{node}",
     description="1 while this node takes runs; 0 while it is sick or draining.",
 )
-runs = _meter.create_counter(
+runs = metrics.get_meter("toolcell.cluster").create_counter(
     "toolcell.node.runs",
     unit="{run}",
     description="Runs of this node that ended, by their status.",

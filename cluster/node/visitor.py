@@ -53,6 +53,9 @@ class Agent(Protocol):
     async def retire(self, seconds: float) -> None:
         """Take nothing new; end when nothing runs, or after so many seconds."""
 
+    async def undrain(self) -> None:
+        """Take runs again."""
+
 
 class Visitor:
     """One driver at a node: its runs, its sessions, its credit.
@@ -121,7 +124,7 @@ class Visitor:
                 return await self._stream(exchange, message, self._sandbox)
             case "session":
                 return await self._session(exchange, fields)
-            case "install" | "check" | "status" | "drain":
+            case "install" | "check" | "status" | "drain" | "undrain":
                 return await self._of_node(fields), []
         session = self._sessions.find(fields["session"])
         match fields["op"]:
@@ -147,6 +150,8 @@ class Visitor:
                 return self._agent.about()
             case "drain":
                 await self._agent.retire(float(fields["seconds"]))
+            case "undrain":
+                await self._agent.undrain()
         return {}
 
     async def _hello(self, exchange: Exchange) -> _Answer:

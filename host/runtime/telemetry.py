@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 from opentelemetry import metrics, trace
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import Observation
 
 from toolcell.core import ConfigError, StoreUnavailableError
+from toolcell.core.gauges import Gauges
 from toolcell.core.text.install_hint import install_hint
 
 from ..config.host_config import HostConfig
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
 _log = logging.getLogger(__name__)
-_open: list[HostMetrics] = []
 
 
 class HostMetrics:
@@ -78,45 +78,34 @@ class HostMetrics:
             await anyio.sleep(self._seconds)
 
 
-def _sum(amount: Callable[[HostMetrics], int]) -> Any:
-    def observe(options: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(sum(map(amount, list(_open))))]
-
-    return [observe]
-
-
-def _limits(options: CallbackOptions) -> Iterable[Observation]:
-    return [each for watch in list(_open) for each in watch.left()]
-
-
-_meter = metrics.get_meter("toolcell.host")
-_meter.create_observable_gauge(
+_hosts = Gauges[HostMetrics]("toolcell.host")
+_hosts.add_sum(
     "toolcell.cells.active",
-    _sum(HostMetrics.cells),
+    HostMetrics.cells,
     unit="{cell}",
     description="Cells in use by runs and sessions.",
 )
-_meter.create_observable_gauge(
+_hosts.add_sum(
     "toolcell.queue.length",
-    _sum(HostMetrics.queue),
+    HostMetrics.queue,
     unit="{run}",
     description="Runs and sessions that wait for a cell.",
 )
-_meter.create_observable_gauge(
+_hosts.add_sum(
     "toolcell.pool.ready",
-    _sum(HostMetrics.pool),
+    HostMetrics.pool,
     unit="{cell}",
     description="Never-used cells that are ready.",
 )
-_meter.create_observable_gauge(
+_hosts.add_sum(
     "toolcell.sessions.open",
-    _sum(HostMetrics.sessions),
+    HostMetrics.sessions,
     unit="{session}",
     description="Sessions of code that are open.",
 )
-_meter.create_observable_gauge(
+_hosts.add(
     "toolcell.budget.left",
-    [_limits],
+    lambda hosts: [each for host in hosts for each in host.left()],
     description="What a rate or budget leaves an agent, in the limit's unit.",
 )
 
@@ -135,8 +124,7 @@ async def open_telemetry(
     stack.push_async_callback(tasks.__aexit__, None, None, None)
     stack.callback(tasks.cancel_scope.cancel)
     tasks.start_soon(watch.measure_limits)
-    _open.append(watch)
-    stack.callback(_open.remove, watch)
+    stack.enter_context(_hosts.watched(watch))
 
 
 def export_telemetry(config: HostConfig, stack: AsyncExitStack) -> None:

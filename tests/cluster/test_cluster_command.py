@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -16,7 +17,7 @@ import pytest
 import yaml
 from anyio import to_thread
 
-from toolcell.cluster import new_token
+from toolcell.cluster import ClusterSandbox, FixedNodes, RedisDirectory, new_token
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
 from toolcell.host.cli.machine.cluster_manifest import cluster_manifest
@@ -75,6 +76,23 @@ class Nodes:
         return (
             json.loads(done.stdout) if done.stdout else json.loads(done.stderr)["error"]
         )
+
+    async def states(self) -> dict[str, str]:
+        told = await self.command("cluster", "status")
+        return {each["name"]: each["state"] for each in told["nodes"]}
+
+    @asynccontextmanager
+    async def session_on(self, name: str) -> AsyncIterator[None]:
+        """Hold a session on a node, which is then busy."""
+        token = self.environ["TOKEN"]
+        directory = RedisDirectory(self.environ["DIRECTORY"], token=token)
+        [record] = [each for each in await directory.nodes() if each.name == name]
+        directory.close()
+        async with (
+            ClusterSandbox(FixedNodes([record]), token=token) as sandbox,
+            sandbox.session(),
+        ):
+            yield
 
     async def ended(self, name: str) -> int:
         with anyio.fail_after(30):
@@ -156,7 +174,19 @@ async def test_a_node_tells_prometheus_of_itself(
 
 async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
     await nodes.up("three")
-    nodes.processes["three"].terminate()
+    async with nodes.session_on("three"):
+        # It is found in the directory while it drains.
+        await nodes.command("cluster", "drain", "three")
+        assert (await nodes.states())["three"] == "draining"
+        await nodes.command("cluster", "undrain", "three")
+        assert (await nodes.states())["three"] == "ready"
+
+        nodes.processes["three"].terminate()
+        with anyio.fail_after(10):
+            while (await nodes.states())["three"] != "draining":
+                pass
+        refused = await nodes.command("cluster", "undrain", "three", code=2)
+        assert "three ends already" in refused["message"]
     assert await nodes.ended("three") == 143
     told = await nodes.command("cluster", "status")
     names = [each["name"] for each in told["nodes"]]

@@ -121,6 +121,35 @@ async def test_a_node_that_is_told_to_end_has_a_deadline() -> None:
             assert one.busy == 1
 
 
+async def test_a_node_that_is_undrained_takes_runs_again_and_stays() -> None:
+    async with node("one") as (_, one):
+        nodes = FixedNodes([one.record])
+        admin = ClusterAdmin(nodes, token=TOKEN)
+        async with ClusterSandbox(nodes, token=TOKEN) as sandbox:
+            async with sandbox.session(), anyio.create_task_group() as tasks:
+                await admin.drain("one", 60)
+                await until(lambda: states(sandbox) == {"one": "draining"})
+                # It waits for a place until then.
+                tasks.start_soon(sandbox.run, "1")
+                await until(lambda: sandbox.pool_stats().waiting == 1)
+                await admin.undrain("one")
+            await until(lambda: not one.busy)
+            # Longer than a node that drains looks whether it is idle.
+            with anyio.move_on_after(0.3) as scope:
+                await one.retired()
+            assert scope.cancelled_caught
+            assert (await sandbox.run("6 * 7")).value == 42
+
+            # It can be drained again, with another deadline each time.
+            async with sandbox.session():
+                await admin.drain("one", 60)
+                await admin.drain("one", 0.1)
+                with anyio.fail_after(5):
+                    await one.retired()
+            with pytest.raises(InvalidInputError, match="one ends already"):
+                await admin.undrain("one")
+
+
 async def test_a_node_that_is_not_there_cannot_be_drained() -> None:
     async with node("one") as (_, one):
         gone = one.record.model_copy(update={"name": "gone", "port": 1})

@@ -325,9 +325,15 @@ def command(ray: RayProcesses, tmp_path: Path) -> Callable[..., Any]:
 
 
 async def test_the_commands_of_the_cluster_work_on_ray(
-    ray: RayProcesses, sandbox: ClusterSandbox, command: Callable[..., Any]
+    ray: RayProcesses,
+    token: str,
+    sandbox: ClusterSandbox,
+    command: Callable[..., Any],
 ) -> None:
-    async with sandbox.session():
+    async with sandbox.session() as session:
+        admin = ClusterAdmin(ray, token=token)
+        await admin.drain(session.node, 60)
+        await admin.undrain(session.node)
         found = await command("doctor")
     assert {each["name"] for each in found["nodes"]} == set(sandbox.nodes)
     assert sum(each["busy"] for each in found["nodes"]) == 1

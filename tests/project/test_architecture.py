@@ -48,6 +48,7 @@ INTERNAL = (
     "core.addresses",
     "core.detached",
     "core.egress",
+    "core.gauges",
     "core.http_exchange",
     "core.lazy_face",
     "core.models",

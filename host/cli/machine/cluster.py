@@ -94,6 +94,27 @@ def drain(
 
 
 @cluster.command()
+def undrain(
+    node: Annotated[str, typer.Argument(help="The node's name.")],
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Let a node that drains take runs again, and stay."""
+
+    async def tell(parts: ClusterParts) -> None:
+        await parts.admin().undrain(node)
+
+    from ...runtime.cluster import cluster_parts
+
+    with cluster_parts(_read(config)) as parts:
+        run_async(tell, parts)
+    if as_json:
+        print_json({"undrained": node})
+    else:
+        print(f"undrained: {node}")
+
+
+@cluster.command()
 def down(
     seconds: Seconds = 30.0,
     config: ConfigPath = DEFAULT_CONFIG,
@@ -157,7 +178,8 @@ async def _serve(settings: HostConfig, as_json: bool) -> None:
                 await agent.retired()
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
-                    await agent.retire(parts.settings.drain_seconds)
+                    seconds = parts.settings.drain_seconds
+                    await agent.retire(seconds, for_good=True)
                     await agent.retired()
                 raise
 
