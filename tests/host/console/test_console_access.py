@@ -155,6 +155,7 @@ def test_a_call_is_approved_by_the_keyboard_alone(
         page.driver.switch_to.active_element.send_keys(Keys.TAB)
         focused.append(page.script(NAME_OF_FOCUS))
     outline = page.script(OUTLINE_OF_FOCUS)
+    page.until(page.find(f"#{target}").is_enabled)
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     page.reads("anna approved this call")
 

@@ -160,6 +160,8 @@ def test_the_way_back_of_another_browser_is_refused(
     assert httpx2.get(back).status_code == 409
     done = http.get(back)
     assert (done.status_code, http.get("/").status_code) == (200, 200)
+    # Without it browsers look for /favicon.ico, which there is not.
+    assert '<link rel="icon"' in done.text
 
 
 def test_failures_are_limited(honest: Issuer, http: httpx2.Client) -> None:

@@ -81,6 +81,18 @@ class Browser:
         self.until(button.is_enabled)
         button.click()
 
+    def send(self, text: str, within: str = "") -> None:
+        """Press a button that sends a form, and wait for the page that answers."""
+        before = self.driver.find_element(By.CSS_SELECTOR, "html").id
+        self.press(text, within)
+
+        def answered() -> bool:
+            now = self.driver.find_element(By.CSS_SELECTOR, "html").id
+            ready = self.script("return document.readyState") == "complete"
+            return ready and now != before
+
+        self.until(answered)
+
     def write(self, css: str, text: str) -> None:
         """Put a text into a field, in place of the one there."""
         field = self.find(css)
