@@ -12,15 +12,12 @@ from typing import Any
 from urllib.request import urlopen
 
 import anyio
-import kubernetes_validate
 import pytest
-import yaml
 from anyio import to_thread
 
 from toolcell.cluster import ClusterSandbox, FixedNodes, RedisDirectory, new_token
 from toolcell.core import ConfigError
 from toolcell.host import Host, HostConfig
-from toolcell.host.cli.machine.cluster_manifest import cluster_manifest
 from toolcell.tools import RunContext
 
 from ..support.guard.redis_server import RedisServer
@@ -201,58 +198,6 @@ async def test_nodes_end_when_they_are_told_to(nodes: Nodes) -> None:
     assert await nodes.ended("two") == 0
     told = await nodes.command("cluster", "doctor", code=4)
     assert told == {"nodes": [], "waiting": 0}
-
-
-@pytest.fixture
-def for_kubernetes(tmp_path: Path) -> Path:
-    path = tmp_path / "toolcell.toml"
-    path.write_text(f'{CONFIG}listen = "0.0.0.0:8470"\n')
-    return path
-
-
-async def test_a_manifest_fits_the_schema_of_kubernetes(for_kubernetes: Path) -> None:
-    options = ("--image", "registry.example/toolcell:1", "--config")
-    done = await to_thread.run_sync(
-        toolcell, "cluster", "manifest", *options, str(for_kubernetes)
-    )
-    assert done.returncode == 0, done.stderr
-    config, nodes = yaml.safe_load_all(done.stdout)
-
-    for each in (config, nodes):
-        kubernetes_validate.validate(each, "1.33", strict=True)
-    assert config["data"]["toolcell.toml"] == for_kubernetes.read_text()
-    [container] = nodes["spec"]["template"]["spec"]["containers"]
-    variables = {each["name"]: each["valueFrom"] for each in container["env"]}
-    assert variables["TOKEN"] == {"secretKeyRef": {"name": "toolcell", "key": "TOKEN"}}
-    assert set(variables) == {
-        "DIRECTORY",
-        "TOKEN",
-        "TOOLCELL__CLUSTER__NODE",
-        "TOOLCELL__CLUSTER__PUBLIC_HOST",
-    }
-    assert container["ports"] == [{"name": "link", "containerPort": 8470}]
-
-
-@pytest.mark.parametrize(
-    ("cluster", "words"),
-    [
-        ('directory = "env:A"\ntoken = "env:B"', "cluster.listen"),
-        ('address = "auto"', "nodes that find each other in Redis"),
-        (
-            'listen = "0.0.0.0:1"\ndirectory = "env:A"\ntoken = "file:/b"',
-            "file:/b is not on the machines",
-        ),
-        (None, "has no \\[cluster\\]"),
-    ],
-    ids=["listen", "ray", "file", "none"],
-)
-async def test_a_manifest_that_cannot_work_is_refused(
-    tmp_path: Path, cluster: str | None, words: str
-) -> None:
-    path = tmp_path / "toolcell.toml"
-    path.write_text("" if cluster is None else f"[cluster]\n{cluster}\n")
-    with pytest.raises(ConfigError, match=words):
-        cluster_manifest(HostConfig.from_file(path), path.read_text(), "image")
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,15 @@ from anyio import to_thread
 
 from toolcell.cluster import ClusterAdmin, ClusterSandbox, RayDirectory
 from toolcell.core import CellLostError, ConfigError, SandboxUnavailableError
+from toolcell.host import HostConfig
+from toolcell.host.cli.machine.kuberay_manifest import kuberay_manifest
 from toolcell.sandbox import Limits
 
+from ..support.cluster.kuberay import pods
 from ..support.cluster.ray_processes import ENVIRON, TOKEN, RayProcesses
 from ..support.polling import until
 from ..support.process_tree import alive, below
-from ..support.toolcell_command import toolcell
+from ..support.toolcell_command import TOOLCELL, toolcell
 
 pytestmark = pytest.mark.anyio
 ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(600)"
@@ -343,7 +346,7 @@ async def test_the_commands_of_the_cluster_work_on_ray(
 
 
 async def test_down_ends_our_nodes_and_leaves_ray_alone(
-    ray: RayProcesses, token: str, command: Callable[..., Any]
+    ray: RayProcesses, token: str, command: Callable[..., Any], tmp_path: Path
 ) -> None:
     foreign = await ray.ask("foreign")
     ours = ray.actors("NodeActor")
@@ -354,8 +357,35 @@ async def test_down_ends_our_nodes_and_leaves_ray_alone(
     assert await ray.ask("foreign") == foreign
     with pytest.raises(SandboxUnavailableError, match="nobody has started nodes"):
         await ray.nodes()
-    assert await ray.ask("start", pool=1) == token
+
+    await to_thread.run_sync(start_as_on_kubernetes, ray.address, tmp_path)
     await have_nodes(ray, 3)
+    async with driver(ray, token) as sandbox:
+        assert (await sandbox.run("6 * 7")).value == 42
+
+
+def start_as_on_kubernetes(address: str, folder: Path) -> None:
+    """Run what a head of KubeRay runs after its start, with its configuration here."""
+    config = folder / "toolcell.toml"
+    config.write_text(
+        """
+        [sandbox]
+        backend = "subprocess"
+        [cluster]
+        address = "auto"
+        check_seconds = 3600
+        """
+    )
+    settings = HostConfig.from_file(config)
+    [_, cluster] = kuberay_manifest(
+        settings, config.read_text(), "image", min_nodes=1, max_nodes=2, redis=None
+    )
+    [pod, _] = pods(cluster)
+    hook = pod["spec"]["containers"][0]["lifecycle"]["postStart"]["exec"]["command"]
+    command = [each.replace("/etc/toolcell", str(folder)) for each in hook]
+    path = f"{Path(TOOLCELL).parent}:{os.environ['PATH']}"
+    environ = {**os.environ, **ENVIRON, "RAY_ADDRESS": address, "PATH": path}
+    subprocess.run(command, env=environ, check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from toolcell.core import InvalidInputError
 
 from ...terminal.exit_codes import EXIT_COULD_NOT_RUN
 from ...terminal.output import print_json, print_table
@@ -126,20 +129,68 @@ def down(
     _drain(settings, names, seconds, as_json=as_json, for_good=True)
 
 
+class Kind(StrEnum):
+    """How Kubernetes starts nodes."""
+
+    DAEMONSET = "daemonset"
+    KUBERAY = "kuberay"
+
+
 @cluster.command()
 def manifest(
     image: Annotated[
-        str, typer.Option(help="An image with toolcell and its extra `cluster`.")
+        str,
+        typer.Option(
+            help="An image with toolcell and its extra `cluster`, or `cluster-ray` and "
+            "Ray."
+        ),
     ],
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            help="A node on each machine, or a Ray cluster whose workers are nodes."
+        ),
+    ] = Kind.DAEMONSET,
+    min_nodes: Annotated[
+        int | None, typer.Option(min=0, help="With kuberay: nodes at least; default 1.")
+    ] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option(min=1, help="With kuberay: nodes at most; default 10.")
+    ] = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With kuberay: a Redis server with which Ray outlives its head.",
+        ),
+    ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     as_json: AsJson = False,
 ) -> None:
-    """Print what makes each machine of a Kubernetes cluster a node."""
+    """Print what makes machines of a Kubernetes cluster nodes."""
     import yaml
 
-    from .cluster_manifest import cluster_manifest
+    settings, text = _read(config), config.read_text()
+    if kind is Kind.KUBERAY:
+        from .kuberay_manifest import kuberay_manifest
 
-    made = cluster_manifest(_read(config), config.read_text(), image)
+        made = kuberay_manifest(
+            settings,
+            text,
+            image,
+            min_nodes=1 if min_nodes is None else min_nodes,
+            max_nodes=10 if max_nodes is None else max_nodes,
+            redis=redis,
+        )
+    elif (min_nodes, max_nodes, redis) == (None, None, None):
+        from .cluster_manifest import cluster_manifest
+
+        made = cluster_manifest(settings, text, image)
+    else:
+        raise InvalidInputError(
+            "a DaemonSet has a node on each machine, and no Redis of its own",
+            hint="--min-nodes, --max-nodes and --redis are for --kind kuberay",
+        )
     if as_json:
         print_json(made)
     else:

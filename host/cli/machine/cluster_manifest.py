@@ -35,7 +35,7 @@ def cluster_manifest(config: HostConfig, text: str, image: str) -> list[dict[str
     if settings.directory is None or settings.token is None:
         raise ConfigError(
             "a manifest is for nodes that find each other in Redis",
-            hint="set cluster.directory; with Ray, KubeRay starts the machines",
+            hint="set cluster.directory; with cluster.address use --kind kuberay",
         )
     port = int(settings.listen.rpartition(":")[2])
     if not port or settings.listen.startswith("127."):
