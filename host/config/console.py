@@ -48,6 +48,16 @@ def _checked_issuer(url: str) -> str:
     return url
 
 
+def _checked_network(text: str) -> str:
+    if ipaddress.ip_network(text).prefixlen == 0:
+        raise ValueError("that is every address: name the proxy's own")
+    return text
+
+
+Network = Annotated[str, Field(max_length=64), AfterValidator(_checked_network)]
+"""An IP address, or a network as `10.0.0.0/24`."""
+
+
 class OIDCPerson(Model):
     """A person whom the issuer knows."""
 
@@ -89,6 +99,12 @@ class ConsoleConfig(Model):
     public_url: Origin | None = None
     """The address that people open, such as `https://console.example.com`, where a
     proxy with TLS is before the console. None: `http://localhost` with the port."""
+
+    trusted_proxies: tuple[Network, ...] = ()
+    """Addresses and networks of proxies before the console, such as `127.0.0.1`. The
+    header `X-Forwarded-For` of these alone says whose address counts for limits and
+    records. Empty: the address of the connection counts, which behind a proxy is one
+    for all people."""
 
     session_hours: Annotated[float, Field(gt=0, le=24 * 7)] = 12.0
     """Hours after which a person has to sign in again."""

@@ -49,7 +49,11 @@ async def serve_console(
             )
             link = f"{origin}/join/{code}"
         async with open_app(sources, file, origin) as app:
-            server = uvicorn_server(app, config.server.max_connections)
+            server = uvicorn_server(
+                app,
+                config.server.max_connections,
+                trusted_proxies=config.console.trusted_proxies,
+            )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(server._serve, [socket])
                 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -46,7 +47,11 @@ def listen(address: str) -> socket.socket:
 
 
 def uvicorn_server(
-    app: ASGIApp, max_connections: int, *, max_message_bytes: int | None = None
+    app: ASGIApp,
+    max_connections: int,
+    *,
+    max_message_bytes: int | None = None,
+    trusted_proxies: Sequence[str] = (),
 ) -> uvicorn.Server:
     """Return a server for an application, with limited connections.
 
@@ -56,6 +61,8 @@ def uvicorn_server(
             waited longest for a request is closed.
         max_message_bytes: Bytes of one message of a WebSocket. When it is reached the
             WebSocket is closed. None: there are no WebSockets.
+        trusted_proxies: Addresses and networks whose `X-Forwarded-For` says where a
+            request comes from. That of others is ignored.
     """
     connections = ConnectionLimiter(max_connections)
     config = uvicorn.Config(
@@ -70,6 +77,9 @@ def uvicorn_server(
         log_config=None,
         access_log=False,
         server_header=False,
+        # By default uvicorn believes every program on the loopback address.
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=[*trusted_proxies],
         # uvicorn refuses the connection that reaches this number.
         limit_concurrency=max_connections + 1,
         timeout_graceful_shutdown=CLOSE_SECONDS,

@@ -90,7 +90,7 @@ class Visit:
 
     @property
     def address(self) -> str:
-        """The address of the browser, or of the proxy before the console."""
+        """The address of the browser, or of a proxy that is not trusted to tell it."""
         client = self.request.client
         return "" if client is None else client.host
 
@@ -166,10 +166,12 @@ class Visit:
         Raises:
             AuditError: It cannot be recorded; the act must not be done.
         """
+        await self._append(event, by=self.person.id, **facts)
+
+    async def _append(self, event: str, **facts: Any) -> None:
         audit = self.sources.audit
         if audit is not None:
-            append = partial(audit.append, event, by=self.person.id, **facts)
-            await anyio.to_thread.run_sync(append)
+            await anyio.to_thread.run_sync(partial(audit.append, event, **facts))
 
     def render(
         self, template: str, *, status: int = 200, **values: Any
@@ -200,8 +202,13 @@ class Visit:
             return self.go(path)
         return self.render("not_recorded.html", path=path)
 
-    def sign_in(self, answer: Response, person_id: str) -> Response:
-        """Open a session of a person who has proved it, in an answer; return it."""
+    async def sign_in(self, answer: Response, person_id: str) -> Response:
+        """Open a session of a person who has proved it, in an answer; return it.
+
+        Raises:
+            AuditError: It cannot be recorded; there is no session.
+        """
+        await self._append("person_signed_in", by=person_id, address=self.address)
         if self.session is not None:
             self.console.sessions.close(self.session.id)
         secret = self.console.sessions.open(person_id, self.address)

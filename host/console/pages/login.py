@@ -46,7 +46,7 @@ async def sign_in(visit: Visit) -> Response:
         for each in tried:
             console.failures.add(each)
         raise NotDoneError(403, error.message, hint=error.hint) from None
-    return visit.sign_in(visit.go(local_path(visit.form.get("next", ""))), name)
+    return await visit.sign_in(visit.go(local_path(visit.form.get("next", ""))), name)
 
 
 async def sign_out(visit: Visit) -> Response:
@@ -90,7 +90,7 @@ async def join(visit: Visit) -> Response:
         visit.console.failures.add(visit.address)
         raise
     person = visit.console.people.join(code, name, key)
-    return visit.sign_in(visit.go("/"), person.id)
+    return await visit.sign_in(visit.go("/"), person.id)
 
 
 def _link(visit: Visit, code: str) -> Link:

@@ -49,7 +49,7 @@ async def finish(visit: Visit) -> Response:
     page.delete_cookie(
         _cookie(visit), secure=_is_secure(visit), httponly=True, samesite="lax"
     )
-    return visit.sign_in(page, person.id)
+    return await visit.sign_in(page, person.id)
 
 
 def _issuer(visit: Visit) -> OIDC:

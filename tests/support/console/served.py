@@ -183,7 +183,8 @@ async def _served(
             host.registry.register_many([pay, run_script, note])
             sources = sources_of(host)
             async with open_app(sources, file, url, look_seconds=0.05) as app:
-                web = uvicorn_server(app, 256)
+                proxies = config.console.trusted_proxies
+                web = uvicorn_server(app, 256, trusted_proxies=proxies)
                 tasks.start_soon(web._serve, [listening])
                 sessions = Sessions(file, 12 * 3600, 1800)
                 yield Service(url, host, People(file), sessions, portal)
