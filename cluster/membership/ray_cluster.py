@@ -8,16 +8,21 @@ end: a port where nobody listens, and a token that does not fit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
+import ssl
 import tempfile
 from pathlib import Path
 
 import anyio
+import anyio.abc
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.core.text.install_hint import install_hint
+
+from .ray_tls import FAILURES, ray_tls, speaks_tls, tls_problem
 
 _AUTO = "auto"
 _REFUSED = "16"
@@ -99,19 +104,20 @@ async def require_guarded(address: str, token: str, seconds: float) -> None:
         seconds: Seconds for the answers. When they are over it counts as not there.
 
     Raises:
-        ConfigError: It lets everybody in, or the token does not fit.
+        ConfigError: It lets everybody in, or its token or TLS does not fit.
         SandboxUnavailableError: Nobody, or something else, answers.
     """
+    tls = ray_tls()
     try:
         with anyio.fail_after(seconds):
-            without = await _status(address, None)
-            having = await _status(address, token)
-    except (
-        OSError,
-        TimeoutError,
-        anyio.EndOfStream,
-        anyio.BrokenResourceError,
-    ) as error:
+            without = await _status(address, None, tls)
+            having = await _status(address, token, tls)
+    except FAILURES as error:
+        theirs = await _has_tls(address, seconds)
+        if theirs is not None and (tls or theirs):
+            raise tls_problem(
+                address, ours=tls is not None, theirs=theirs, why=error
+            ) from None
         raise SandboxUnavailableError(
             f"no Ray cluster answers at {address}: {type(error).__name__}",
             hint="look whether its head runs: `ray status`",
@@ -131,7 +137,34 @@ async def require_guarded(address: str, token: str, seconds: float) -> None:
         )
 
 
-async def _status(address: str, token: str | None) -> str:
+async def _connect(
+    host: str, port: int, tls: ssl.SSLContext | None
+) -> anyio.abc.ByteStream:
+    if tls is None:
+        return await anyio.connect_tcp(host, port)
+    return await anyio.connect_tcp(
+        host, port, ssl_context=tls, tls_standard_compatible=False
+    )
+
+
+async def _has_tls(address: str, seconds: float) -> bool | None:
+    """Return whether a cluster speaks TLS; None if nobody there speaks at all."""
+    host, port = _host_and_port(address)
+    with anyio.move_on_after(seconds):
+        if await speaks_tls(host, port):
+            return True
+        with contextlib.suppress(*FAILURES):
+            await _status(address, None, None)
+            return False
+    return None
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+async def _status(address: str, token: str | None, tls: ssl.SSLContext | None) -> str:
     """Return the status of gRPC with which a cluster answers a call without effect."""
     try:
         from h2.config import H2Configuration
@@ -142,12 +175,12 @@ async def _status(address: str, token: str | None) -> str:
         raise ConfigError(
             "the h2 package is missing", hint=install_hint("cluster-ray")
         ) from None
-    host, _, port = address.rpartition(":")
+    host, port = _host_and_port(address)
     http = H2Connection(H2Configuration(header_encoding=None))
     http.initiate_connection()
     headers = [
         (":method", "POST"),
-        (":scheme", "http"),
+        (":scheme", "http" if tls is None else "https"),
         (":path", _PATH),
         (":authority", address),
         ("te", "trailers"),
@@ -159,7 +192,7 @@ async def _status(address: str, token: str | None) -> str:
     # One message of no bytes.
     http.send_data(1, bytes(5), end_stream=True)
     status = b""
-    async with await anyio.connect_tcp(host.strip("[]"), int(port)) as stream:
+    async with await _connect(host, port, tls) as stream:
         while True:
             await stream.send(http.data_to_send())
             try:

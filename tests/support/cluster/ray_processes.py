@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +32,17 @@ ENVIRON = {
     "RAY_worker_niceness": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
 }
+
+
+def own_address() -> str:
+    """Return the address of this machine that Ray gives to its processes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            # Nothing is sent; TEST-NET-3 is nowhere.
+            asking.connect(("203.0.113.1", 80))
+        except OSError:
+            return "127.0.0.1"
+        return str(asking.getsockname()[0])
 
 
 class RayProcesses:
