@@ -2,7 +2,7 @@
 
 from .code.executor import CodeExecutor, CodeResult
 from .code.program_calls import ProgramCall, is_nested_call
-from .code.sessions import CodeSession, CodeSessions
+from .code.sessions import CodeSession, CodeSessions, SessionEnd
 from .conformance import check_checkpointer, check_model, check_tool
 from .definition.context import ArtifactSink, Progress, ToolContext
 from .definition.function_tool import FunctionTool, tool
@@ -27,6 +27,7 @@ from .hooks.hook import CallCancelledError, Hook, Invocation, Proceed
 from .hooks.logging import LoggingHook
 from .hooks.redaction import RedactionHook
 from .hooks.result_size import FolderResultStore, ResultSizeHook
+from .hooks.watcher import CallStage, CallWatch, CallWatcher, MakeCall
 from .mcp_client.definition import MCPDefinition
 from .mcp_client.http import MCPEndpoint
 from .mcp_client.pins import MCPPins
@@ -54,6 +55,9 @@ __all__ = [
     "CacheHook",
     "Call",
     "CallCancelledError",
+    "CallStage",
+    "CallWatch",
+    "CallWatcher",
     "CircuitBreaker",
     "CodeExecutor",
     "CodeResult",
@@ -73,6 +77,7 @@ __all__ = [
     "MCPEndpoint",
     "MCPPins",
     "MCPToolset",
+    "MakeCall",
     "MemoryIdempotency",
     "MemoryRecords",
     "NumberedRecord",
@@ -94,6 +99,7 @@ __all__ = [
     "SQLiteIdempotency",
     "SQLiteRecords",
     "SequentialExecutor",
+    "SessionEnd",
     "Snapshot",
     "Tool",
     "ToolContext",

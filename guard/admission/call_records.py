@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import anyio
@@ -15,6 +15,9 @@ from ..values.clock import Clock, microseconds
 from ..values.decision import Decision, Ruling
 from .decisions import from_rules
 from .hold import Hold
+
+GuardListener = Callable[[str, Mapping[str, str]], None]
+"""Told of events that are of no call, by their names and fields in the audit log."""
 
 _VERDICTS = 1_024
 """Verdicts whose text is noted. When it is reached all are forgotten."""
@@ -30,6 +33,7 @@ class CallRecords:
 
     def __init__(self, audit: AuditLog | None, clock: Clock) -> None:
         self.audit = audit
+        self.listeners: list[GuardListener] = []
         self._clock = clock
         self._verdicts: dict[tuple[Ruling, str], str] = {}
         self._last: tuple[Ruling | None, str, str] = (None, "", "")
@@ -129,8 +133,13 @@ class CallRecords:
         Raises:
             AuditError: The event cannot be recorded.
         """
-        if self.audit is None:
-            return
-        record = partial(self.audit.append, event, **fields)
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(record)
+        if self.audit is not None:
+            record = partial(self.audit.append, event, **fields)
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(record)
+        self.tell(event, fields)
+
+    def tell(self, event: str, fields: Mapping[str, str]) -> None:
+        """Tell the listeners of an event."""
+        for each in self.listeners:
+            each(event, fields)

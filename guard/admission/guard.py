@@ -17,7 +17,7 @@ from ..values.call_facts import NO_FACTS, CallFacts
 from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
 from ..values.decision import NO_CAPS, Decision, Reason, Ruling
 from ..values.limit_state import LimitState
-from .call_records import CallRecords
+from .call_records import CallRecords, GuardListener
 from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import (
     CallDenied,
@@ -93,6 +93,12 @@ class ActionGuard:
         self._loops = LoopDetector()
 
     @property
+    def listeners(self) -> list[GuardListener]:
+        """Told of `policies` that were replaced, of a `reset`, and of the store:
+        `store_unavailable` and `store_available`; in the thread where it happens."""
+        return self._records.listeners
+
+    @property
     def policy_version(self) -> str:
         """The version of the policies in force."""
         return self._policies.version
@@ -126,6 +132,7 @@ class ActionGuard:
         if self._records.audit is not None:
             self._records.audit.append("policies", version=fresh.version)
         self._policies = fresh
+        self._records.tell("policies", {"version": fresh.version})
         return fresh.version
 
     def may_allow(self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS) -> bool:

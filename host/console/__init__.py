@@ -21,8 +21,8 @@ passkey within five minutes, for which `touch` of the form asks.
 
 A page that is open keeps up by itself if a part of it has an `id` and names the events
 that change it: `<section id="runs" data-live="call.started call.ended">`. The script
-then reads the page again and replaces that part. Whoever knows of a change tells it by
-`visit.console.events.add(agent_id, "call.ended", id=...)`. Lines that grow are
+then reads the page again and replaces that part. `desk.events` has all types, and
+`visit.sources.notices` tells of them. Lines that grow are
 `<pre data-lines="/runs/7/stream">`: the events `line` of that address, each with a text
 as JSON, are added to it as text, until an event `end`.
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from ..config.secrets import read_secret
 from ..desk.desk import Desk, open_desk
 from ..rest import approvals
-from ..rest.events import Events, tells_of_calls
+from ..rest.events import Events
 from .base.gate import Gate
 from .base.oidc import OIDC
 from .base.pages import Page, refusal, route_of
@@ -52,13 +52,12 @@ async def open_app(
     """
     with ExitStack() as stack:
         events = Events()
-        if sources.host is not None:
-            stack.enter_context(tells_of_calls(events, sources.host.live_calls))
+        stack.enter_context(sources.notices.heard(events.put))
         desk = stack.enter_context(open_desk(sources.config, sources.audit))
         console = _console(sources, file, origin, events, desk)
         async with anyio.create_task_group() as tasks:
             watch = partial(approvals.watch, look_seconds=look_seconds)
-            tasks.start_soon(watch, sources.approvals, events)
+            tasks.start_soon(watch, sources.approvals, events.put)
             try:
                 yield _gated(console)
             finally:

@@ -17,7 +17,7 @@ from toolcell.guard import AuditHead, AuditLog
 from toolcell.tools import CodeSessions
 
 from .heads import HeadFile, KeptHead
-from .live_calls import LiveCall, LiveCalls
+from .live_calls import LiveCall, LiveCalls, check_stoppable
 
 _log = logging.getLogger("toolcell.host")
 
@@ -35,7 +35,11 @@ async def cancel_call(
 
     Returns:
         False if the act could not be recorded.
+
+    Raises:
+        InvalidInputError: It cannot be ended by itself.
     """
+    check_stoppable(call)
     named = {"agent_id": call.agent_id, "call_id": call.id, "tool": call.tool}
     recorded = await _record_stop(audit, "call_cancelled", by=by, **named)
     await calls.cancel(call, by=by)

@@ -1,129 +1,197 @@
-"""The calls that run now, with their output, and the way to end one."""
+"""The calls that live: they wait or run, with their output, and the way to end one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from time import time
-from typing import Any
+from typing import Any, Literal
 
 import anyio
-from pydantic import JsonValue
 
-from toolcell.core import InvalidInputError, ToolTimeoutError
+from toolcell.core import InvalidInputError, ToolCall, ToolResult, ToolStatus
 from toolcell.guard import Redactor
-from toolcell.tools import CallCancelledError, Hook, Invocation, Proceed
+from toolcell.tools import (
+    CallCancelledError,
+    CallStage,
+    CallWatch,
+    CallWatcher,
+    MakeCall,
+)
 
+from .events import (
+    CallEnded,
+    CallEvent,
+    CallParked,
+    CallQueued,
+    CallResumed,
+    CallStarted,
+)
+from .notices import Notices
 from .output import OutputRing
 
-Listener = Callable[[str, "LiveCall"], None]
-"""Told of events: `call.started` and `call.ended`, and the call."""
+CallState = Literal["queued", "running", "parked", "ended"]
+"""The stage of a call that lives, or `ended`."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class LiveCall:
-    """One attempt at a call, from its admission to its end."""
+class LiveCall(CallWatch):
+    """One call, from its arrival to its end.
 
-    number: int
-    """Its number in this process, from 1."""
+    Args:
+        calls: The calls that it is one of.
+        number: Its number in this process, from 1.
+        call: The call.
+        run_id: The agent's run.
+        session: The client's session.
+        since: The time at which it arrived, in seconds since 1970 (UTC).
+        stop: Ends it, soon after it returns. None: it cannot be ended by itself.
+    """
 
-    invocation: Invocation
-    since: float
-    """The time at which it began, in seconds since 1970 (UTC)."""
+    def __init__(
+        self,
+        calls: LiveCalls,
+        number: int,
+        call: ToolCall,
+        run_id: str | None,
+        session: str | None,
+        since: float,
+        stop: Callable[[], None] | None,
+    ) -> None:
+        self._calls = calls
+        self.number = number
+        self.call = call
+        self.run_id = run_id
+        self.session = session
+        self.since = since
+        self.stop = stop
+        self.state: CallState = "queued"
+        self.deadline: float | None = None
+        """The time at which its run is stopped, unless it waits for a person meanwhile.
+        None: it was not admitted yet."""
 
-    scope: anyio.CancelScope
-    output: OutputRing = field(default_factory=OutputRing)
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    status: str = "running"
-    """`running`; after its end `ok`, `error`, `timeout` or `cancelled`."""
+        self.output = OutputRing()
+        self.on_output = (self.output.add,)
+        self.ended = anyio.Event()
+        self.status: ToolStatus | None = None
+        """The status of its result; None while it lives."""
 
-    cancelled_by: str | None = None
-    """The person who cancelled it."""
+        self.cancelled_as: CallCancelledError | None = None
+        self.cancelled_by: str | None = None
+        """The person who cancelled it."""
+
+        self._begun = False
 
     @property
     def id(self) -> str:
         """The id of the call: its caller's choice, and unique to no one else."""
-        return self.invocation.call.id
+        return self.call.id
 
     @property
     def agent_id(self) -> str | None:
         """The agent that calls."""
-        return self.invocation.call.agent_id
+        return self.call.agent_id
 
     @property
     def tool(self) -> str:
         """The name of the tool."""
-        return self.invocation.tool.name
+        return self.call.name
 
     @property
     def parent_id(self) -> str | None:
         """The call inside which it was made."""
-        return self.invocation.call.parent_id
-
-    @property
-    def deadline(self) -> float:
-        """The time at which it is stopped, unless it waits for a person meanwhile."""
-        return self.since + self.invocation.seconds
+        return self.call.parent_id
 
     def arguments(self, redactor: Redactor) -> Mapping[str, Any]:
         """Return its arguments without secrets."""
-        shown: Any = redactor(self.invocation.call.arguments)
+        shown: Any = redactor(self.call.arguments)
         return shown  # type: ignore[no-any-return]
 
+    def enter(self, stage: CallStage) -> None:
+        """Take note of its stage; `CallWatch.enter`."""
+        self.state = stage
+        match stage:
+            case "queued":
+                self._calls.tell(CallQueued, self)
+            case "parked":
+                self._calls.tell(CallParked, self)
+            case "running":
+                self._calls.tell(CallResumed if self._begun else CallStarted, self)
+                self._begun = True
 
-class LiveCalls(Hook):
-    """The calls of a host that run now: those that agents make, and those inside them.
+    def admit(self, call: ToolCall, seconds: float) -> None:
+        """Take note of its admission; `CallWatch.admit`."""
+        self.call = call
+        self.deadline = self._calls.clock() + seconds
 
-    A call is here once it was admitted. One that waits for a place or for a person is
-    not, and neither is one of the sandbox API.
+
+class LiveCalls(CallWatcher):
+    """The calls of a host that live: those that agents make, and those inside them.
+
+    A call is here from its arrival to its end: while it waits for a place or a person,
+    and while it runs. Of one batch those are that have begun. Calls of the sandbox API
+    are here, too.
 
     Args:
+        notices: Tells of them.
         clock: Returns seconds since 1970 (UTC).
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time) -> None:
-        self._clock = clock
+    def __init__(self, notices: Notices, *, clock: Callable[[], float] = time) -> None:
+        self.clock = clock
+        self._notices = notices
         self._calls: dict[int, LiveCall] = {}
         self._last = 0
-        self.listeners: list[Listener] = []
-        """Told of each call that begins or ends."""
 
-    async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
-        """Note the call while it runs; `Hook.around`.
+    async def around_call(
+        self, call: ToolCall, run_id: str | None, session: str | None, make: MakeCall
+    ) -> ToolResult:
+        """Follow a call; `CallWatcher.around_call`.
 
         Raises:
             CallCancelledError: A person cancelled it.
         """
-        self._last += 1
         with anyio.CancelScope() as scope:
-            call = LiveCall(
-                number=self._last,
-                invocation=invocation,
-                since=self._clock(),
-                scope=scope,
-            )
-            invocation.on_output.append(call.output.add)
-            self._calls[call.number] = call
-            self._tell("call.started", call)
+            live = self.begin(call, run_id, session, scope.cancel)
+            status: ToolStatus = "cancelled"
             try:
-                content = await proceed()
-                call.status = "ok"
-                return content
-            except BaseException as error:
-                call.status = _status(error)
-                raise
+                result = await make(live)
+                status = result.status
+                return result
             finally:
-                del self._calls[call.number]
-                call.ended.set()
-                call.output.wake()
-                self._tell("call.ended", call)
-        raise CallCancelledError(
-            "a person who runs this host ended the call",
-            hint="look whether it took effect before you call it again",
-        )
+                self.end(live, status)
+        assert live.cancelled_as is not None
+        raise live.cancelled_as
+
+    def begin(
+        self,
+        call: ToolCall,
+        run_id: str | None,
+        session: str | None = None,
+        stop: Callable[[], None] | None = None,
+    ) -> LiveCall:
+        """Add a call that arrived; `end` takes it out.
+
+        Args:
+            call: The call.
+            run_id: The agent's run.
+            session: The client's session.
+            stop: Ends it, soon after it returns; None: it cannot be ended by itself.
+        """
+        self._last += 1
+        now = self.clock()
+        live = LiveCall(self, self._last, call, run_id, session, now, stop)
+        self._calls[live.number] = live
+        return live
+
+    def end(self, call: LiveCall, status: ToolStatus) -> None:
+        """Take out a call that has a result."""
+        del self._calls[call.number]
+        call.state, call.status = "ended", status
+        call.ended.set()
+        call.output.wake()
+        self.tell(CallEnded, call, status=status)
 
     def all(self, agent_id: str | None = None) -> list[LiveCall]:
-        """Return the calls that run, the oldest first; None: those of all agents."""
+        """Return the calls that live, the oldest first; None: those of all agents."""
         return [
             each
             for each in self._calls.values()
@@ -131,15 +199,15 @@ class LiveCalls(Hook):
         ]
 
     def find(self, number: int) -> LiveCall:
-        """Return a call that runs.
+        """Return a call that lives.
 
         Raises:
-            InvalidInputError: It does not run, or not any more.
+            InvalidInputError: There is none with this number, or not any more.
         """
         call = self._calls.get(number)
         if call is None:
             raise InvalidInputError(
-                f"no call runs under the number {number}",
+                f"no call lives under the number {number}",
                 hint="it has ended; records have its result",
             )
         return call
@@ -150,20 +218,46 @@ class LiveCalls(Hook):
         Args:
             call: The call; one that has ended stays as it is.
             by: The name of the person.
+
+        Raises:
+            InvalidInputError: It cannot be ended by itself.
         """
         if not call.ended.is_set():
-            call.cancelled_by = by
-            call.scope.cancel()
+            check_stoppable(call)
+            assert call.stop is not None
+            call.cancelled_by, call.cancelled_as = by, _cancelled()
+            call.stop()
         await call.ended.wait()
 
-    def _tell(self, event: str, call: LiveCall) -> None:
-        for each in self.listeners:
-            each(event, call)
+    def tell(self, kind: type[CallEvent], call: LiveCall, **facts: Any) -> None:
+        """Tell of a call."""
+        if self._notices.is_heard:
+            event = kind(
+                agent=call.agent_id,
+                id=call.id,
+                tool=call.tool,
+                number=call.number,
+                parent=call.parent_id,
+                **facts,
+            )
+            self._notices.tell(event)
 
 
-def _status(error: BaseException) -> str:
-    if isinstance(error, ToolTimeoutError):
-        return "timeout"
-    if isinstance(error, Exception) and not isinstance(error, CallCancelledError):
-        return "error"
-    return "cancelled"
+def check_stoppable(call: LiveCall) -> None:
+    """Check that a call can be ended by itself.
+
+    Raises:
+        InvalidInputError: It cannot.
+    """
+    if call.stop is None:
+        raise InvalidInputError(
+            "this call cannot be ended by itself", hint="end its sandbox"
+        )
+
+
+def _cancelled() -> CallCancelledError:
+    """Return the error of a call that a person cancelled."""
+    return CallCancelledError(
+        "a person who runs this host ended the call",
+        hint="look whether it took effect before you call it again",
+    )

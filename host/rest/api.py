@@ -227,13 +227,13 @@ class RestAPI:
     async def _after_wait(self, call: ClientCall, seconds: float) -> _Answer:
         with anyio.move_on_after(seconds):
             await call.ended.wait()
-        state = call.state()
+        state = call.view(self._host.live_calls)
         return 200 if state.state == "ended" else 202, state
 
     async def _cancel_call(self, asked: Asked) -> _Answer:
         call = self.calls.find(asked.agent_id, asked.id)
         await self.calls.cancel(call)
-        return 200, call.state()
+        return 200, call.view(self._host.live_calls)
 
     async def _list_approvals(self, asked: Asked) -> _Answer:
         redactor = self._host.approvals.redactor
@@ -275,7 +275,7 @@ class RestAPI:
             call = live.find(int(asked.id))
         except (ValueError, InvalidInputError):
             raise RefusedError(
-                404, "not_found", "no call runs under this number", hint="see /v1/live"
+                404, "not_found", "no call lives under this number", hint="see /v1/live"
             ) from None
         name = f"token {asked.token.id}"
         recorded = await cancel_call(live, call, by=name, audit=host.audit)

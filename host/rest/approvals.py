@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -11,10 +12,16 @@ from toolcell.core import InvalidInputError, StoreUnavailableError
 from toolcell.core.text.canonical_json import canonical_digest
 from toolcell.guard import ApprovalRequest, Approvals, Redactor
 
+from ..desk.events import (
+    ApprovalAsked,
+    ApprovalEnded,
+    Event,
+    StoreAvailable,
+    StoreUnavailable,
+)
 from ..mcp_http.tokens import Token
 from . import bodies
 from .errors import RefusedError
-from .events import Events
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the requests that wait: they are answered anywhere."""
@@ -107,32 +114,40 @@ def check_seen(
 
 
 async def watch(
-    approvals: Approvals, events: Events, *, look_seconds: float = LOOK_SECONDS
+    approvals: Approvals,
+    tell: Callable[[Event], None],
+    *,
+    look_seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Tell of requests that come and go, until cancelled.
+    """Tell of requests that come and go, and of their store, until cancelled.
 
     Args:
         approvals: The approvals.
-        events: Is told of them.
+        tell: Is told of them.
         look_seconds: Seconds between two looks.
     """
     known: dict[str, ApprovalRequest] = {}
+    away = False
     while True:
         try:
             now = {each.id: each for each in await approvals.pending()}
             for each in known.keys() - now.keys():
-                await _tell_end(approvals, events, known[each])
+                tell(await _ended(approvals, known[each]))
             for each in now.keys() - known.keys():
-                _tell(events, now[each], "approval.asked")
+                tell(ApprovalAsked(**_facts(now[each])))
             known = now
+            if away:
+                away = False
+                tell(StoreAvailable(agent=None, store="approvals"))
         except StoreUnavailableError as error:
-            _log.warning("requests for approval cannot be read: %s", error)
+            if not away:
+                away = True
+                _log.warning("requests for approval cannot be read: %s", error)
+                tell(StoreUnavailable(agent=None, store="approvals"))
         await anyio.sleep(look_seconds)
 
 
-async def _tell_end(
-    approvals: Approvals, events: Events, request: ApprovalRequest
-) -> None:
+async def _ended(approvals: Approvals, request: ApprovalRequest) -> Event:
     try:
         outcome = await approvals.answered(request.id)
     except InvalidInputError:
@@ -140,14 +155,9 @@ async def _tell_end(
     status = "expired"
     if outcome is not None and outcome.status != "unanswered":
         status = outcome.status
-    _tell(events, request, "approval.ended", status=status)
+    return ApprovalEnded(**_facts(request), status=status)
 
 
-def _tell(events: Events, request: ApprovalRequest, kind: str, **facts: str) -> None:
-    agent_id, named = (
-        request.call.agent_id,
-        {"id": request.id, "tool": request.call.name},
-    )
-    if agent_id is not None:
-        events.add(agent_id, kind, **named, **facts)
-    events.tell_operators(agent_id, kind, **named, **facts)
+def _facts(request: ApprovalRequest) -> dict[str, Any]:
+    call = request.call
+    return {"agent": call.agent_id, "id": request.id, "tool": call.name}

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from toolcell.core import ErrorInfo, ToolResult
+from toolcell.core import ErrorInfo, ToolResult, ToolStatus
 from toolcell.core.models import FrozenModel
+
+from ..desk.live_calls import CallState as State
 
 MAX_WAIT_SECONDS = 60.0
 """Longest time in seconds that an answer may be waited for. A longer one is refused."""
@@ -149,7 +151,9 @@ class CallState(Body):
     id: str
     tool: str
     arguments: dict[str, JsonValue]
-    state: Literal["running", "ended"]
+    state: State
+    """`queued`: it waits for a place; `parked`: for a person."""
+
     started_at: float
     ended_at: float | None
     result: ToolResult | None
@@ -157,7 +161,7 @@ class CallState(Body):
 
 
 class LiveCall(Body):
-    """A call that was admitted, while it runs; of every server of this host."""
+    """A call that waits or runs; of every server of this host."""
 
     number: int
     """Its number in this process, for `/v1/live/{id}/cancel`."""
@@ -173,10 +177,20 @@ class LiveCall(Body):
     arguments: dict[str, JsonValue]
     """Its arguments, without secrets."""
 
-    status: Literal["running", "ok", "error", "timeout", "cancelled"]
+    state: State
+    """`queued`: it waits for a place; `parked`: for a person."""
+
+    status: ToolStatus | None
+    """The status of its result; null while it has none."""
+
     started_at: float
-    deadline: float
-    """The time at which it is stopped, unless it waits for a person meanwhile."""
+    deadline: float | None
+    """The time at which its run is stopped, unless it waits for a person meanwhile.
+    Null: it was not admitted yet."""
+
+    can_be_ended: bool
+    """False: it is an act of the sandbox API that ends by itself, or with its
+    sandbox."""
 
     output_bytes: int
     """Bytes that its program has printed so far."""
@@ -190,7 +204,7 @@ class CancelledCall(LiveCall):
 
 
 class LiveCallList(Body):
-    """Calls that run now, the oldest first."""
+    """Calls that wait or run now, the oldest first."""
 
     calls: list[LiveCall]
 
@@ -319,24 +333,6 @@ class RecordList(Body):
     records: list[Record]
     next: int | None
     """`before` of the next page, of older records. Null: there is none."""
-
-
-class StreamedEvent(Body):
-    """One server-sent event."""
-
-    id: str
-    """The value for `Last-Event-ID`."""
-
-    event: Literal[
-        "stream.opened",
-        "call.started",
-        "call.ended",
-        "approval.asked",
-        "approval.ended",
-    ]
-    data: str
-    """A JSON object: the `id` and `tool` of the call or request, and the `status` of
-    its end; of `stream.opened` `complete`, false if events are missing."""
 
 
 class Problem(Body):

@@ -15,13 +15,14 @@ from anyio.abc import TaskGroup, TaskStatus
 from toolcell.core import ToolcellError, ToolExecutionError, ToolResult
 from toolcell.tools import RunContext
 
+from ..desk.live_calls import CallState as State
+from ..desk.live_calls import LiveCalls
 from ..mcp_http.agent_shares import AgentShares, TooManyError
 from ..mcp_http.tokens import Token
 from ..mcp_server.active_calls import ActiveCalls, BusyError
 from ..runtime.host import Host
 from .bodies import CallState, NewCall
 from .errors import RETRY_SECONDS, RefusedError
-from .events import Events
 
 _log = logging.getLogger("toolcell.host")
 
@@ -40,11 +41,13 @@ def run_of(token: Token) -> str:
     return f"token-{token.id}"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class ClientCall:
     """One call of a client."""
 
     id: str
+    agent_id: str
+    run_id: str
     tool: str
     arguments: dict[str, Any]
     started_at: float
@@ -53,17 +56,26 @@ class ClientCall:
     scope: anyio.CancelScope | None = None
     ended: anyio.Event = field(default_factory=anyio.Event)
 
-    def state(self) -> CallState:
-        """Return the call as it is now."""
+    def view(self, live: LiveCalls) -> CallState:
+        """Return the call as it is now; `live` knows of those that live."""
         return CallState(
             id=self.id,
             tool=self.tool,
             arguments=self.arguments,
-            state="running" if self.result is None else "ended",
+            state=self._state(live),
             started_at=self.started_at,
             ended_at=self.ended_at,
             result=self.result,
         )
+
+    def _state(self, live: LiveCalls) -> State:
+        if self.result is not None:
+            return "ended"
+        mine = (self.agent_id, self.run_id, self.id, None)
+        for each in live.all(self.agent_id):
+            if (each.agent_id, each.run_id, each.id, each.parent_id) == mine:
+                return each.state
+        return "queued"
 
 
 class ClientCalls:
@@ -72,7 +84,6 @@ class ClientCalls:
     Args:
         host: The host; open.
         tasks: Runs the calls.
-        events: Is told of them.
         clock: Returns seconds since 1970 (UTC).
     """
 
@@ -80,14 +91,12 @@ class ClientCalls:
         self,
         host: Host,
         tasks: TaskGroup,
-        events: Events,
         *,
         clock: Callable[[], float] = time,
     ) -> None:
         settings = host.config.server
         self._host = host
         self._tasks = tasks
-        self._events = events
         self._clock = clock
         self._shares = AgentShares(
             settings.max_requests, settings.max_bytes_per_second, anyio.current_time
@@ -115,11 +124,16 @@ class ClientCalls:
                 )
             return known
         call = ClientCall(
-            asked.id or uuid.uuid4().hex, asked.tool, asked.arguments, self._clock()
+            id=asked.id or uuid.uuid4().hex,
+            agent_id=token.agent_id,
+            run_id=run_of(token),
+            tool=asked.tool,
+            arguments=asked.arguments,
+            started_at=self._clock(),
         )
         calls[call.id] = call
         try:
-            await self._tasks.start(self._run, token, call)
+            await self._tasks.start(self._run, call)
         except (RefusedError, BusyError):
             del calls[call.id]
             raise
@@ -147,18 +161,16 @@ class ClientCalls:
             call.scope.cancel()
         await call.ended.wait()
 
-    async def _run(
-        self, token: Token, call: ClientCall, *, task_status: TaskStatus[None]
-    ) -> None:
+    async def _run(self, call: ClientCall, *, task_status: TaskStatus[None]) -> None:
         try:
-            with self._shares.request(token.agent_id), self.active.enter() as scope:
+            with self._shares.request(call.agent_id), self.active.enter() as scope:
                 call.scope = scope
                 task_status.started()
                 try:
-                    await self._make(token, call)
+                    await self._make(call)
                 finally:
                     call.scope = None
-                    self._end(token.agent_id, call)
+                    self._end(call)
         except TooManyError as error:
             raise RefusedError(
                 503,
@@ -168,16 +180,14 @@ class ClientCalls:
                 retry_after=RETRY_SECONDS,
             ) from None
 
-    async def _make(self, token: Token, call: ClientCall) -> None:
-        self._events.add(token.agent_id, "call.started", id=call.id, tool=call.tool)
-        run_id = run_of(token)
+    async def _make(self, call: ClientCall) -> None:
         try:
             call.result = await self._host.call(
                 call.tool,
                 call.arguments,
-                agent_id=token.agent_id,
+                agent_id=call.agent_id,
                 call_id=call.id,
-                run=RunContext(run_id=run_id, session=run_id),
+                run=RunContext(run_id=call.run_id, session=call.run_id),
             )
         except ToolcellError as error:
             call.result = ToolResult.failed(call.id, call.tool, error)
@@ -188,7 +198,7 @@ class ClientCalls:
             )
             call.result = ToolResult.failed(call.id, call.tool, told)
 
-    def _end(self, agent_id: str, call: ClientCall) -> None:
+    def _end(self, call: ClientCall) -> None:
         if call.result is None:
             call.result = ToolResult.failed(
                 call.id,
@@ -200,14 +210,7 @@ class ClientCalls:
             )
         call.ended_at = self._clock()
         call.ended.set()
-        self._events.add(
-            agent_id,
-            "call.ended",
-            id=call.id,
-            tool=call.tool,
-            status=call.result.status,
-        )
-        calls = self._by_agent[agent_id]
+        calls = self._by_agent[call.agent_id]
         ended = [each for each in calls.values() if each.result is not None]
         for old in ended[:-MAX_ENDED]:
             del calls[old.id]

@@ -6,14 +6,12 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import anyio
 
-from ..desk.live_calls import LiveCall, LiveCalls
+from ..desk.events import Event
 
 MAX_EVENTS = 1_000
 """Events of one agent that are kept. When it is reached the oldest one is dropped, and
@@ -26,23 +24,6 @@ OPERATORS = "*"
 """The name under which operators read the events of all agents; no agent has it."""
 
 _ID = re.compile(r"([0-9a-f]{16})-([0-9]{1,15})")
-
-
-@contextmanager
-def tells_of_calls(events: Events, calls: LiveCalls) -> Iterator[None]:
-    """Tell operators of calls that begin and end, of every server, in the block."""
-
-    def tell(kind: str, call: LiveCall) -> None:
-        facts = {"id": call.id, "tool": call.tool, "number": call.number}
-        if call.status != "running":
-            facts["status"] = call.status
-        events.tell_operators(call.agent_id, kind, **facts)
-
-    calls.listeners.append(tell)
-    try:
-        yield
-    finally:
-        calls.listeners.remove(tell)
 
 
 @dataclass(slots=True)
@@ -68,30 +49,17 @@ class Events:
         self._agents: dict[str, _Agent] = {}
         self._closed = False
 
-    def add(self, agent_id: str, kind: str, **facts: Any) -> None:
-        """Tell the readers of an agent.
+    def put(self, event: Event) -> None:
+        """Tell the readers of an event: those of its agent, and operators."""
+        facts = event.model_dump_json()
+        if event.agent is not None:
+            self._append(event.agent, event.kind, facts)
+        self._append(OPERATORS, event.kind, facts)
 
-        Args:
-            agent_id: The agent whose event it is; nobody else reads it.
-            kind: The kind of event, such as `call.ended`.
-            facts: Ids and words. Contents are fetched, with the rights of the reader.
-        """
-        self._append(agent_id, kind, facts)
-
-    def tell_operators(self, agent_id: str | None, kind: str, **facts: Any) -> None:
-        """Tell those who read the events of all agents.
-
-        Args:
-            agent_id: The agent whose event it is.
-            kind: The kind of event.
-            facts: Ids and words.
-        """
-        self._append(OPERATORS, kind, {"agent": agent_id, **facts})
-
-    def _append(self, name: str, kind: str, facts: Mapping[str, Any]) -> None:
+    def _append(self, name: str, kind: str, facts: str) -> None:
         agent = self._agents.setdefault(name, _Agent())
         agent.last += 1
-        agent.kept.append((agent.last, kind, json.dumps(facts)))
+        agent.kept.append((agent.last, kind, facts))
         agent.changed.set()
         agent.changed = anyio.Event()
 
@@ -115,7 +83,7 @@ class Events:
         `last_id` are not kept any more: the client then has to read everything anew.
 
         Args:
-            agent_id: The agent; `OPERATORS` reads what `tell_operators` told.
+            agent_id: The agent; `OPERATORS` reads the events of all.
             last_id: The id of the last event that the client has; None: only what
                 happens from now on.
             seconds: Seconds after which the stream ends.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from .bodies import Body, Problem
+from .bodies import Problem
 from .operations import OPERATIONS, Operation
 
 _REF = "#/components/schemas/{model}"
@@ -24,7 +25,7 @@ _LAST_EVENT_ID: dict[str, Any] = {
     "description": "The id of the last event that the client has.",
     "schema": {"type": "string"},
 }
-_Kinds = dict[tuple[type[Body], JsonSchemaMode], dict[str, Any]]
+_Kinds = dict[tuple[type[BaseModel], JsonSchemaMode], dict[str, Any]]
 
 
 def openapi_document(version: str) -> dict[str, Any]:
@@ -58,14 +59,19 @@ def openapi_document(version: str) -> dict[str, Any]:
     }
 
 
-def _models() -> set[tuple[type[Body], JsonSchemaMode]]:
+def _models() -> set[tuple[type[BaseModel], JsonSchemaMode]]:
     """Return each model, and the side of the exchange that it is on."""
-    found: set[tuple[type[Body], JsonSchemaMode]] = {(Problem, "serialization")}
+    found: set[tuple[type[BaseModel], JsonSchemaMode]] = {(Problem, "serialization")}
     for each in OPERATIONS:
         if each.body is not None:
             found.add((each.body, "validation"))
-        found.update((kind, "serialization") for kind in each.answers.values())
+        found.update((kind, _mode(each)) for kind in each.answers.values())
     return found
+
+
+def _mode(each: Operation) -> JsonSchemaMode:
+    # The data of an event is JSON within text, which is described as it arrives.
+    return "validation" if each.streams else "serialization"
 
 
 def _operation(each: Operation, kinds: _Kinds) -> dict[str, Any]:
@@ -83,14 +89,17 @@ def _operation(each: Operation, kinds: _Kinds) -> dict[str, Any]:
 
 def _answers(each: Operation, kinds: _Kinds) -> dict[str, Any]:
     good = "text/event-stream" if each.streams else "application/json"
-    rows = [(code, good, kind) for code, kind in each.answers.items()]
-    rows += [(code, "application/json", Problem) for code in each.refusals]
+    rows = [
+        (code, good, kinds[kind, _mode(each)]) for code, kind in each.answers.items()
+    ]
+    problem = kinds[Problem, "serialization"]
+    rows += [(code, "application/json", problem) for code in each.refusals]
     return {
         str(code): {
             "description": HTTPStatus(code).phrase,
-            "content": {media_type: {"schema": kinds[kind, "serialization"]}},
+            "content": {media_type: {"schema": schema}},
         }
-        for code, media_type, kind in rows
+        for code, media_type, schema in rows
     }
 
 

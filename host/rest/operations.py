@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import BaseModel
+
 from . import bodies
 from .bodies import Body, NoQuery, WaitQuery
+from .streamed_events import StreamedEvent
 
 Name = Literal[
     "listTools",
@@ -38,7 +41,7 @@ class Operation:
     method: Literal["GET", "POST"]
     path: str
     summary: str
-    answers: Mapping[int, type[Body]]
+    answers: Mapping[int, type[BaseModel]]
     """The body of each status of success."""
 
     streams: bool = False
@@ -129,7 +132,8 @@ OPERATIONS = (
         name="listLiveCalls",
         method="GET",
         path="/v1/live",
-        summary="The calls of this agent that run now, of every server of this host.",
+        summary="The calls of this agent that wait or run now, of every server of this "
+        "host.",
         query=bodies.AgentsQuery,
         answers={200: bodies.LiveCallList},
         refused=(403,),
@@ -140,7 +144,7 @@ OPERATIONS = (
         path="/v1/live/{id}/cancel",
         summary="End a call of any agent now, by its number. For operators.",
         answers={200: bodies.CancelledCall},
-        refused=(403, 404),
+        refused=(403, 404, 409),
     ),
     Operation(
         name="getBudgets",
@@ -172,14 +176,12 @@ OPERATIONS = (
         name="readEvents",
         method="GET",
         path="/v1/events",
-        summary="Server-sent events of this agent: `call.started` and `call.ended` of "
-        "calls made here, `approval.asked` and `approval.ended` of all. The header "
-        "`Last-Event-ID` goes on where a stream ended; the first event, "
-        "`stream.opened`, says if anything is missing. Operators read those of all "
-        "agents with `agent=*`: each names its agent, and calls of every server tell.",
+        summary="Server-sent events of this agent. The header `Last-Event-ID` goes on "
+        "where a stream ended; the first event, `stream.opened`, says if anything is "
+        "missing. Operators read those of all agents, and of the host, with `agent=*`.",
         query=bodies.EventQuery,
         refused=(403,),
-        answers={200: bodies.StreamedEvent},
+        answers={200: StreamedEvent},
         streams=True,
     ),
 )

@@ -16,7 +16,7 @@ from ..runtime.host import Host
 from . import approvals
 from .api import RestAPI
 from .calls import ClientCalls
-from .events import Events, tells_of_calls
+from .events import Events
 
 
 @asynccontextmanager
@@ -35,11 +35,11 @@ async def open_api(
     with open_tokens(host.config) as tokens:
         events = Events()
         async with anyio.create_task_group() as tasks:
-            calls = ClientCalls(host, tasks, events)
+            calls = ClientCalls(host, tasks)
             watch = partial(approvals.watch, look_seconds=look_seconds)
-            tasks.start_soon(watch, host.approvals, events)
+            tasks.start_soon(watch, host.approvals, events.put)
             try:
-                with tells_of_calls(events, host.live_calls):
+                with host.notices.heard(events.put):
                     yield RestAPI(host, tokens, calls, events, version("toolcell"))
                 await calls.active.drain(host.config.server.drain_seconds)
             finally:

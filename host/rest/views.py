@@ -20,12 +20,14 @@ def live_view(call: LiveCall, redactor: Redactor) -> bodies.LiveCall:
             "agent_id": call.agent_id,
             "tool": call.tool,
             "parent_id": call.parent_id,
-            "run_id": call.invocation.run_id,
-            "session": call.invocation.session,
+            "run_id": call.run_id,
+            "session": call.session,
             "arguments": call.arguments(redactor),
+            "state": call.state,
             "status": call.status,
             "started_at": call.since,
             "deadline": call.deadline,
+            "can_be_ended": call.stop is not None,
             "output_bytes": call.output.size,
         }
     )

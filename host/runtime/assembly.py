@@ -56,6 +56,7 @@ from toolcell.tools.builtin import (
 from ..config.host_config import Group, HostConfig
 from ..config.secrets import read_secret
 from ..desk.live_calls import LiveCalls
+from ..desk.notices import Notices
 from ..webhooks.opening import make_webhooks
 from .caller_approval import ask_caller
 from .cluster import open_sandbox
@@ -96,6 +97,7 @@ class HostComponents:
     sessions: CodeSessions | None
     flows: Mapping[str, Flow[Any]]
     live_calls: LiveCalls
+    notices: Notices
 
 
 async def open_components(
@@ -111,7 +113,9 @@ async def open_components(
     Raises:
         ToolcellError: A component cannot be opened; the stack closes the others.
     """
+    notices = Notices()
     guarding = open_guard(config, environ, stack)
+    notices.follow_guard(guarding.guard)
     open_logging(config.logging, guarding.redactor, stack)
     registry = make_registry(config, guarding.guard)
     secrets = read_secrets(config, environ)
@@ -122,10 +126,11 @@ async def open_components(
     sandbox = sessions = None
     if needs_sandbox(config, registry):
         sandbox = await open_sandbox(config, environ, stack)
-    live_calls = LiveCalls()
+    live_calls = LiveCalls(notices)
     executor = make_executor(config, registry, guarding, sandbox, live_calls, stack)
     if sandbox is not None and needs_sessions(config):
         sessions = make_sessions(config, sandbox)
+        notices.follow_sessions(sessions)
         await stack.enter_async_context(sessions)
         add_code(config, executor, sandbox, sessions)
     flows = await open_flows(config, environ, executor, stack)
@@ -143,6 +148,7 @@ async def open_components(
         sessions=sessions,
         flows=flows,
         live_calls=live_calls,
+        notices=notices,
     )
 
 
@@ -402,7 +408,7 @@ def make_executor(
         sandbox=sandbox,
         records=ObservedRecords(records),
         idempotency=keys,
-        hooks=[live_calls],
+        watcher=live_calls,
         redactor=guarding.redactor,
         timeout_seconds=config.tools.timeout_seconds,
         tell_remaining=config.tools.tell_remaining,

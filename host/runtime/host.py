@@ -23,6 +23,7 @@ from toolcell.tools import (
 
 from ..config.host_config import HostConfig
 from ..desk.live_calls import LiveCalls
+from ..desk.notices import Notices
 from .assembly import HostComponents, open_components
 from .telemetry import open_telemetry
 
@@ -205,5 +206,10 @@ class Host(Detachable):
 
     @property
     def live_calls(self) -> LiveCalls:
-        """The calls that run now."""
+        """The calls that wait or run now."""
         return self._components.live_calls
+
+    @property
+    def notices(self) -> Notices:
+        """Tells of the host's events."""
+        return self._components.notices

@@ -37,7 +37,16 @@ RUN_TOOLS = {
 DO_NOT = {
     Host: {
         *("aclose", "approvals", "audit", "executor", "flows", "from_config", "guard"),
-        *("live_calls", "open", "redactor", "registry", "sandbox", "sessions", "tools"),
+        *(
+            "live_calls",
+            "notices",
+            "open",
+            "redactor",
+            "registry",
+            "sandbox",
+            "sessions",
+            "tools",
+        ),
     },
     ToolExecutor: {"approval_seconds", "may_call", "refuse", "still_running", "tools"},
     CodeExecutor: {"describe_tools"},

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import anyio
 import anyio.abc
 
 from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
 from toolcell.sandbox import Sandbox, SandboxSession
+
+SessionEnd = Literal["closed", "idle", "lifetime", "reclaimed", "lost", "shutdown"]
+"""The reason of a session's end: it was closed; not used for long; open for long; its
+place went to another agent; its cell was lost; all sessions end."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -41,6 +46,9 @@ class CodeSession:
     closed: anyio.Event = field(default_factory=anyio.Event)
     programs: int = 0
     """The number of Python programs that were begun in it."""
+
+    end: SessionEnd | None = None
+    """The reason of its end; None while it is open."""
 
     artifacts: frozenset[tuple[str, str]] = frozenset()
     """The name and hash of each artifact of the last run."""
@@ -79,8 +87,11 @@ class CodeSessions:
         self._max_sessions = max_sessions
         self._wait_seconds = sandbox.config.limits.wall_seconds
         self._idle_seconds = sandbox.config.session_idle_seconds
+        self._lifetime_seconds = sandbox.config.session_lifetime_seconds
         self._open: dict[tuple[str | None, str], CodeSession] = {}
         self._opened = 0
+        self.listeners: list[Callable[[CodeSession], None]] = []
+        """Told of each session that was opened, and of each that has ended."""
 
     async def __aenter__(self) -> CodeSessions:
         self._places = anyio.CapacityLimiter(self._max_sessions)
@@ -120,6 +131,8 @@ class CodeSessions:
             found.used = anyio.current_time()
             if found.closing and not found.users:
                 found.over.set()
+            elif _is_gone(found):
+                self._forget(found, self._end_of_gone(found))
 
     async def aclose(self, agent_id: str | None, key: str) -> bool:
         """Close a session; its variables and files are lost.
@@ -130,7 +143,7 @@ class CodeSessions:
         found = self._open.get((agent_id, key))
         if found is None:
             return False
-        self._forget(found)
+        self._forget(found, "closed")
         await found.closed.wait()
         return True
 
@@ -156,7 +169,7 @@ class CodeSessions:
         self, agent_id: str | None, key: str, before: CodeSession | None
     ) -> CodeSession:
         if before is not None:
-            self._forget(before)
+            self._forget(before, self._end_of_gone(before))
         while len(self._open) >= self._max_sessions:
             self._reclaim(self._least_needed(agent_id))
         self._opened += 1
@@ -192,7 +205,7 @@ class CodeSessions:
     def _reclaim(self, held: CodeSession) -> None:
         """Let a session end as soon as it has no users, and take no new ones."""
         del self._open[held.agent_id, held.key]
-        held.closing = True
+        held.closing, held.end = True, "reclaimed"
         if not held.users:
             held.over.set()
         # If it still waits for its own place, it waits no longer.
@@ -211,7 +224,15 @@ class CodeSessions:
         finally:
             self._places.release_on_behalf_of(held)
 
-    def _forget(self, gone: CodeSession) -> None:
+    def _end_of_gone(self, gone: CodeSession) -> SessionEnd:
+        now = anyio.current_time()
+        if now - gone.opened >= self._lifetime_seconds:
+            return "lifetime"
+        # The sandbox ends sessions that are not used, too.
+        return "idle" if now - gone.used >= self._idle_seconds else "lost"
+
+    def _forget(self, gone: CodeSession, end: SessionEnd) -> None:
+        gone.end = gone.end or end
         gone.over.set()
         if self._open.get((gone.agent_id, gone.key)) is gone:
             del self._open[gone.agent_id, gone.key]
@@ -225,15 +246,22 @@ class CodeSessions:
             ):
                 held.session = session
                 held.ready.set()
+                self._tell(held)
                 await self._until_idle(held)
                 # A caller that comes now gets a new session.
-                self._forget(held)
+                self._forget(held, "idle")
         except ToolcellError as error:
             held.error = error
         finally:
-            self._forget(held)
+            self._forget(held, "shutdown")
             held.ready.set()
             held.closed.set()
+            if held.session is not None:
+                self._tell(held)
+
+    def _tell(self, changed: CodeSession) -> None:
+        for each in self.listeners:
+            each(changed)
 
     async def _until_idle(self, held: CodeSession) -> None:
         until = held.used + self._idle_seconds

@@ -15,6 +15,7 @@ from toolcell.guard import ActionGuard, CallFacts, Redactor
 from ..definition.context import ArtifactSink, Progress, ToolContext
 from ..definition.tool import Tool
 from ..hooks.hook import Hook
+from ..hooks.watcher import CallWatcher
 from ..stores.call_keys import length_prefixed
 from ..stores.idempotency import Idempotency
 from ..stores.records import Records
@@ -79,6 +80,7 @@ class ExecutorComponents:
     records: Records
     idempotency: Idempotency
     hooks: Sequence[Hook]
+    watcher: CallWatcher | None
     retries: Mapping[str, RetryPolicy]
     circuit_breaker: CircuitBreaker | None
     redactor: Redactor

@@ -28,6 +28,7 @@ from toolcell.sandbox import Sandbox
 
 from ..definition.tool import Tool
 from ..hooks.hook import Hook
+from ..hooks.watcher import CallWatcher
 from ..registry.registry import ToolRegistry
 from ..registry.snapshot import Snapshot
 from ..stores.idempotency import Idempotency, MemoryIdempotency
@@ -60,6 +61,7 @@ class ExecutorOptions(TypedDict, total=False):
     records: Records | None
     idempotency: Idempotency | None
     hooks: Sequence[Hook]
+    watcher: CallWatcher | None
     retries: Mapping[str, RetryPolicy] | None
     circuit_breaker: CircuitBreaker | None
     redactor: Redactor | None
@@ -87,6 +89,7 @@ class ToolExecutor(ABC):
         records: The store of records; default: in memory.
         idempotency: The store of calls that were made; default: in memory, for an hour.
         hooks: Wrapped around each run; the first one is the outermost.
+        watcher: Wrapped around each call, with its waits and refusals; default none.
         retries: By tool name; only tools declared idempotent are tried again.
         circuit_breaker: Stops calls to tools that keep failing; default: none.
         redactor: Hides secrets in records.
@@ -116,6 +119,7 @@ class ToolExecutor(ABC):
         records: Records | None = None,
         idempotency: Idempotency | None = None,
         hooks: Sequence[Hook] = (),
+        watcher: CallWatcher | None = None,
         retries: Mapping[str, RetryPolicy] | None = None,
         circuit_breaker: CircuitBreaker | None = None,
         redactor: Redactor | None = None,
@@ -143,6 +147,7 @@ class ToolExecutor(ABC):
             records=self.records,
             idempotency=MemoryIdempotency() if idempotency is None else idempotency,
             hooks=tuple(hooks),
+            watcher=watcher,
             retries=dict(retries or {}),
             circuit_breaker=circuit_breaker,
             redactor=Redactor() if redactor is None else redactor,

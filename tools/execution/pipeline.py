@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
 import anyio
-from opentelemetry import trace
 from pydantic import JsonValue
 
 from toolcell.core import (
@@ -25,6 +24,7 @@ from toolcell.guard import ActionGuard
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..hooks.hook import CallCancelledError, Invocation, Proceed
+from ..hooks.watcher import NO_WATCH, CallWatch, CallWatcher
 from ..registry.snapshot import Snapshot
 from ..stores.call_keys import CallKey, call_keys
 from .attempt import Attempt
@@ -42,7 +42,7 @@ from .components import ExecutorComponents, RunContext
 from .failure_policies import CircuitOutcome, RetryPolicy
 from .runner import as_json
 from .slots import Slot
-from .spans import close_span, start_span
+from .spans import in_span, start_span
 from .stepping import CALLERS_TASK, TaskCancels
 
 _log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class Pipeline:
     _tool: Tool
     _arguments: Arguments
     _on_output: Sequence[Callable[[str, bytes], None]] = ()
+    _watch: CallWatch = NO_WATCH
 
     def __init__(
         self,
@@ -101,14 +102,23 @@ class Pipeline:
 
     def execute(self) -> Coroutine[Any, Any, ToolResult]:
         """Return the one result of the call; only cancellation is raised."""
-        span = start_span(self._call)
-        return self._execute_traced(span) if span.is_recording() else self._execute()
+        span, watcher = start_span(self._call), self._components.watcher
+        work = self._execute() if watcher is None else self._execute_watched(watcher)
+        return in_span(span, work) if span.is_recording() else work
 
-    async def _execute_traced(self, span: trace.Span) -> ToolResult:
-        with trace.use_span(span, end_on_exit=True):
-            result = await self._execute()
-            close_span(span, result)
-            return result
+    async def _execute_watched(self, watcher: CallWatcher) -> ToolResult:
+        call, run = self._call, self._run
+
+        def make(watch: CallWatch) -> Coroutine[Any, Any, ToolResult]:
+            self._watch = watch
+            return self._execute()
+
+        try:
+            return await watcher.around_call(call, run.run_id, run.session, make)
+        except CallCancelledError as error:
+            # Its record is written: the pipeline was cancelled.
+            self.error = error
+            return self._failed_result(error, "cancelled")
 
     def refuse(self, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made at all."""
@@ -127,6 +137,7 @@ class Pipeline:
                 return await self._begin()
             try:
                 if not slot.enter():
+                    self._watch.enter("queued")
                     await slot.wait()
                 self._attempt.state.held = slot.held
                 return await self._begin()
@@ -144,10 +155,12 @@ class Pipeline:
                 made_up = cancelled_itself(self._call.name)
                 return self._close_failed(made_up, cause=error)
             # Nobody takes the result, but the record is written.
-            self._close_failed(cancelled(begun=True), "cancelled", cause=error)
+            told = self._watch.cancelled_as or cancelled(begun=True)
+            self._close_failed(told, "cancelled", cause=error)
             raise
 
     def _begin(self) -> Coroutine[Any, Any, ToolResult]:
+        self._watch.enter("running")
         tell = self._run.on_start
         return self._begin_after(tell) if tell else self._look_up_and_validate()
 
@@ -309,15 +322,20 @@ class Pipeline:
     @asynccontextmanager
     async def _while_waiting(self) -> AsyncIterator[None]:
         """Stop the clock and lend the slot while the call waits for a person."""
+        slot = self._slot
+        self._watch.enter("parked")
         async with pause_deadlines(self._components.approval_seconds(self._run)):
-            if self._slot is None:
+            async with nullcontext() if slot is None else slot.lent():
                 yield
-                return
-            async with self._slot.lent():
-                yield
+        self._watch.enter("running")
 
     async def _run_with_hooks(self) -> _RunOutcome:
         """Run the tool inside its hooks; whatever they raise is a result."""
+        watch = self._watch
+        if watch is not NO_WATCH:
+            seconds = self._components.seconds_of(self._tool)
+            watch.admit(self._validated_call, seconds)
+            self._on_output = watch.on_output
         try:
             proceed = self._hook_chain() if self._components.hooks else self._run_tool
             content = await proceed()
@@ -352,6 +370,7 @@ class Pipeline:
             seconds=self._components.seconds_of(self._tool),
             run_id=self._run.run_id,
             session=self._run.session,
+            on_output=[*self._on_output],
         )
         self._on_output = invocation.on_output
         for hook in reversed(self._components.hooks):

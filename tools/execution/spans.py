@@ -6,6 +6,8 @@ may hold secrets, and the records have them redacted.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
@@ -36,9 +38,12 @@ def start_span(call: ToolCall) -> Span:
     )
 
 
-def close_span(span: Span, result: ToolResult) -> None:
-    """Write the outcome of a call on its span."""
-    span.set_attribute("toolcell.status", result.status)
-    if result.error is not None:
-        span.set_attribute("error.type", result.error.kind)
-        span.set_status(Status(StatusCode.ERROR))
+async def in_span(span: Span, work: Awaitable[ToolResult]) -> ToolResult:
+    """Await the result of a call inside its span, and write its outcome on it."""
+    with trace.use_span(span, end_on_exit=True):
+        result = await work
+        span.set_attribute("toolcell.status", result.status)
+        if result.error is not None:
+            span.set_attribute("error.type", result.error.kind)
+            span.set_status(Status(StatusCode.ERROR))
+        return result

@@ -13,6 +13,7 @@ from toolcell.guard import ActionGuard, Approvals, AuditLog, Redactor
 from toolcell.tools import MemoryRecords, Records, SQLiteRecords, ToolRegistry
 
 from ...config.host_config import HostConfig
+from ...desk.notices import Notices
 from ...runtime.assembly import list_registry, open_guard
 from ...runtime.host import Host
 from ...runtime.policy_reload import PolicyReloader
@@ -31,6 +32,9 @@ class Sources:
     """The tools; in a process of its own the console cannot call them."""
 
     records: Records
+    notices: Notices
+    """Tells of what happens in this process."""
+
     host: Host | None
     """The host that serves in this process. None: another process does, and what runs
     now is not known here."""
@@ -46,6 +50,7 @@ def sources_of(host: Host) -> Sources:
         redactor=host.redactor,
         registry=host.registry,
         records=host.executor.records,
+        notices=host.notices,
         host=host,
     )
 
@@ -67,7 +72,9 @@ async def open_sources(
         ToolcellError: A part cannot be opened.
     """
     async with AsyncExitStack() as stack:
+        notices = Notices()
         guarding = open_guard(config, environ, stack)
+        notices.follow_guard(guarding.guard)
         records: Records = MemoryRecords()
         if config.state.folder is not None:
             kept = SQLiteRecords(
@@ -86,5 +93,6 @@ async def open_sources(
             redactor=guarding.redactor,
             registry=list_registry(config, guarding.guard),
             records=records,
+            notices=notices,
             host=None,
         )

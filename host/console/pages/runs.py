@@ -179,7 +179,7 @@ async def _lines(call: LiveCall, place: int, visit: Visit) -> AsyncIterator[byte
             yield _event("line", _text([("", rest[:cut])], redactor))
             rest = rest[cut:]
         if ended:
-            yield _event("end", call.status)
+            yield _event("end", call.status or "")
             return
         if call.output.size == place and not call.ended.is_set():
             with anyio.move_on_after(KEEP_ALIVE_SECONDS) as waiting:

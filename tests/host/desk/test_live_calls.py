@@ -16,6 +16,7 @@ from toolcell.core import AuditError, InvalidInputError, ToolResult
 from toolcell.guard import audit_page
 from toolcell.host import Host, HostConfig
 from toolcell.host.desk import acts
+from toolcell.host.desk.events import CallEvent, Event
 from toolcell.host.desk.heads import HeadFile
 from toolcell.host.desk.live_calls import LiveCall
 from toolcell.tools import RunContext
@@ -61,10 +62,7 @@ class Running:
         self.host = host
         self._tasks = tasks
         self.results: dict[str, ToolResult] = {}
-        self.seen: list[tuple[str, str, str]] = []
-        host.live_calls.listeners.append(
-            lambda event, call: self.seen.append((event, call.id, call.status))
-        )
+        self.seen: list[Event] = []
 
     async def start(
         self, name: str, tool: str = "run_python", agent: str = "a", **arguments: Any
@@ -93,7 +91,9 @@ class Running:
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Running]:
     async with Host(config(folder)) as host, anyio.create_task_group() as tasks:
-        yield Running(host, tasks)
+        running = Running(host, tasks)
+        with host.notices.heard(running.seen.append):
+            yield running
         tasks.cancel_scope.cancel()
 
 
@@ -108,8 +108,9 @@ async def test_a_call_is_seen_with_its_output_and_can_be_ended(tmp_path: Path) -
         await running.start("other", agent="b", code="import time; time.sleep(600)")
         await running.until("one", b"oops")
         assert (call.agent_id, call.tool, call.parent_id) == ("a", "run_python", None)
-        assert (call.invocation.session, call.invocation.run_id) == ("s", "r")
-        assert call.deadline - call.since == call.invocation.seconds > 30
+        assert (call.session, call.run_id) == ("s", "r")
+        assert call.deadline is not None
+        assert call.deadline - call.since > 30
         assert call.arguments(running.host.redactor) == {"code": WAITS}
         assert sorted(call.output.read()[1]) == [
             ("stderr", b"oops\n"),
@@ -139,10 +140,22 @@ async def test_a_call_is_seen_with_its_output_and_can_be_ended(tmp_path: Path) -
         record = running.host.executor.records.get_record("one")
         assert record is not None
         assert record.status == "cancelled"
-    assert running.seen[0] == ("call.started", "one", "running")
-    assert ("call.ended", "one", "cancelled") in running.seen
-    told = [each for each in events(tmp_path) if each["event"] == "call_cancelled"]
-    assert [(each["by"], each["call_id"], each["agent_id"]) for each in told] == [
+    told = {
+        each.kind: each
+        for each in running.seen
+        if isinstance(each, CallEvent) and each.id == "one"
+    }
+    assert list(told) == ["call.started", "call.ended"]
+    assert told["call.ended"].model_dump() == {
+        "agent": "a",
+        "id": "one",
+        "tool": "run_python",
+        "number": call.number,
+        "parent": None,
+        "status": "cancelled",
+    }
+    acted = [each for each in events(tmp_path) if each["event"] == "call_cancelled"]
+    assert [(each["by"], each["call_id"], each["agent_id"]) for each in acted] == [
         ("Ann", "one", "a")
     ]
     last = next(each for each in events(tmp_path) if each.get("call_id") == "one")

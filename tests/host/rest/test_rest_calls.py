@@ -238,7 +238,7 @@ async def test_calls_that_run_are_finished_when_the_server_stops(
 
                 tasks.start_soon(end_it)
 
-    result = call.state().result
+    result = call.result
     assert result is not None
     assert (result.status, result.content) == ("ok", "done")
 

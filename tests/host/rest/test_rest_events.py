@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
+from toolcell.host.desk.events import SessionOpened
 from toolcell.host.rest import events as module
 from toolcell.host.rest.events import Events
 
@@ -42,14 +44,40 @@ async def test_requests_for_approval_and_their_ends_are_told(tmp_path: Path) -> 
     async with served(tmp_path) as service, service.events() as stream:
         await take(stream, 1)
         asked = await service.asked()
-        told = await take(stream, 2)
+        told = await take(stream, 3)
         await service.post(f"/v1/approvals/{asked['id']}/deny", {}, "person")
-        told += await take(stream, 2)
+        told += await take(stream, 3)
 
     facts = {each["event_event"]: each for each in told}
+    assert facts["call.parked"]["id"] == asked["call"]
     assert facts["approval.asked"]["id"] == asked["id"]
     assert facts["approval.ended"]["status"] == "rejected"
     assert facts["call.ended"]["status"] == "denied"
+
+
+async def test_an_agent_reads_its_own_events_and_operators_all(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path) as service,
+        service.events("a") as own,
+        service.events("operator", agent="*") as all_events,
+    ):
+        await take(own, 1)
+        await take(all_events, 1)
+        guard = service.host.guard
+        await anyio.to_thread.run_sync(guard.replace_policies, guard.policies)
+        await service.post("/v1/calls", SUM, "b")
+        await service.post("/v1/calls", SUM, "a")
+        mine, seen = await take(own, 2), await take(all_events, 5)
+
+    assert {each["agent"] for each in mine} == {"a"}
+    kinds = [(each["event_event"], each["agent"]) for each in seen]
+    assert kinds == [
+        ("policy.changed", None),
+        ("call.started", "b"),
+        ("call.ended", "b"),
+        ("call.started", "a"),
+        ("call.ended", "a"),
+    ]
 
 
 async def test_another_servers_id_is_told_as_a_gap(tmp_path: Path) -> None:
@@ -85,7 +113,7 @@ async def test_a_reader_that_lags_is_told_and_costs_no_queue() -> None:
     stream = events.read("a", None, seconds=60, may_read=lambda: True)
     opened = await anext(stream)
     for number in range(module.MAX_EVENTS + 1):
-        events.add("a", "call.ended", id=str(number))
+        events.put(SessionOpened(agent="a", number=number, session="s"))
     lagging = [each async for each in stream]
     last_id = opened.decode().split("\n")[0].removeprefix("id: ")
     [first, *kept] = await collected(events, last_id)

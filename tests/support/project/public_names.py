@@ -47,15 +47,15 @@ FACES = {
     """,
     "tools": """
         Arguments ArtifactSink CacheHook Call CallCancelledError CircuitBreaker
-        CodeExecutor
+        CallStage CallWatch CallWatcher CodeExecutor
         CodeResult CodeSession CodeSessions ConcurrentExecutor FolderResultStore
         ForeignDefinition FunctionTool Hook Idempotency Invocation JSONSchemaTool
         LoggingHook OpenAPIDefinition OpenAPIPins OpenAPIToolset PinChange
-        MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset
+        MCPCommand MCPDefinition MCPEndpoint MCPPins MCPToolset MakeCall
         MemoryIdempotency MemoryRecords NumberedRecord ObservedRecords Proceed
         ProgramCall Progress Records RedactionHook Reload ResultSizeHook ResultStream
         RetryPolicy RunContext SQLiteIdempotency SQLiteRecords
-        SequentialExecutor Snapshot Tool ToolContext ToolExecutionRecord
+        SequentialExecutor SessionEnd Snapshot Tool ToolContext ToolExecutionRecord
         ToolExecutor ToolOptions ToolRegistry UsageHour Visible check_checkpointer
         check_model check_tool is_nested_call to_anthropic to_mcp to_openai tool
     """,

@@ -1,0 +1,41 @@
+"""The model of server-sent events: one for each type, and for `stream.opened`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, Field, Json, RootModel, create_model
+
+from ..desk.events import EVENTS
+from .bodies import Body
+
+STREAM_OPENED = "stream.opened"
+
+
+class StreamOpened(Body):
+    """The first event of each stream."""
+
+    complete: bool
+    """False: events since `Last-Event-ID` are missing. Read everything anew."""
+
+
+def _message(kind: str, facts: type[BaseModel]) -> Any:
+    fields: dict[str, Any] = {
+        "id": (str, Field(description="The value for `Last-Event-ID`.")),
+        "event": (Literal[kind], ...),
+        "data": (Json[facts], ...),  # type: ignore[misc, valid-type]
+    }
+    return create_model(
+        f"{facts.__name__}Message", __base__=Body, __doc__=facts.__doc__, **fields
+    )
+
+
+_KINDS: Mapping[str, type[BaseModel]] = {STREAM_OPENED: StreamOpened, **EVENTS}
+_TYPES = tuple(_message(kind, facts) for kind, facts in _KINDS.items())
+
+
+class StreamedEvent(
+    RootModel[Annotated[Union[_TYPES], Field(discriminator="event")]]  # type: ignore[valid-type]  # noqa: UP007
+):
+    """One server-sent event; `data` is a JSON object."""
