@@ -283,6 +283,9 @@ class SandboxProcess(Protocol):
     async def wait(self) -> ExecutionResult:
         """Wait for the end; return what came of it."""
 
+    async def ended(self) -> None:
+        """Return when it has ended; unlike `wait`, take nothing of its output."""
+
     def output(self) -> AsyncGenerator[tuple[Stream, bytes], None]:
         """Yield recent output, then output as it comes, until the end."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from typing import Any, Literal
 
-from toolcell.core import CellLostError, InvalidInputError
+import anyio
+
+from toolcell.core import CellLostError, InvalidInputError, ToolcellError
 from toolcell.sandbox import ExecutionResult
 
 from ..wire.codec import read_result
-from ..wire.link import Link
-from .runs import ask, next_message
+from ..wire.link import Exchange, Link
+from .runs import ask, last_message, next_message
 
 
 class ClusterProcess:
@@ -36,12 +39,12 @@ class ClusterProcess:
         """Its process id inside the cell."""
 
         self._result: ExecutionResult | None = None
-        self._over = False
+        self._ended = anyio.Event()
 
     @property
     def running(self) -> bool:
-        """True while it has not ended, as far as this process has heard."""
-        return not self._over and not self._link.lost
+        """True while it has not ended; the node tells its end."""
+        return not self._ended.is_set() and not self._link.lost
 
     def _fields(self, what: str, **more: Any) -> dict[str, Any]:
         return {
@@ -61,11 +64,31 @@ class ClusterProcess:
             try:
                 found = await ask(self._link, self._fields("wait"))
             except CellLostError:
-                self._over = True
+                self._ended.set()
                 raise
             self._result = read_result(found)
-            self._over = True
+            self._ended.set()
         return self._result
+
+    async def ended(self) -> None:
+        """Return when it has ended, or its cell is gone; as `Process.ended`."""
+        await self._ended.wait()
+
+    async def follow(self, exchange: Exchange, stack: AsyncExitStack) -> None:
+        """Note its end.
+
+        Args:
+            exchange: The exchange of its start, which the node ends with it.
+            stack: Leaves the exchange.
+        """
+        async with stack:
+            try:
+                await last_message(exchange)
+            except ToolcellError:
+                # Whoever waits for it is told why.
+                pass
+            finally:
+                self._ended.set()
 
     async def output(
         self,
@@ -75,7 +98,7 @@ class ClusterProcess:
             while True:
                 message = await next_message(exchange)
                 if exchange.ended:
-                    self._over = True
+                    self._ended.set()
                     return
                 yield message.fields["output"], message.blobs[0]
                 await exchange.send({"next": True})

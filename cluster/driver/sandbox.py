@@ -313,7 +313,8 @@ class ClusterSandbox(Detachable):
         async with self._open_nodes.place(agent_id, packages=packages) as node:
             async with node.link.exchange(asked) as exchange:
                 about = (await next_message(exchange)).fields
-                yield ClusterSession(node.link, node.record.name, agent_id, about)
+                name = node.record.name
+                yield ClusterSession(node.link, name, agent_id, about, self._start)
 
     def map(
         self,

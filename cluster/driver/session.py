@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyio import to_thread
+from anyio import TemporaryDirectory, to_thread
 from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError
@@ -26,18 +34,14 @@ from toolcell.sandbox import (
 )
 
 from ..wire.codec import pack_model, read_limits, read_network
-from ..wire.folders import (
-    pack_folder,
-    read_archive,
-    require_new,
-    unpack_folder,
-    write_archive,
-)
-from ..wire.link import Link
+from ..wire.exchange_stream import ExchangeStream
+from ..wire.folders import pack_folder, require_new, unpack_folder
+from ..wire.link import Exchange, Link
 from ..wire.message import Message
+from ..wire.parts import receive_file, send_file
 from .process import ClusterProcess
 from .requests import RemoteRun, bytes_of, listed
-from .runs import ask, run_on, stream_on
+from .runs import last_message, next_message, run_on, stream_on
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -59,6 +63,7 @@ class ClusterSession:
         node: The node's name.
         agent_id: The agent whose session it is.
         about: What the node told of it.
+        start: Starts work that ends with the cluster.
         processes: Commands of the same cell; forks share them.
     """
 
@@ -68,10 +73,12 @@ class ClusterSession:
         node: str,
         agent_id: str | None,
         about: dict[str, Any],
+        start: Callable[[Callable[[], Awaitable[None]]], object],
         processes: dict[int, ClusterProcess] | None = None,
     ) -> None:
         self._link = link
         self._number = int(about["session"])
+        self._start = start
         self._processes = {} if processes is None else processes
         self._alive = True
         self._paused = False
@@ -100,12 +107,39 @@ class ClusterSession:
         self._paused = bool(answer.get("paused", False))
 
     async def _ask(self, operation: str, *blobs: bytes, **fields: Any) -> Message:
+        async with self._asking(operation, *blobs, **fields) as exchange:
+            message = await last_message(exchange)
+        self._note(message.fields)
+        return message
+
+    @asynccontextmanager
+    async def _asking(
+        self, operation: str, *blobs: bytes, **fields: Any
+    ) -> AsyncIterator[Exchange]:
+        """Open an exchange for something that the session is to do."""
         asked = {"op": f"session.{operation}", "session": self._number, **fields}
         try:
-            return await ask(self._link, asked, *blobs, on_answer=self._note)
+            async with self._link.exchange(asked, blobs) as exchange:
+                yield exchange
         except CellLostError:
             self._alive = False
             raise
+
+    async def _send(self, archive: Path, operation: str, **fields: Any) -> Message:
+        """Send an archive to the node; return what came of it."""
+        async with self._asking(operation, **fields) as exchange:
+            await send_file(exchange, partial(next_message, exchange), archive)
+            message = await last_message(exchange)
+        self._note(message.fields)
+        return message
+
+    async def _fetch(self, archive: Path, operation: str, **fields: Any) -> Message:
+        """Write an archive that the node sends; return what it says of it."""
+        async with self._asking(operation, **fields) as exchange:
+            await receive_file(exchange, partial(next_message, exchange), archive)
+            message = await last_message(exchange)
+        self._note(message.fields)
+        return message
 
     async def run(
         self,
@@ -189,8 +223,12 @@ class ClusterSession:
             "background": background,
         }
         blobs = [stdin] if isinstance(stdin, bytes) else []
-        found = await self._ask("exec", *blobs, options=options, has_stdin=has_stdin)
-        process = ClusterProcess(self._link, self._number, found.fields)
+        asking = self._asking("exec", *blobs, options=options, has_stdin=has_stdin)
+        async with AsyncExitStack() as stack:
+            exchange = await stack.enter_async_context(asking)
+            about = (await next_message(exchange)).fields
+            process = ClusterProcess(self._link, self._number, about)
+            self._start(partial(process.follow, exchange, stack.pop_all()))
         self._processes[process.number] = process
         return process
 
@@ -202,15 +240,12 @@ class ClusterSession:
         return tuple(self._processes.values())
 
     async def connect(self, port: int) -> ByteStream:
-        """Refuse: nothing leads to ports of a cell on a node.
-
-        Raises:
-            InvalidInputError: Always.
-        """
-        raise InvalidInputError(
-            f"port {port} of a cell on a node cannot be connected to",
-            hint="open the session with a SandboxManager on its machine",
-        )
+        """Connect to a server inside the session's cell; as `Session.connect`."""
+        async with AsyncExitStack() as stack:
+            asking = self._asking("connect", port=port)
+            exchange = await stack.enter_async_context(asking)
+            await next_message(exchange)
+            return ExchangeStream(exchange, stack.pop_all())
 
     async def pause(self) -> None:
         """Stop all processes of this session and its forks; as `Session.pause`."""
@@ -228,21 +263,16 @@ class ClusterSession:
     async def save(
         self, target: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> tuple[str, ...]:
-        """Write the work dir into an archive of this machine; as `Session.save`.
-
-        An archive of more than 512 MiB is refused.
-        """
+        """Write the work dir into an archive of this machine; as `Session.save`."""
         require_new(Path(target), "archive")
-        found = await self._ask("save", max_bytes=max_bytes)
-        await to_thread.run_sync(write_archive, Path(target), found.blobs[0])
+        found = await self._fetch(Path(target), "save", max_bytes=max_bytes)
         return tuple(map(str, found.fields["left"]))
 
     async def load(
         self, source: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> int:
-        """Unpack an archive into the work dir; as `Session.load`, up to 512 MiB."""
-        archive = await to_thread.run_sync(read_archive, Path(source))
-        found = await self._ask("load", archive, max_bytes=max_bytes)
+        """Unpack an archive into the work dir; as `Session.load`."""
+        found = await self._send(Path(source), "load", max_bytes=max_bytes)
         return int(found.fields["entries"])
 
     async def install(
@@ -273,7 +303,12 @@ class ClusterSession:
         """Return a second session with the same variables; as `Session.fork`."""
         found = await self._ask("fork", options={"allow_threads": allow_threads})
         return ClusterSession(
-            self._link, self.node, self.agent_id, found.fields, self._processes
+            self._link,
+            self.node,
+            self.agent_id,
+            found.fields,
+            self._start,
+            self._processes,
         )
 
     async def checkpoint(self) -> str:
@@ -315,8 +350,10 @@ class ClusterSession:
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's files into the work dir; as `Session.upload`."""
-        packed = await to_thread.run_sync(pack_folder, Path(source))
-        found = await self._ask("upload", packed, path=path)
+        async with TemporaryDirectory() as place:
+            archive = Path(place, "archive")
+            await to_thread.run_sync(pack_folder, Path(source), archive)
+            found = await self._send(archive, "upload", path=path)
         return int(found.fields["files"])
 
     async def download(
@@ -328,8 +365,11 @@ class ClusterSession:
     ) -> int:
         """Write the work dir's files into a new folder; as `Session.download`."""
         require_new(Path(target))
-        found = await self._ask("download", path=path, max_bytes=max_bytes)
-        await to_thread.run_sync(unpack_folder, found.blobs[0], Path(target))
+        async with TemporaryDirectory() as place:
+            archive = Path(place, "archive")
+            asked = {"path": path, "max_bytes": max_bytes}
+            found = await self._fetch(archive, "download", **asked)
+            await to_thread.run_sync(unpack_folder, archive, Path(target))
         return int(found.fields["files"])
 
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
-from pathlib import Path
 from typing import Any
-
-import anyio
-from anyio import to_thread
 
 from toolcell.core import CellLostError
 from toolcell.sandbox import SandboxProcess, SandboxSession
 
 from ..wire.codec import pack_model, pack_result, read_network
-from ..wire.folders import pack_folder, unpack_folder
+from ..wire.exchange_stream import ExchangeStream, relay
 from ..wire.link import Exchange
 from ..wire.message import Message
+from .transfers import TRANSFERS, files, transfer
 
 _Fields = dict[str, Any]
 _Answer = tuple[_Fields, list[bytes]]
@@ -96,14 +93,22 @@ class Sessions:
             case "checkpoint":
                 return {"checkpoint": await session.checkpoint()}, []
             case "exec":
-                return await self._exec(session, message)
+                return await self._exec(session, exchange, message)
             case "process":
                 return await self._of_process(exchange, message)
-            case "save" | "load":
-                return await _archive(session, name, message)
-        return await _files(session, name, message)
+            case "connect":
+                server = await session.connect(fields["port"])
+                exchange.send_soon({"connected": True})
+                await relay(ExchangeStream(exchange), server)
+                return {}, []
+        if name in TRANSFERS:
+            return await transfer(session, name, exchange, fields)
+        return await files(session, name, message)
 
-    async def _exec(self, session: SandboxSession, message: Message) -> _Answer:
+    async def _exec(
+        self, session: SandboxSession, exchange: Exchange, message: Message
+    ) -> _Answer:
+        """Start a command, tell of it, and then of its end."""
         fields = message.fields
         options = dict(fields["options"])
         if fields["has_stdin"]:
@@ -112,7 +117,9 @@ class Sessions:
         number = next(self._numbers)
         self._processes[fields["session"]][number] = process
         about = {"process": number, "pid": process.pid, "argv": process.argv}
-        return about, []
+        exchange.send_soon(about)
+        await process.ended()
+        return {}, []
 
     async def _of_process(self, exchange: Exchange, message: Message) -> _Answer:
         fields = message.fields
@@ -140,44 +147,3 @@ class Sessions:
             case "kill":
                 await process.kill()
         return {}, []
-
-
-async def _files(session: SandboxSession, name: str, message: Message) -> _Answer:
-    fields = message.fields
-    path = fields["path"]
-    match name:
-        case "write_file":
-            await session.write_file(path, message.blobs[0])
-        case "read_file":
-            return {}, [await session.read_file(path, fields["max_bytes"])]
-        case "list_files":
-            found = await session.list_files(path)
-            return {"files": [each.model_dump() for each in found]}, []
-        case "remove":
-            await session.remove(path)
-        case "upload" | "download":
-            return await _folder(session, name, message)
-    return {}, []
-
-
-async def _archive(session: SandboxSession, what: str, message: Message) -> _Answer:
-    most = message.fields["max_bytes"]
-    async with anyio.TemporaryDirectory() as place:
-        archive = anyio.Path(place, "archive")
-        if what == "save":
-            left = await session.save(Path(archive), max_bytes=most)
-            return {"left": left}, [await archive.read_bytes()]
-        await archive.write_bytes(message.blobs[0])
-        return {"entries": await session.load(Path(archive), max_bytes=most)}, []
-
-
-async def _folder(session: SandboxSession, what: str, message: Message) -> _Answer:
-    path = message.fields["path"]
-    async with anyio.TemporaryDirectory() as place:
-        folder = Path(place, "folder")
-        if what == "upload":
-            await to_thread.run_sync(unpack_folder, message.blobs[0], folder)
-            return {"files": await session.upload(folder, path)}, []
-        most = message.fields["max_bytes"]
-        files = await session.download(folder, path, max_bytes=most)
-        return {"files": files}, [await to_thread.run_sync(pack_folder, folder)]

@@ -6,7 +6,6 @@ Both ends made the folder that they read: a driver reads its own, and a node one
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 import tarfile
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 64 * 1024
 
 
-def pack_folder(folder: Path) -> bytes:
-    """Return a folder's regular files, hard links and folders.
+def pack_folder(folder: Path, archive: Path) -> None:
+    """Write a folder's regular files, hard links and folders into an archive.
 
     Raises:
         InvalidInputError: It is no folder, or cannot be read.
@@ -33,22 +32,20 @@ def pack_folder(folder: Path) -> bytes:
             hint="pass the path of a folder",
             details={"reason": "not_folder"},
         )
-    packed = io.BytesIO()
     try:
-        with tarfile.open(fileobj=packed, mode="w") as archive:
+        with tarfile.open(archive, mode="w") as packed:
             for path in sorted(folder.rglob("*")):
                 mode = path.lstat().st_mode
                 if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
                     name = str(path.relative_to(folder))
-                    archive.add(path, name, recursive=False)
+                    packed.add(path, name, recursive=False)
     except OSError as error:
         raise InvalidInputError(
             f"cannot read {folder}: {error.strerror}", hint="look at its permissions"
         ) from None
-    return packed.getvalue()
 
 
-def unpack_folder(data: bytes, folder: Path) -> None:
+def unpack_folder(archive: Path, folder: Path) -> None:
     """Write a packed folder into a new one, its owner's alone; zeros become holes.
 
     Raises:
@@ -57,8 +54,8 @@ def unpack_folder(data: bytes, folder: Path) -> None:
     require_new(folder)
     try:
         folder.mkdir(mode=0o700)
-        with _Archive(fileobj=io.BytesIO(data)) as archive:
-            archive.extractall(folder, filter=_private)  # noqa: S202 - filtered
+        with _Archive(archive) as packed:
+            packed.extractall(folder, filter=_private)  # noqa: S202 - filtered
     except (OSError, tarfile.TarError) as error:
         raise InvalidInputError(
             f"cannot write {folder}: {error}", hint="use a new folder with room"
@@ -73,30 +70,6 @@ def require_new(place: Path, kind: str = "folder") -> None:
             hint="use a new name",
             details={"reason": "exists"},
         )
-
-
-def write_archive(target: Path, data: bytes) -> None:
-    """Write an archive that only this user can read. Raises InvalidInputError."""
-    require_new(target, "archive")
-    try:
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(fd, "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise _unusable("write", target, error) from None
-
-
-def read_archive(source: Path) -> bytes:
-    """Return the bytes of an archive. Raises InvalidInputError."""
-    try:
-        return source.read_bytes()
-    except OSError as error:
-        raise _unusable("read", source, error) from None
-
-
-def _unusable(verb: str, place: Path, error: OSError) -> InvalidInputError:
-    why = os.strerror(error.errno or 0)
-    return InvalidInputError(f"cannot {verb} {place}: {why}", hint="use another place")
 
 
 class _Archive(tarfile.TarFile):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolcell.sandbox import SandboxConfig
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of the messages; both ends must have the same."""
 
 LOST_SECONDS = 10.0

@@ -114,6 +114,13 @@ class Process:
             )
         return self._result
 
+    async def ended(self) -> None:
+        """Return when it has ended, or its cell is gone.
+
+        Unlike `wait` it takes no output: a command that nobody reads may wait for ever.
+        """
+        await self._ended.wait()
+
     async def output(self) -> AsyncGenerator[tuple[Stream, bytes], None]:
         """Yield recent output, then output as it comes, until the end.
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import Limits, Sandbox, SandboxManager, Session
+from toolcell.sandbox import Limits, Sandbox, SandboxManager, SandboxSession
 
 from ...conftest import SUBPROCESS, BackendRow
 
@@ -49,11 +49,8 @@ for place, folders, files in os.walk('.'):
 
 
 @pytest.fixture
-async def session(backend: BackendRow) -> AsyncIterator[Session]:
-    async with (
-        SandboxManager(backend.config()) as manager,
-        manager.session() as session,
-    ):
+async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
+    async with sandbox.session() as session:
         yield session
 
 
@@ -78,7 +75,9 @@ async def test_a_work_dir_outlives_its_manager(
         assert "deep/run/it" in tar.getnames()
 
 
-async def test_an_archive_is_of_one_moment(session: Session, tmp_path: Path) -> None:
+async def test_an_archive_is_of_one_moment(
+    session: SandboxSession, tmp_path: Path
+) -> None:
     code = """
 n = 0
 while True:
@@ -100,7 +99,9 @@ while True:
     await writer.kill()
 
 
-async def test_a_paused_session_can_be_saved(session: Session, tmp_path: Path) -> None:
+async def test_a_paused_session_can_be_saved(
+    session: SandboxSession, tmp_path: Path
+) -> None:
     await session.write_file("a", b"1")
     await session.pause()
     await session.save(tmp_path / "saved")
@@ -109,7 +110,9 @@ async def test_a_paused_session_can_be_saved(session: Session, tmp_path: Path) -
     assert (await session.run("1 + 1")).value == 2
 
 
-async def test_a_fork_saves_its_own_files(session: Session, tmp_path: Path) -> None:
+async def test_a_fork_saves_its_own_files(
+    session: SandboxSession, tmp_path: Path
+) -> None:
     await session.run("open('a', 'w').write('origin')")
     branch = await session.fork()
     await branch.run("open('a', 'w').write('fork')")
@@ -119,7 +122,7 @@ async def test_a_fork_saves_its_own_files(session: Session, tmp_path: Path) -> N
 
 
 async def test_what_cannot_be_saved_leaves_nothing(
-    session: Session, tmp_path: Path
+    session: SandboxSession, tmp_path: Path
 ) -> None:
     await session.write_file("a", bytes(2000))
     archive = tmp_path / "saved"
@@ -233,7 +236,7 @@ async def test_hostile_archives_are_refused_as_a_whole(
 
 @pytest.mark.attack(28)
 async def test_an_entry_never_goes_through_a_link(
-    session: Session, tmp_path: Path
+    session: SandboxSession, tmp_path: Path
 ) -> None:
     """Neither one of the archive nor one that a program put there."""
     archive = tmp_path / "hostile"
@@ -271,7 +274,9 @@ async def test_an_archive_larger_than_the_cell(
         assert (await session.run("1 + 1")).value == 2
 
 
-async def test_a_source_that_is_no_file(session: Session, tmp_path: Path) -> None:
+async def test_a_source_that_is_no_file(
+    session: SandboxSession, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     for source in (
         tmp_path,

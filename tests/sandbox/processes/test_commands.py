@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Limits, SandboxManager, Session
+from toolcell.sandbox import Limits, Sandbox, SandboxManager, SandboxSession
 
 from ...conftest import BackendRow
 
@@ -18,15 +18,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def session(backend: BackendRow) -> AsyncIterator[Session]:
-    async with (
-        SandboxManager(backend.config()) as manager,
-        manager.session() as session,
-    ):
+async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
+    async with sandbox.session() as session:
         yield session
 
 
-async def test_a_command_ends_with_its_output_and_code(session: Session) -> None:
+async def test_a_command_ends_with_its_output_and_code(session: SandboxSession) -> None:
     process = await session.exec("echo out; echo err >&2; exit 3")
     result = await process.wait()
 
@@ -37,13 +34,13 @@ async def test_a_command_ends_with_its_output_and_code(session: Session) -> None
     assert session.processes() == ()
 
 
-async def test_a_list_is_a_program_and_its_arguments(session: Session) -> None:
+async def test_a_list_is_a_program_and_its_arguments(session: SandboxSession) -> None:
     result = await (await session.exec(["printf", "%s|", "a b", "$HOME", "*"])).wait()
 
     assert (result.status, result.stdout) == ("ok", "a b|$HOME|*|")
 
 
-async def test_a_long_command_arrives_whole(session: Session) -> None:
+async def test_a_long_command_arrives_whole(session: SandboxSession) -> None:
     words = ["x" * 65_536] * 16
     result = await (await session.exec(["printf", "%s", *words])).wait()
 
@@ -51,7 +48,7 @@ async def test_a_long_command_arrives_whole(session: Session) -> None:
     assert len(result.stdout_bytes) + result.truncated.stdout == 1 << 20
 
 
-async def test_input_is_read_to_its_end(session: Session) -> None:
+async def test_input_is_read_to_its_end(session: SandboxSession) -> None:
     data = bytes(range(256)) * 8192
     process = await session.exec(["sha256sum"], stdin=data)
     result = await process.wait()
@@ -60,7 +57,7 @@ async def test_input_is_read_to_its_end(session: Session) -> None:
     assert result.stdout.split()[0] == hashlib.sha256(data).hexdigest()
 
 
-async def test_input_and_output_go_on_together(session: Session) -> None:
+async def test_input_and_output_go_on_together(session: SandboxSession) -> None:
     process = await session.exec(["cat"], stdin="pipe")
     output = process.output()
     with anyio.fail_after(30):
@@ -75,11 +72,11 @@ async def test_input_and_output_go_on_together(session: Session) -> None:
         await process.write(b"three")
 
 
-async def test_nothing_to_read_is_the_end_of_input(session: Session) -> None:
+async def test_nothing_to_read_is_the_end_of_input(session: SandboxSession) -> None:
     assert (await (await session.exec(["cat"])).wait()).stdout == ""
 
 
-async def test_the_environment_and_the_folder(session: Session) -> None:
+async def test_the_environment_and_the_folder(session: SandboxSession) -> None:
     await session.write_file("inner/file.txt", "here")
     process = await session.exec(
         "pwd; cat file.txt; echo $WHO; id -u", cwd="inner", env={"WHO": "me"}
@@ -92,7 +89,7 @@ async def test_the_environment_and_the_folder(session: Session) -> None:
 
 
 async def test_commands_and_runs_share_files_and_go_on_together(
-    session: Session,
+    session: SandboxSession,
 ) -> None:
     await session.run("x = 41")
     waiting = await session.exec("until [ -e go ]; do sleep 0.05; done; echo went")
@@ -103,7 +100,7 @@ async def test_commands_and_runs_share_files_and_go_on_together(
     assert (result.value, ended.stdout) == (42, "went\n")
 
 
-async def test_a_command_starts_while_a_run_is_on(session: Session) -> None:
+async def test_a_command_starts_while_a_run_is_on(session: SandboxSession) -> None:
     results = []
 
     async def run() -> None:
@@ -133,7 +130,7 @@ def counts(argument: str) -> list[str]:
 
 
 async def test_a_run_does_not_end_commands_or_what_they_left(
-    session: Session, backend: BackendRow
+    session: SandboxSession, backend: BackendRow
 ) -> None:
     left = await session.exec("(sleep 600; echo x) & echo $!")
     pid = int((await left.wait()).stdout)
@@ -161,7 +158,7 @@ async def test_a_run_does_not_end_commands_or_what_they_left(
     ],
 )
 async def test_signals_that_end_a_command_as_they_end_a_run(
-    session: Session, command: str, status: str, name: str
+    session: SandboxSession, command: str, status: str, name: str
 ) -> None:
     result = await (await session.exec(command)).wait()
     number = getattr(signal, name)
@@ -171,7 +168,7 @@ async def test_signals_that_end_a_command_as_they_end_a_run(
     assert (run.status, run.signal, run.exit_code) == (status, name, None)
 
 
-async def test_a_time_limit_ends_its_whole_session(session: Session) -> None:
+async def test_a_time_limit_ends_its_whole_session(session: SandboxSession) -> None:
     process = await session.exec("sleep 602 & sleep 602", timeout_seconds=0.3)
     with anyio.fail_after(30):
         result = await process.wait()
@@ -181,7 +178,9 @@ async def test_a_time_limit_ends_its_whole_session(session: Session) -> None:
     assert left.stdout == "0\n"
 
 
-async def test_a_kill_is_cancelled_and_a_signal_can_be_caught(session: Session) -> None:
+async def test_a_kill_is_cancelled_and_a_signal_can_be_caught(
+    session: SandboxSession,
+) -> None:
     killed = await session.exec(["sleep", "600"])
     await killed.kill()
     asked = await session.exec(
@@ -197,7 +196,7 @@ async def test_a_kill_is_cancelled_and_a_signal_can_be_caught(session: Session) 
     assert (result.exit_code, result.stdout) == (5, "up\nbye\n")
 
 
-async def test_a_terminal(session: Session) -> None:
+async def test_a_terminal(session: SandboxSession) -> None:
     process = await session.exec(["bash", "--norc", "-i"], pty=(30, 100))
     with anyio.fail_after(30):
         await process.write(b"stty size; tty; echo $((6*7)); [ -t 1 ] && echo yes\n")
@@ -214,7 +213,7 @@ async def test_a_terminal(session: Session) -> None:
 
 
 async def test_ctrl_c_on_a_terminal_interrupts(
-    session: Session, backend: BackendRow
+    session: SandboxSession, backend: BackendRow
 ) -> None:
     process = await session.exec("echo up; sleep 600", pty=(24, 80))
     output = process.output()
@@ -232,7 +231,9 @@ async def test_ctrl_c_on_a_terminal_interrupts(
         assert result.signal == "SIGINT" or result.exit_code == 130
 
 
-async def test_output_beyond_the_limit_loses_its_middle(session: Session) -> None:
+async def test_output_beyond_the_limit_loses_its_middle(
+    session: SandboxSession,
+) -> None:
     cap = session.limits.output_bytes
     result = await (await session.exec(f"yes | head -c {cap * 3}; echo end")).wait()
 
@@ -242,7 +243,7 @@ async def test_output_beyond_the_limit_loses_its_middle(session: Session) -> Non
 
 
 async def test_a_reader_holds_the_command_up_and_loses_nothing(
-    session: Session,
+    session: SandboxSession,
 ) -> None:
     size = 3_000_000
     process = await session.exec(f"yes | head -c {size}; echo end")
@@ -255,7 +256,7 @@ async def test_a_reader_holds_the_command_up_and_loses_nothing(
     assert seen >= size
 
 
-async def test_output_waits_for_its_first_reader(session: Session) -> None:
+async def test_output_waits_for_its_first_reader(session: SandboxSession) -> None:
     size = 3_000_000
     process = await session.exec(f"yes | head -c {size}; echo end")
     idle = await session.exec("yes | head -c 3000000; touch done", background=True)
@@ -270,7 +271,9 @@ async def test_output_waits_for_its_first_reader(session: Session) -> None:
     assert len(latest) <= 65_536
 
 
-async def test_a_later_reader_begins_with_what_came_last(session: Session) -> None:
+async def test_a_later_reader_begins_with_what_came_last(
+    session: SandboxSession,
+) -> None:
     process = await session.exec("seq 100000; echo up; cat", stdin="pipe")
     with anyio.fail_after(60):
         async for _, data in process.output():
@@ -285,7 +288,7 @@ async def test_a_later_reader_begins_with_what_came_last(session: Session) -> No
     assert len(first + rest) <= 65_536
 
 
-async def test_what_cannot_be_started_says_why(session: Session) -> None:
+async def test_what_cannot_be_started_says_why(session: SandboxSession) -> None:
     with pytest.raises(InvalidInputError, match="no-such-program"):
         await session.exec(["no-such-program"])
     with pytest.raises(InvalidInputError, match="nowhere"):
@@ -317,7 +320,7 @@ async def test_the_end_of_a_session_ends_its_commands(backend: BackendRow) -> No
             await session.exec(["true"])
 
 
-async def test_many_at_once_and_no_more(session: Session) -> None:
+async def test_many_at_once_and_no_more(session: SandboxSession) -> None:
     processes = [await session.exec(["sleep", "600"]) for _ in range(40)]
     assert len(session.processes()) == 40
     async with anyio.create_task_group() as tasks:

@@ -9,7 +9,13 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import Process, SandboxManager, Session
+from toolcell.sandbox import (
+    Sandbox,
+    SandboxManager,
+    SandboxProcess,
+    SandboxSession,
+    Session,
+)
 
 from ...conftest import BackendRow
 
@@ -19,15 +25,12 @@ COUNT = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.01; done"
 
 
 @pytest.fixture
-async def session(backend: BackendRow) -> AsyncIterator[Session]:
-    async with (
-        SandboxManager(backend.config()) as manager,
-        manager.session() as session,
-    ):
+async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
+    async with sandbox.session() as session:
         yield session
 
 
-async def test_a_command_stops_and_goes_on(session: Session) -> None:
+async def test_a_command_stops_and_goes_on(session: SandboxSession) -> None:
     process = await session.exec(COUNT, background=True)
     await numbers_until(process, 1)
     await session.pause()
@@ -40,7 +43,9 @@ async def test_a_command_stops_and_goes_on(session: Session) -> None:
     await process.kill()
 
 
-async def numbers_until(process: Process, wanted: int, seconds: float = 20) -> int:
+async def numbers_until(
+    process: SandboxProcess, wanted: int, seconds: float = 20
+) -> int:
     """Follow a counter up to a number, or for some seconds; return its last one."""
     last, text = 0, b""
     with anyio.move_on_after(seconds):
@@ -53,7 +58,9 @@ async def numbers_until(process: Process, wanted: int, seconds: float = 20) -> i
     return last
 
 
-async def test_variables_files_and_branches_are_as_before(session: Session) -> None:
+async def test_variables_files_and_branches_are_as_before(
+    session: SandboxSession,
+) -> None:
     await session.run("x = 41")
     branch = await session.fork()
     await session.write_file("a", b"1")
@@ -67,7 +74,7 @@ async def test_variables_files_and_branches_are_as_before(session: Session) -> N
     assert await session.read_file("a") == b"1"
 
 
-async def test_what_a_pause_refuses(session: Session) -> None:
+async def test_what_a_pause_refuses(session: SandboxSession) -> None:
     await session.run("1")
     await session.pause()
     for call in (
@@ -84,7 +91,7 @@ async def test_what_a_pause_refuses(session: Session) -> None:
     assert (await session.run("1 + 1")).value == 2
 
 
-async def test_a_pause_waits_for_the_run_under_way(session: Session) -> None:
+async def test_a_pause_waits_for_the_run_under_way(session: SandboxSession) -> None:
     await session.run("1")
     results = []
 
@@ -99,7 +106,7 @@ async def test_a_pause_waits_for_the_run_under_way(session: Session) -> None:
     await session.resume()
 
 
-async def test_time_limits_of_commands_stand_still(session: Session) -> None:
+async def test_time_limits_of_commands_stand_still(session: SandboxSession) -> None:
     process = await session.exec(["sleep", "600"], timeout_seconds=1)
     quick = await session.exec("sleep 0.3; echo done", timeout_seconds=1)
     await session.pause()
@@ -110,7 +117,7 @@ async def test_time_limits_of_commands_stand_still(session: Session) -> None:
     assert (await process.wait()).status == "timeout"
 
 
-async def test_a_terminal_and_its_jobs_go_on(session: Session) -> None:
+async def test_a_terminal_and_its_jobs_go_on(session: SandboxSession) -> None:
     shell = await session.exec(["bash", "--norc", "-i"], pty=(24, 80))
     await shell.write(b"sleep 600 & kill -STOP $!; read line; jobs; echo said $line\n")
     await anyio.sleep(0.3)
@@ -127,7 +134,7 @@ async def test_a_terminal_and_its_jobs_go_on(session: Session) -> None:
     assert b"Stopped" in text
 
 
-async def test_a_connection_waits_and_goes_on(session: Session) -> None:
+async def test_a_connection_waits_and_goes_on(session: SandboxSession) -> None:
     code = (
         "import socket; door = socket.create_server(('127.0.0.1', 8000));"
         "print('listening', flush=True); peer = door.accept()[0]\n"
@@ -204,20 +211,32 @@ print('begun', flush=True)
 """
 
 
+@pytest.fixture
+async def held(backend: BackendRow) -> AsyncIterator[Session]:
+    """A session that the test looks into."""
+    async with (
+        SandboxManager(backend.config()) as manager,
+        manager.session() as session,
+    ):
+        yield session
+
+
 @pytest.mark.attack(45)
-async def test_nothing_runs_in_a_pause_whatever_it_tries(session: Session) -> None:
+async def test_nothing_runs_in_a_pause_whatever_it_tries(
+    held: Session,
+) -> None:
     """A process that forks as fast as it can, ignores signals and wakes the others."""
-    hiding = await session.exec(["python3", "-c", HIDE], background=True)
+    hiding = await held.exec(["python3", "-c", HIDE], background=True)
     async for _, data in hiding.output():
         assert data == b"begun\n"
         break
     for _ in range(5):
-        await session.pause()
-        before = await beats(session)
+        await held.pause()
+        before = await beats(held)
         await anyio.sleep(0.5)
-        assert await beats(session) == before
-        await session.resume()
-        await until_it_beats(session, before)
+        assert await beats(held) == before
+        await held.resume()
+        await until_it_beats(held, before)
 
 
 async def beats(session: Session) -> bytes:

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 
 import anyio
 import pytest
+from anyio.abc import ByteStream
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import PortStream, SandboxManager, Session
+from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession
 
 from ...conftest import BackendRow
 
@@ -32,15 +33,14 @@ WHOLE = "b''.join(iter(lambda: peer.recv(65536), b''))"
 
 
 @pytest.fixture
-async def session(backend: BackendRow) -> AsyncIterator[Session]:
-    async with (
-        SandboxManager(backend.config()) as manager,
-        manager.session() as session,
-    ):
+async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
+    async with sandbox.session() as session:
         yield session
 
 
-async def serve(session: Session, body: str, port: int, at: str = "127.0.0.1") -> None:
+async def serve(
+    session: SandboxSession, body: str, port: int, at: str = "127.0.0.1"
+) -> None:
     code = SERVER.replace("{body}", body.replace("\n", "\n        "))
     server = await session.exec(["python3", "-c", code, at, str(port)], background=True)
     async for _, data in server.output():
@@ -49,7 +49,7 @@ async def serve(session: Session, body: str, port: int, at: str = "127.0.0.1") -
     raise AssertionError((await server.wait()).stderr)
 
 
-async def read_all(stream: PortStream) -> bytes:
+async def read_all(stream: ByteStream) -> bytes:
     data = b""
     with anyio.fail_after(30):
         while True:
@@ -59,7 +59,7 @@ async def read_all(stream: PortStream) -> bytes:
                 return data
 
 
-async def test_a_server_in_the_cell_is_reached(session: Session) -> None:
+async def test_a_server_in_the_cell_is_reached(session: SandboxSession) -> None:
     await serve(session, ECHO, 8000, "0.0.0.0")
     async with await session.connect(8000) as stream:
         await stream.send(b"hello")
@@ -72,7 +72,7 @@ async def test_a_server_in_the_cell_is_reached(session: Session) -> None:
         await stream.receive()
 
 
-async def test_each_direction_ends_by_itself(session: Session) -> None:
+async def test_each_direction_ends_by_itself(session: SandboxSession) -> None:
     await serve(session, f"data = {WHOLE}; peer.sendall(data[::-1])", 8000)
     async with await session.connect(8000) as stream:
         await stream.send(b"abc")
@@ -94,7 +94,9 @@ async def test_each_direction_ends_by_itself(session: Session) -> None:
     assert result.ok and await session.read_file("got") == b"still heard"
 
 
-async def test_large_streams_arrive_whole_in_both_directions(session: Session) -> None:
+async def test_large_streams_arrive_whole_in_both_directions(
+    session: SandboxSession,
+) -> None:
     await serve(session, ECHO, 8000)
     data = bytes(range(256)) * 32_768
     async with (
@@ -112,7 +114,7 @@ async def test_large_streams_arrive_whole_in_both_directions(session: Session) -
 
 
 async def test_connections_run_beside_each_other_and_beside_a_run(
-    session: Session,
+    session: SandboxSession,
 ) -> None:
     await serve(session, ECHO, 8000)
     async with anyio.create_task_group() as tasks:
@@ -128,7 +130,7 @@ async def test_connections_run_beside_each_other_and_beside_a_run(
     assert (await session.run("1 + 1")).value == 2
 
 
-async def test_a_server_at_the_second_loopback_address(session: Session) -> None:
+async def test_a_server_at_the_second_loopback_address(session: SandboxSession) -> None:
     try:
         await serve(session, ECHO, 8000, "::1")
     except AssertionError as error:
@@ -140,7 +142,7 @@ async def test_a_server_at_the_second_loopback_address(session: Session) -> None
         assert await stream.receive() == b"six"
 
 
-async def test_a_server_that_nobody_reads_waits(session: Session) -> None:
+async def test_a_server_that_nobody_reads_waits(session: SandboxSession) -> None:
     body = """for n in range(200):
     peer.sendall(bytes(65536))
     open('sent', 'w').write(str(n))"""
@@ -157,7 +159,9 @@ async def test_a_server_that_nobody_reads_waits(session: Session) -> None:
         assert len(await read_all(stream)) == 200 * 65536
 
 
-async def test_a_server_that_does_not_read_holds_up_who_sends(session: Session) -> None:
+async def test_a_server_that_does_not_read_holds_up_who_sends(
+    session: SandboxSession,
+) -> None:
     await serve(session, "import time; time.sleep(600)", 8000)
     async with await session.connect(8000) as stream:
         sent = 0
@@ -169,7 +173,7 @@ async def test_a_server_that_does_not_read_holds_up_who_sends(session: Session) 
         assert (await session.run("1 + 1")).value == 2
 
 
-async def test_a_server_that_never_stops_is_left(session: Session) -> None:
+async def test_a_server_that_never_stops_is_left(session: SandboxSession) -> None:
     body = """try:
     while True: peer.sendall(bytes(65536))
 except OSError: open('over', 'w')"""
@@ -182,7 +186,7 @@ except OSError: open('over', 'w')"""
     assert (await done.wait()).ok
 
 
-async def test_nothing_listens_there(session: Session) -> None:
+async def test_nothing_listens_there(session: SandboxSession) -> None:
     with pytest.raises(InvalidInputError, match="port 8000") as caught:
         await session.connect(8000)
     assert caught.value.details["reason"] == "missing"
@@ -190,12 +194,12 @@ async def test_nothing_listens_there(session: Session) -> None:
 
 
 @pytest.mark.parametrize("port", [0, -1, 65_536, 10**20, True, "80", None])
-async def test_what_is_no_port(session: Session, port: int) -> None:
+async def test_what_is_no_port(session: SandboxSession, port: int) -> None:
     with pytest.raises(InvalidInputError, match="no port"):
         await session.connect(port)
 
 
-async def test_a_server_that_hangs_up(session: Session) -> None:
+async def test_a_server_that_hangs_up(session: SandboxSession) -> None:
     body = (
         "import struct; peer.recv(1); peer.setsockopt(socket.SOL_SOCKET,"
         " socket.SO_LINGER, struct.pack('ii', 1, 0))"
@@ -235,7 +239,7 @@ asyncio.run(main())
 """
 
 
-async def test_too_many_connections_are_refused(session: Session) -> None:
+async def test_too_many_connections_are_refused(session: SandboxSession) -> None:
     server = await session.exec(["python3", "-c", MANY])
     assert await anext(server.output()) == ("stdout", b"listening\n")
     streams = [await session.connect(8000) for _ in range(128)]

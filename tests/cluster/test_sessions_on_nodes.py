@@ -1,0 +1,111 @@
+"""Sessions on nodes: commands whose end is known, and files of any size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from toolcell.cluster import ClusterSandbox
+from toolcell.cluster.wire import link, message
+from toolcell.cluster.wire.link import Exchange
+from toolcell.cluster.wire.message import Message
+from toolcell.cluster.wire.parts import receive_file
+from toolcell.core import InvalidInputError, SandboxError
+
+from ..conftest import SUBPROCESS
+from ..support.cluster.local import local_cluster
+
+pytestmark = pytest.mark.anyio
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[ClusterSandbox]:
+    async with local_cluster(SUBPROCESS.config()) as cluster:
+        yield cluster
+
+
+async def test_the_end_of_a_command_is_known_unasked(sandbox: ClusterSandbox) -> None:
+    async with sandbox.session() as session:
+        quick = await session.exec("read line; exit 3", stdin="pipe")
+        slow = await session.exec("sleep 600")
+        assert session.processes() == (quick, slow)
+        await quick.write(b"go\n")
+        with anyio.fail_after(10):
+            await quick.ended()
+        assert (quick.running, slow.running) == (False, True)
+        assert session.processes() == (slow,)
+        assert (await quick.wait()).exit_code == 3
+    with anyio.fail_after(10):
+        await slow.ended()
+    assert not slow.running
+
+
+@pytest.fixture
+def small_messages(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Messages of 1 MiB at most, in place of 512."""
+    for module in (link, message):
+        if hasattr(module, "MAX_MESSAGE_BYTES"):
+            monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", MIB)
+    return MIB
+
+
+async def test_files_pass_that_no_message_could_hold(
+    sandbox: ClusterSandbox, small_messages: int, tmp_path: Path
+) -> None:
+    data = os.urandom(5 * small_messages + 1)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "large").write_bytes(data)
+    async with sandbox.session() as session:
+        assert await session.upload(source, "in") == 1
+        assert await session.save(tmp_path / "saved") == ()
+        assert await session.download(tmp_path / "back", "in") == 1
+        assert (tmp_path / "back" / "in" / "large").read_bytes() == data
+        # As on one machine, `max_bytes` bounds it.
+        with pytest.raises(InvalidInputError):
+            await session.download(tmp_path / "none", "in", max_bytes=MIB)
+        assert not (tmp_path / "none").exists()
+    async with sandbox.session() as session:
+        await session.load(tmp_path / "saved")
+        found = await session.run(
+            "import hashlib; hashlib.sha256(open('in/large', 'rb').read()).hexdigest()"
+        )
+        assert found.value == sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"offset": 1},
+        {"offset": 0, "then": {"total": 3, "sha256": sha256(b"abd").hexdigest()}},
+        {"offset": 0, "then": {"total": 2, "sha256": sha256(b"abc").hexdigest()}},
+    ],
+    ids=["offset", "bytes", "total"],
+)
+async def test_a_file_that_came_damaged_is_refused(
+    tmp_path: Path, told: dict[str, Any]
+) -> None:
+    class Quiet:
+        def send_soon(self, fields: dict[str, Any]) -> None:
+            """Take what is told of the parts."""
+
+    come = [
+        Message({"offset": told["offset"]}, (b"abc",)),
+        Message(told.get("then", {})),
+    ]
+
+    async def hear() -> Message:
+        return come.pop(0)
+
+    target = tmp_path / "target"
+    with pytest.raises(SandboxError) as caught:
+        await receive_file(cast(Exchange, Quiet()), hear, target)
+    assert caught.value.details["reason"] == "damaged"
+    assert not target.exists()
