@@ -54,7 +54,7 @@ class LiveCall(CallWatch):
         run_id: str | None,
         session: str | None,
         since: float,
-        stop: Callable[[], None] | None,
+        stop: Callable[[], object] | None,
     ) -> None:
         self._calls = calls
         self.number = number
@@ -66,7 +66,7 @@ class LiveCall(CallWatch):
         self.state: CallState = "queued"
         self.deadline: float | None = None
         """The time at which its run is stopped, unless it waits for a person meanwhile.
-        None: it was not admitted yet."""
+        None: it was not admitted yet, or has no such time."""
 
         self.output = OutputRing()
         self.on_output = (self.output.add,)
@@ -117,10 +117,10 @@ class LiveCall(CallWatch):
                 self._calls.tell(CallResumed if self._begun else CallStarted, self)
                 self._begun = True
 
-    def admit(self, call: ToolCall, seconds: float) -> None:
-        """Take note of its admission; `CallWatch.admit`."""
+    def admit(self, call: ToolCall, seconds: float | None) -> None:
+        """Take note of its admission; `CallWatch.admit`. None: nothing stops it."""
         self.call = call
-        self.deadline = self._calls.clock() + seconds
+        self.deadline = None if seconds is None else self._calls.clock() + seconds
 
 
 class LiveCalls(CallWatcher):
@@ -166,7 +166,7 @@ class LiveCalls(CallWatcher):
         call: ToolCall,
         run_id: str | None,
         session: str | None = None,
-        stop: Callable[[], None] | None = None,
+        stop: Callable[[], object] | None = None,
     ) -> LiveCall:
         """Add a call that arrived; `end` takes it out.
 

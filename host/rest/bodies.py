@@ -186,7 +186,7 @@ class LiveCall(Body):
     started_at: float
     deadline: float | None
     """The time at which its run is stopped, unless it waits for a person meanwhile.
-    Null: it was not admitted yet."""
+    Null: it was not admitted yet, or has no such time."""
 
     can_be_ended: bool
     """False: it is an act of the sandbox API that ends by itself, or with its

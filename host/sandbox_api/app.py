@@ -333,6 +333,7 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
         config.sandbox_api.approval_seconds,
         host.executor.records,
         host.redactor,
+        host.live_calls,
     )
     with open_tokens(config) as tokens:
         snapshots = open_snapshots(config)

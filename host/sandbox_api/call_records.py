@@ -14,8 +14,9 @@ from opentelemetry.trace import Span, Status, StatusCode
 from toolcell.core import GuardDeniedError, ToolCall, ToolcellError, ToolStatus
 from toolcell.guard import Permit, Redactor
 from toolcell.sandbox import ExecutionResult
-from toolcell.tools import ToolExecutionRecord
+from toolcell.tools import CallCancelledError, ToolExecutionRecord
 
+from ..desk.live_calls import LiveCall
 from ..sandbox_http.errors import APIError
 
 NO_COST: Mapping[str, int] = {"cpu_ms": 0, "wall_ms": 0, "bytes": 0}
@@ -31,11 +32,13 @@ class AdmittedCall:
     Args:
         permit: The guard's permit.
         cpus: CPUs that it may use at a time; None: it costs nothing that is counted.
+        live: The call among those that live. Whoever can end it sets `stop`.
     """
 
-    def __init__(self, permit: Permit, cpus: float | None) -> None:
+    def __init__(self, permit: Permit, cpus: float | None, live: LiveCall) -> None:
         self._permit = permit
         self._cpus = cpus
+        self.live = live
         self._began = time.perf_counter()
         self.usage: Mapping[str, int] | None = None
         """The amounts that were charged; None: it is not settled."""
@@ -63,6 +66,8 @@ class AdmittedCall:
         if self.usage is not None:
             return
         self.usage, self.result = self._cost(result), result
+        if self.live.cancelled_as is not None:
+            status, error_kind = "cancelled", self.live.cancelled_as.kind
         ended = None if result is None else result.status
         await self._permit.settle(
             self.usage, status=status, error_kind=error_kind, result=ended
@@ -108,7 +113,7 @@ class NotedCall:
             self.error_kind = error.code
         elif isinstance(error, ToolcellError):
             self.error_kind = error.kind
-        elif not isinstance(error, Exception):
+        if isinstance(error, CallCancelledError) or not isinstance(error, Exception):
             self.status = "cancelled"
         if isinstance(error, GuardDeniedError) and self.admitted is None:
             self.status = "denied"
@@ -126,14 +131,11 @@ class NotedCall:
         """Return the record of the call; of variables it has the names alone."""
         admitted = self.admitted
         call = self.call if admitted is None else admitted.call
-        arguments: dict[str, Any] = dict(call.arguments)
-        if isinstance(variables := arguments.get("env"), dict):
-            arguments["env"] = sorted(variables)
         ended = None if admitted is None else admitted.result
         result = None
         if ended is not None:
             result = {"status": ended.status, "exit_code": ended.exit_code}
-        shown: Any = redactor(arguments)
+        shown: Any = redactor(without_values(call).arguments)
         verdict: Literal["allowed", "denied", "not_asked"] = "allowed"
         if admitted is None:
             verdict = "denied" if self.status == "denied" else "not_asked"
@@ -154,6 +156,14 @@ class NotedCall:
             usage={} if admitted is None else dict(admitted.usage or {}),
             backend=None if ended is None else ended.backend,
         )
+
+
+def without_values(call: ToolCall) -> ToolCall:
+    """Return a call as it is shown: of variables it has the names alone."""
+    arguments: dict[str, Any] = dict(call.arguments)
+    if isinstance(variables := arguments.get("env"), dict):
+        arguments["env"] = sorted(variables)
+    return call.validated(call.name, arguments)
 
 
 def _start_span(call: ToolCall) -> Span:

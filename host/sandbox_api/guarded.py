@@ -6,17 +6,18 @@ import logging
 import math
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
 import anyio
 
 from toolcell.core import ToolCall, ToolcellError
-from toolcell.guard import ActionGuard, CallFacts, Redactor
+from toolcell.guard import ActionGuard, CallFacts, Permit, Redactor
 from toolcell.tools import Records
 
+from ..desk.live_calls import LiveCall, LiveCalls
 from ..sandbox_state.sandbox import Sandbox
-from .call_records import NO_COST, AdmittedCall, NotedCall
+from .call_records import NO_COST, AdmittedCall, NotedCall, without_values
 
 Act = Literal[
     "create",
@@ -42,6 +43,7 @@ class GuardedCalls:
         approval_seconds: Seconds that a call waits for a person.
         records: Takes a record of each.
         redactor: Hides secrets in records.
+        live_calls: Has each call while it waits or runs.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class GuardedCalls:
         approval_seconds: float,
         records: Records,
         redactor: Redactor,
+        live_calls: LiveCalls,
     ) -> None:
         self._guard = guard
         self._approval_seconds = approval_seconds
         self._records = records
         self._redactor = redactor
+        self._live_calls = live_calls
 
     @asynccontextmanager
     async def begun(
@@ -80,6 +84,7 @@ class GuardedCalls:
 
         Raises:
             GuardDeniedError: It is refused.
+            CallCancelledError: A person cancelled it while it waited.
         """
         call = ToolCall(
             id=uuid.uuid4().hex,
@@ -87,15 +92,18 @@ class GuardedCalls:
             arguments=dict(arguments),
             agent_id=agent_id,
         )
-        noted = NotedCall(call)
+        noted, facts = NotedCall(call), self._facts(run_id, seconds, cpus)
+        live = self._live_calls.begin(without_values(call), run_id)
         try:
-            async with self._guard.admit(
-                call, self._facts(run_id, seconds, cpus)
-            ) as permit:
-                admitted = AdmittedCall(permit, None if seconds is None else cpus)
+            async with AsyncExitStack() as stack:
+                permit = await self._admitted(call, facts, live, stack)
+                live.admit(without_values(permit.call), seconds)
+                admitted = AdmittedCall(permit, None if seconds is None else cpus, live)
                 noted.admitted = admitted
                 try:
                     yield admitted
+                    if live.cancelled_as is not None:
+                        noted.take(live.cancelled_as)
                 except BaseException as error:
                     noted.take(error)
                     with anyio.CancelScope(shield=True):
@@ -108,6 +116,28 @@ class GuardedCalls:
             raise
         finally:
             self._add(noted)
+            self._live_calls.end(live, noted.status)
+
+    async def _admitted(
+        self, call: ToolCall, facts: CallFacts, live: LiveCall, stack: AsyncExitStack
+    ) -> Permit:
+        """Return the permit of a call, entered; until then it can be cancelled."""
+
+        @asynccontextmanager
+        async def parked() -> AsyncIterator[None]:
+            live.enter("parked")
+            yield
+            live.enter("running")
+
+        live.enter("running")
+        permit = self._guard.admit(call, facts, while_waiting=parked)
+        with anyio.CancelScope() as scope:
+            live.stop = scope.cancel
+            await stack.enter_async_context(permit)
+        live.stop = None
+        if live.cancelled_as is not None:
+            raise live.cancelled_as
+        return permit
 
     def _facts(self, run_id: str, seconds: float | None, cpus: float) -> CallFacts:
         cost = NO_COST

@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any
 
 from pydantic import Field, SecretStr
@@ -176,6 +177,8 @@ async def _run(
     variables = {**sandbox.base_env, **env}
     said = _Output()
     async with context.turn:
+        interrupt = context.session.interrupt
+        permit.live.stop = partial(sandbox.work.start_soon, interrupt)
         code = await _in_place(context, str(arguments["code"]))
         context.runs += 1
         program = context.session.stream(

@@ -8,6 +8,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio.abc
@@ -164,6 +165,8 @@ class ProcessService:
                     sandbox, wanted, permit.call.arguments, seconds
                 )
                 pid = command.process.pid
+                kill = command.process.kill
+                permit.live.stop = partial(sandbox.work.start_soon, kill)
                 try:
                     began = True
                     task_status.started(command)

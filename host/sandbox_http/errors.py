@@ -13,6 +13,7 @@ from toolcell.core import (
     StoreUnavailableError,
     ToolcellError,
 )
+from toolcell.tools import CallCancelledError
 
 _log = logging.getLogger("toolcell.host")
 
@@ -93,6 +94,8 @@ def as_api_error(error: Exception) -> APIError:
             return APIError(_FILES.get(reason, 400), _words(error))
         case SandboxUnavailableError() | StoreUnavailableError():
             return APIError(503, _words(error))
+        case CallCancelledError():
+            return APIError(499, _words(error))
         case ToolcellError():
             return APIError(500, _words(error))
     _log.error("a request failed", exc_info=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from toolcell.guard import Approve
+from toolcell.host.desk.events import Event
+from toolcell.host.desk.live_calls import LiveCall
 from toolcell.tools import ToolExecutionRecord
 
 from .served_sandboxes import Service, envelope, served
@@ -193,3 +196,100 @@ async def test_calls_are_in_the_audit_log(tmp_path: Path) -> None:
     records = [json.loads(line) for line in log.read_text().splitlines()]
     tools = [each["tool"] for each in records if each.get("event") == "outcome"]
     assert tools == ["sandbox.create", "sandbox.command", "sandbox.write"]
+
+
+async def live_call(service: Service, tool: str, state: str = "running") -> LiveCall:
+    """Return the call of a tool that lives, once it was admitted or waits."""
+    with anyio.fail_after(20):
+        while True:
+            for each in service.host.live_calls.all():
+                if (each.tool, each.state) == (tool, state):
+                    if each.deadline or state == "parked":
+                        return each
+            await anyio.sleep(0.01)
+
+
+async def test_a_command_is_seen_while_it_runs_and_can_be_ended(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        ended: list[Any] = []
+
+        async def run() -> None:
+            config = {"cmd": "sleep", "args": ["600"], "envs": {"KEY": "canary-1"}}
+            start = partial(sandbox.events, "process.Process/Start", stdin=False)
+            ended.append(await start(process=config))
+
+        with service.host.notices.heard(seen.append), anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                call = await live_call(service, "sandbox.command")
+                shown = call.arguments(service.host.redactor)
+                assert (call.agent_id, call.run_id) == ("a", sandbox.id)
+                while call.stop is None:
+                    await anyio.sleep(0.01)
+                await service.host.live_calls.cancel(call, by="ann")
+        last = (await written(service, 2))[-1]
+        after, _ = await sandbox.command("echo on")
+
+    assert shown["argv"] == ["sleep", "600"]
+    assert "canary-1" not in json.dumps(dict(shown))
+    assert [each.kind for each in seen][:2] == ["call.started", "call.ended"]
+    assert (last.status, last.error_kind) == ("cancelled", "tool.cancelled")
+    assert last.result == {"status": "cancelled", "exit_code": None}
+    assert "end" in ended[0][-2]["event"]
+    assert after == b"on\n"
+
+
+async def test_code_is_ended_and_its_context_goes_on(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        sandbox = await service.create()
+        await sandbox.code(code="x = 41")
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                endless = partial(sandbox.code, code="while True: pass")
+                tasks.start_soon(endless)
+                call = await live_call(service, "sandbox.code")
+                while call.stop is None:
+                    await anyio.sleep(0.01)
+                await service.host.live_calls.cancel(call, by="ann")
+        lines = await sandbox.code(code="x + 1")
+
+    assert call.status == "cancelled"
+    assert "42" in json.dumps(lines)
+
+
+ASKS = """
+[[policies]]
+agent_id = "a"
+allow = ["sandbox.create"]
+ask = ["sandbox.command"]
+[[policies]]
+agent_id = "b"
+"""
+
+
+async def test_a_call_that_waits_for_a_person_is_parked_and_can_be_ended(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, "approval_seconds = 60", policies=ASKS) as service:
+        sandbox = await service.create()
+        ended: list[Any] = []
+
+        async def run() -> None:
+            config = {"cmd": "echo", "args": [], "envs": {"KEY": "canary-1"}}
+            start = partial(sandbox.events, "process.Process/Start", process=config)
+            ended.append(await start())
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                call = await live_call(service, "sandbox.command", "parked")
+                shown = call.arguments(service.host.redactor)
+                await service.host.live_calls.cancel(call, by="ann")
+        last = service.host.executor.records.all_records()[-1]
+        assert service.host.live_calls.all() == []
+
+    assert "canary-1" not in json.dumps(dict(shown))
+    assert ended[0][-1]["error"]["code"] == "canceled"
+    assert (last.status, last.error_kind) == ("cancelled", "tool.cancelled")
