@@ -57,6 +57,8 @@ class _LimitedConnection(H11Protocol):
 
     def __init__(self, limiter: ConnectionLimiter, **options: Any) -> None:
         super().__init__(**options)
+        # The state of its requests, where their answers find it.
+        self.app_state = {**self.app_state, "abort": self.end}
         self._limiter = limiter
         self._deadline: asyncio.TimerHandle | None = None
 

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
@@ -22,6 +22,7 @@ from toolcell.guard import Approve, Reject
 from ..desk.acts import cancel_call
 from ..desk.limits import agent_limits
 from ..mcp_http.agent_shares import AgentShares, TooManyError
+from ..mcp_http.event_stream import EventStream
 from ..mcp_http.tokens import Token, TokenStore
 from ..runtime.host import Host
 from ..runtime.readiness import Readiness
@@ -326,8 +327,4 @@ class RestAPI:
             seconds=asked.query.seconds,
             may_read=partial(self._tokens.is_valid, asked.token.id),
         )
-        return StreamingResponse(
-            stream,
-            media_type="text/event-stream",
-            headers={"X-Accel-Buffering": "no"},
-        )
+        return EventStream(stream, headers={"X-Accel-Buffering": "no"})

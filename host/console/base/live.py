@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
+from ...mcp_http.event_stream import EventStream
 from ...rest.events import OPERATORS
 from .visit import Visit
 
@@ -21,4 +22,4 @@ async def stream(visit: Visit) -> Response:
         seconds=STREAM_SECONDS,
         may_read=lambda: console.sessions.is_open(session),
     )
-    return StreamingResponse(events, media_type="text/event-stream")
+    return EventStream(events)

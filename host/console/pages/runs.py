@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import anyio
 import anyio.to_thread
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
 from toolcell.core.text.printable import escaped
@@ -20,6 +20,7 @@ from toolcell.tools import NumberedRecord
 from ...desk.acts import cancel_call
 from ...desk.explanations import call_tree, why
 from ...desk.live_calls import LiveCall, LiveCalls
+from ...mcp_http.event_stream import EventStream
 from ..base.visit import NotDoneError, Visit
 from .numbers import read_number
 
@@ -86,7 +87,7 @@ async def stream(visit: Visit) -> Response:
     call, session = _find(visit), visit.session
     assert session is not None
     lines = _lines(call, read_number(visit.query("after", "0")), visit)
-    return StreamingResponse(lines, media_type="text/event-stream")
+    return EventStream(lines)
 
 
 async def cancel(visit: Visit) -> Response:

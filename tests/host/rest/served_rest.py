@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import uvicorn
 
 from toolcell.core import ImagePart
 from toolcell.host import Host, HostConfig
@@ -50,6 +51,7 @@ class Service:
     http: httpx2.AsyncClient
     keys: dict[str, str]
     tokens: TokenStore
+    web: uvicorn.Server
     held: anyio.Event = field(default_factory=anyio.Event)
     """Ends the calls of `hold`."""
 
@@ -157,10 +159,10 @@ async def served(folder: Path, server: str = "") -> AsyncIterator[Service]:
             anyio.create_task_group() as tasks,
             httpx2.AsyncClient(base_url=url, timeout=60) as http,
         ):
-            service = Service(host, url, http, keys, tokens)
-            host.registry.register_many(own_tools(service.held))
             async with open_api(host, look_seconds=0.02) as api:
                 web = uvicorn_server(api, 64)
+                service = Service(host, url, http, keys, tokens, web)
+                host.registry.register_many(own_tools(service.held))
                 tasks.start_soon(web._serve, [listening])
                 yield service
                 service.held.set()
