@@ -7,10 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Required, TypedDict
 
 from toolcell.core import InvalidInputError, Message, Part, ToolCall
 from toolcell.guard import ActionGuard, CallFacts, Redactor
+from toolcell.sandbox import Sandbox
 
 from ..definition.context import ArtifactSink, Progress, ToolContext
 from ..definition.tool import Tool
@@ -69,6 +70,25 @@ class RunContext:
                 f"a call cannot wait {seconds} seconds for a person",
                 hint="name a finite number, 0 or more",
             )
+
+
+class ExecutorOptions(TypedDict, total=False):
+    """Options of every executor; see `ToolExecutor`."""
+
+    guard: Required[ActionGuard | None]
+    sandbox: Sandbox | None
+    records: Records | None
+    idempotency: Idempotency | None
+    hooks: Sequence[Hook]
+    watcher: CallWatcher | None
+    retries: Mapping[str, RetryPolicy] | None
+    circuit_breaker: CircuitBreaker | None
+    redactor: Redactor | None
+    timeout_seconds: float
+    max_threads: int
+    raise_on_error: bool
+    tell_remaining: bool
+    clock: Callable[[], datetime] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

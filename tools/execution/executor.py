@@ -14,7 +14,7 @@ from collections.abc import (
 )
 from datetime import datetime
 from functools import partial
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Unpack
 
 from toolcell.core import (
     ConfigError,
@@ -36,12 +36,12 @@ from ..stores.records import MemoryRecords, Records
 from .batch import BatchCall, run_batch
 from .call_errors import not_a_call, not_made, stand_in
 from .call_state import current_call
-from .components import ExecutorComponents, RunContext
+from .components import ExecutorComponents, ExecutorOptions, RunContext
 from .failure_policies import CircuitBreaker, RetryPolicy
 from .pipeline import Pipeline
 from .result_stream import HandOver, ResultStream
 from .runner import ToolRunner
-from .slots import Slot, Slots
+from .slots import Slot, Slots, group_of_each
 from .stepping import CALLERS_TASK, OWN_TASK, TaskCancels, run_in_callers_task
 from .threads import Workers
 
@@ -51,25 +51,6 @@ failed call, not an error of the batch."""
 
 
 _NO_RUN = RunContext()
-
-
-class ExecutorOptions(TypedDict, total=False):
-    """Options of every executor; see `ToolExecutor`."""
-
-    guard: Required[ActionGuard | None]
-    sandbox: Sandbox | None
-    records: Records | None
-    idempotency: Idempotency | None
-    hooks: Sequence[Hook]
-    watcher: CallWatcher | None
-    retries: Mapping[str, RetryPolicy] | None
-    circuit_breaker: CircuitBreaker | None
-    redactor: Redactor | None
-    timeout_seconds: float
-    max_threads: int
-    raise_on_error: bool
-    tell_remaining: bool
-    clock: Callable[[], datetime] | None
 
 
 class ToolExecutor(ABC):
@@ -402,7 +383,7 @@ class ConcurrentExecutor(ToolExecutor):
             )
         self._limit = max_concurrency
         self._slots = Slots(max_concurrency)
-        self._group_of = _group_of(groups or {})
+        self._group_of = group_of_each(groups or {})
 
     def _run_all(
         self, calls: Sequence[BatchCall], names: Iterable[str]
@@ -417,15 +398,3 @@ class ConcurrentExecutor(ToolExecutor):
             tool = snapshot.for_agent(call.agent_id).get(call.name)
             group = None if tool is None else self._group_of.get(tool.name)
         return Slot(self._slots, group)
-
-
-def _group_of(groups: Mapping[str, Collection[str]]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for group, names in groups.items():
-        for name in names:
-            if found.setdefault(name, group) != group:
-                raise ConfigError(
-                    f"{name} is in the groups {found[name]} and {group}",
-                    hint="put it into one group",
-                )
-    return found

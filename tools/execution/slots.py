@@ -8,11 +8,13 @@ waited for its group would then go to the end of the queue for a slot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+
+from toolcell.core import ConfigError
 
 from .call_state import NO_SLOTS, HeldSlots, current_call
 
@@ -124,3 +126,20 @@ class Slot:
         if self._entered:
             self._entered = False
             self._slots.release(self._group)
+
+
+def group_of_each(groups: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Return the group of each tool that is in one.
+
+    Raises:
+        ConfigError: A tool is in two groups.
+    """
+    found: dict[str, str] = {}
+    for group, names in groups.items():
+        for name in names:
+            if found.setdefault(name, group) != group:
+                raise ConfigError(
+                    f"{name} is in the groups {found[name]} and {group}",
+                    hint="put it into one group",
+                )
+    return found
