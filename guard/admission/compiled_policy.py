@@ -33,6 +33,7 @@ class _CompiledRule:
         self.when = rule.paths
         self._every = kind == "allow"
         self.dry_run = rule.dry_run
+        self.approvers = rule.approvers
         self.every_tool = not rule.tools
         self.depends_on_name_only = not (rule.tags or rule.versions or rule.when)
 
@@ -107,6 +108,8 @@ class CompiledPolicy:
                 _CompiledRule(rule, f"{policy.agent_id}.{kind}[{index}]", policy, kind)
                 for index, rule in enumerate(rules)
             ]
+            # The first rule that is met counts, and so the one that asks most people.
+            named.sort(key=lambda each: -each.approvers)
             self._kinds.append((kind, _CompiledRules(named)))
 
     def depends_on_name_only(self, tool: str) -> bool:
@@ -136,8 +139,7 @@ class CompiledPolicy:
                     detail = f"a rule denies {call.name!r}"
                     return Ruling("deny", "denied", rule.name, detail)
                 elif kind == "ask":
-                    detail = f"{call.name!r} needs a person's approval"
-                    return Ruling("ask", "approval_required", rule.name, detail)
+                    return _asked(call, rule.name, rule.approvers)
                 else:
                     return Ruling("allow", "allowed", rule.name)
         detail = f"no rule allows {call.name!r} with these arguments"
@@ -264,18 +266,27 @@ def _strictest_ruling(
     ruling = Ruling("allow", "allowed")
     for policy in chain:
         own = policy.judge(call, facts, trace)
-        if (
-            ruling.rule is None
-            or _STRICTNESS[own.verdict] > _STRICTNESS[ruling.verdict]
-        ):
+        if ruling.rule is None or _strictness(own) > _strictness(ruling):
             ruling = own
         if own.verdict == "deny":
             break
     if facts.requires_approval and ruling.verdict == "allow":
-        detail = f"{call.name!r} needs a person's approval"
-        ruling = Ruling("ask", "approval_required", ruling.rule, detail)
+        ruling = _asked(call, ruling.rule, 1)
     would_deny, tried = tuple(trace.would_deny), tuple(trace.tried or ())
     return replace(ruling, would_deny=would_deny, tried=tried)
+
+
+def _strictness(ruling: Ruling) -> tuple[int, int]:
+    return _STRICTNESS[ruling.verdict], ruling.approvers
+
+
+def _asked(call: ToolCall, rule: str | None, approvers: int) -> Ruling:
+    """Return the ruling on a call that people have to approve."""
+    whose = (
+        "a person's approval" if approvers == 1 else f"{approvers} people's approval"
+    )
+    detail = f"{call.name!r} needs {whose}"
+    return Ruling("ask", "approval_required", rule, detail, approvers=approvers)
 
 
 class ToolPolicy:

@@ -74,6 +74,7 @@ def from_rules(ruling: Ruling, version: str, degraded: Degraded = "") -> Decisio
         would_deny=ruling.would_deny,
         tried=ruling.tried,
         degraded=degraded,
+        approvers=ruling.approvers,
     )
 
 
@@ -147,6 +148,7 @@ def from_limits(
         would_deny=would_deny,
         tried=ruling.tried,
         degraded=degraded,
+        approvers=ruling.approvers,
     )
 
 

@@ -248,6 +248,7 @@ class ActionGuard:
                 hold.call, policies = answer.call, self._policies
                 tool_policy = policies.tool_policy(hold.call)
                 ruling = tool_policy.judge(hold.call, hold.facts)
+                self._check_approvers(answer, ruling)
             if ruling.verdict == "deny":
                 decision = from_rules(ruling, policies.version)
             else:
@@ -319,7 +320,7 @@ class ActionGuard:
         if ruling.verdict == "deny":
             return from_rules(ruling, policies.version)
         if ruling.verdict == "ask" and self.approvals is not None:
-            answer = await self.approvals.peek(call, facts)
+            answer = await self.approvals.peek(call, facts, approvers=ruling.approvers)
             if answer.status == "rejected":
                 return self._refused("approval_denied", answer.reason)
             if answer.approved:
@@ -365,10 +366,23 @@ class ActionGuard:
             return answer
         raise CallDenied(not_approved(answer, self._policies.version, park=facts.park))
 
+    def _check_approvers(self, answer: ApprovalOutcome, ruling: Ruling) -> None:
+        """Check that as many people approved as the rules of now ask for.
+
+        Raises:
+            CallDenied: They are too few: the policy, or an approver, has changed the
+                call's terms meanwhile.
+        """
+        few = len(answer.approved_by) < ruling.approvers
+        if ruling.verdict == "ask" and few:
+            detail = f"{ruling.approvers} people have to approve this call"
+            raise CallDenied(self._refused("approval_denied", detail))
+
     async def use_approval(self, answer: ApprovalOutcome) -> bool:
         """As `Approvals.use`; one that an agent gave does not count."""
-        approver = answer.approver or ""
-        if self.approvals is None or self._policies.is_agent_name(approver):
+        if self.approvals is None:
+            return False
+        if any(map(self._policies.is_agent_name, answer.approved_by)):
             return False
         return await self.approvals.use(answer)
 

@@ -37,6 +37,7 @@ from ..values.call_facts import CallFacts
 from ..values.clock import Clock, steady_time
 from ..values.decision import Decision
 from .look_limit import LAST_PAUSE_SECONDS, ApprovalLookups, until_next_look
+from .outcomes import UNANSWERED, as_it_stands, no_answer, outcome_of
 from .shared_question import SharedQuestion
 from .store import ApprovalRecord, ApprovalState, ApprovalStore
 from .types import (
@@ -48,13 +49,7 @@ from .types import (
     StandingGrant,
     is_automatic,
 )
-from .workflow import (
-    UNANSWERED,
-    ApprovalWorkflow,
-    as_it_stands,
-    no_answer,
-    outcome_of,
-)
+from .workflow import ApprovalWorkflow
 
 _FIRST_PAUSE_SECONDS = 0.02
 _log = logging.getLogger(__name__)
@@ -164,14 +159,21 @@ class Approvals:
         """Decides which parts of a request are hidden."""
         return self._workflow.redactor
 
-    async def peek(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
+    async def peek(
+        self, call: ToolCall, facts: CallFacts, *, approvers: int = 1
+    ) -> ApprovalOutcome:
         """Return the answer that there is about a call; ask nobody, use nothing up.
+
+        Args:
+            call: The call.
+            facts: Further facts of the call, to which the answer is bound too.
+            approvers: The people who have to approve it; default 1.
 
         Raises:
             StoreUnavailableError: The store did not answer.
         """
         return await self._lookups.in_thread(
-            self._workflow.current_outcome, call, facts
+            self._workflow.current_outcome, call, facts, approvers
         )
 
     async def ask(
@@ -198,7 +200,7 @@ class Approvals:
         """
         if call.agent_id is None:
             return no_answer(call, "a call that names no agent is not asked about")
-        standing = await self.peek(call, facts)
+        standing = await self.peek(call, facts, approvers=decision.approvers)
         if standing.status != "unanswered":
             return standing
         wait = self._wait_seconds if wait_seconds is None else wait_seconds
@@ -252,12 +254,15 @@ class Approvals:
             AuditError: The use cannot be recorded; nothing is used up.
             StoreUnavailableError: The store did not answer.
         """
-        if self._profile == "production" and is_automatic(answer.approver or ""):
+        if self._profile == "production" and any(map(is_automatic, answer.approved_by)):
             return False
         return await self._lookups.in_thread(self._workflow.use, answer)
 
     async def answer(self, request_id: str, reply: ApprovalReply) -> None:
         """Answer a request; any process that has the store may.
+
+        An approval by one of several people who have to approve is counted once for
+        each; the request waits for the others.
 
         Raises:
             InvalidInputError: No such request waits, the approver may not answer it,

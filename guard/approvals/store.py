@@ -8,6 +8,7 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -18,6 +19,7 @@ from toolcell.core.storage.forks import ForkAware, awaited_lock
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
 from .types import ApprovalRequest, StandingGrant
+from .votes import APPROVED_BY, VOTES_SCHEMA, add_vote, forget_votes
 
 BUSY_SECONDS = 0.5
 """Longest wait for other writers. When it is over, a `StoreUnavailableError`."""
@@ -55,7 +57,11 @@ CREATE TABLE IF NOT EXISTS approval_grants (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id);
 """
-_RECORD = "SELECT request, status, approver, reason, arguments, rowid FROM approvals"
+_SCHEMA += VOTES_SCHEMA
+_RECORD = (
+    "SELECT request, status, approver, reason, arguments, rowid,"  # noqa: S608 - ours
+    f" {APPROVED_BY} FROM approvals"
+)
 _REQUEST = TypeAdapter(ApprovalRequest)
 _GRANT = TypeAdapter(StandingGrant)
 # A request that nobody answered in time, and an approval that nobody used, expire.
@@ -85,6 +91,13 @@ class ApprovalRecord(NamedTuple):
 
     number: int = 0
     """Grows from request to request of one store."""
+
+    @property
+    def approved_by(self) -> tuple[str, ...]:
+        """The people who approved it; of several who have to, those who have."""
+        if self.request.approvers == 1 and self.status in ("approved", "used"):
+            return (self.approver or "",)
+        return self.request.approved_by
 
     def state(self, now: float) -> ApprovalState:
         """Return its state at a time, in seconds since 1970 (UTC)."""
@@ -316,6 +329,33 @@ class ApprovalStore(ForkAware):
             record()
             return True
 
+    def add_vote(
+        self,
+        request: ApprovalRequest,
+        approver: str,
+        now: float,
+        record: Callable[[list[str]], object],
+    ) -> bool:
+        """Count one of several people who have to approve a request.
+
+        The last of them approves it.
+
+        Args:
+            request: The request.
+            approver: The name of the person.
+            now: The time, in seconds since 1970 (UTC).
+            record: Called with all who have approved; if it raises, nobody is counted.
+
+        Returns:
+            False if the request waits no longer, or the person was counted before.
+        """
+        with self._transaction() as db:
+            approved_by = add_vote(db, request, approver, now)
+            if approved_by is None:
+                return False
+            record(approved_by)
+            return True
+
     def use(self, request_id: str, now: float, record: Callable[[], object]) -> bool:
         """Use an approval up; return whether there was one."""
         with self._transaction() as db:
@@ -361,15 +401,18 @@ def _current_record(
 
 def _forget(db: sqlite3.Connection, before: float) -> None:
     db.execute("DELETE FROM approvals WHERE expires_at <= ?", (before,))
+    forget_votes(db)
     db.execute("DELETE FROM approval_grants WHERE expires_at <= ?", (before,))
 
 
 def _read(
-    row: tuple[str, ApprovalStatus, str | None, str | None, str | None, int],
+    row: tuple[str, ApprovalStatus, str | None, str | None, str | None, int, str],
 ) -> ApprovalRecord:
-    request, status, approver, reason, arguments, number = row
+    request, status, approver, reason, arguments, number, votes = row
     return ApprovalRecord(
-        request=_REQUEST.validate_json(request),
+        request=replace(
+            _REQUEST.validate_json(request), approved_by=tuple(json.loads(votes))
+        ),
         status=status,
         approver=approver,
         reason=reason,

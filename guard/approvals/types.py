@@ -71,6 +71,12 @@ class ApprovalRequest:
     calls: int = 1
     """The calls that this one stands for; more than 1 are a batch."""
 
+    approvers: int = 1
+    """The people who have to approve it."""
+
+    approved_by: tuple[str, ...] = ()
+    """Those of several who have approved it so far, in their order."""
+
     @property
     def facts(self) -> CallFacts:
         """The facts to which the answer is bound beside the call."""
@@ -85,7 +91,7 @@ class ApprovalRequest:
     @property
     def digest(self) -> str:
         """A hash of the call and the facts to which the answer is bound."""
-        return call_hash(self.call, self.facts)
+        return call_hash(self.call, self.facts, self.approvers)
 
     @property
     def shell_like(self) -> bool:
@@ -134,6 +140,9 @@ class ApprovalRequest:
         shown["arguments"] = self.call.arguments if opened else view.shown
         if self.calls != 1:
             shown["calls"] = self.calls
+        if self.approvers != 1:
+            shown["approvers"] = self.approvers
+            shown["approved by"] = [*self.approved_by]
         if opened:
             shown["code"] = self.code
         elif view.hidden:
@@ -235,6 +244,11 @@ class ApprovalOutcome:
     """The reason of a refusal, for the model."""
 
     approver: str | None = None
+    """The person who answered; of several who approved, the last one."""
+
+    approved_by: tuple[str, ...] = ()
+    """All who approved the call, or the one who made the grant."""
+
     approval_id: str | None = None
     """The request that was answered."""
 
@@ -296,7 +310,7 @@ def is_shell_like(call: ToolCall, facts: CallFacts) -> bool:
 
 def is_same_name(one: str, other: str) -> bool:
     """Return whether two names differ only in case, width or punctuation."""
-    return _letters(one) == _letters(other)
+    return letters(one) == letters(other)
 
 
 def check_name(name: str) -> None:
@@ -305,15 +319,16 @@ def check_name(name: str) -> None:
     Raises:
         InvalidInputError: The name has neither a letter nor a digit.
     """
-    if not _letters(name):
+    if not letters(name):
         raise InvalidInputError(
             "an approver needs a name", hint="pass the name of the person who answers"
         )
 
 
-def _letters(name: str) -> str:
-    letters = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(letter for letter in letters if letter.isalnum())
+def letters(name: str) -> str:
+    """Return the letters and digits of a name, the same for names that look alike."""
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(letter for letter in folded if letter.isalnum())
 
 
 def is_automatic(name: str) -> bool:

@@ -14,6 +14,7 @@ from ..values.call_facts import CallFacts, call_hash
 from ..values.clock import Clock
 from ..values.decision import Decision
 from .approver_view import hidden_as_json
+from .outcomes import UNANSWERED, no_answer, outcome_of, with_arguments
 from .store import ApprovalRecord, ApprovalStore
 from .types import (
     REASON_CHARACTERS,
@@ -29,7 +30,6 @@ from .types import (
     is_shell_like,
 )
 
-UNANSWERED = "nobody has answered the request for approval"
 _WAITING = "`toolcell approvals list` shows the requests that wait"
 
 
@@ -68,18 +68,23 @@ class ApprovalWorkflow:
         self._expiry_seconds = expiry_seconds
         self._max_pending = max_pending
 
-    def current_outcome(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
+    def current_outcome(
+        self, call: ToolCall, facts: CallFacts, approvers: int
+    ) -> ApprovalOutcome:
         """Return the answer about a call, or the grant that covers it."""
         now = self.clock()
-        for grant in self.store.grants(now, call.agent_id):
+        # One person made a grant, so it covers nothing that several have to approve.
+        for grant in self.store.grants(now, call.agent_id) if approvers == 1 else ():
             if grant.covers(call, facts):
                 return ApprovalOutcome(
                     status="approved",
                     call=call,
                     approver=grant.approver,
+                    approved_by=(grant.approver,),
                     grant_id=grant.id,
                 )
-        record = self.store.current_record(call_hash(call, facts), now)
+        digest = call_hash(call, facts, approvers)
+        record = self.store.current_record(digest, now)
         if record is None or record.status == "pending":
             return no_answer(call, "this call waits for approval")
         return outcome_of(call, record)
@@ -100,6 +105,7 @@ class ApprovalWorkflow:
             asked_at=now,
             expires_at=now + self._expiry_seconds,
             calls=facts.calls,
+            approvers=decision.approvers,
         )
         record = partial(
             self._record,
@@ -110,6 +116,7 @@ class ApprovalWorkflow:
             arguments=call.arguments,
             hidden=hidden_as_json(request.view(self.redactor).hidden),
             rule=request.rule,
+            **({} if request.approvers == 1 else {"approvers": request.approvers}),
             expires_at=request.expires_at,
         )
         return self.store.open(request, max_pending=self._max_pending, record=record)
@@ -131,6 +138,9 @@ class ApprovalWorkflow:
         """
         request = self._found(request_id).request
         self._check_approver(request, reply.approver, automatic=automatic)
+        if isinstance(reply, Approve) and request.approvers > 1:
+            self._add_vote(request, reply, automatic=automatic)
+            return
         edited, grant, reason = None, None, ""
         if isinstance(reply, Approve):
             edited, grant = self._approved(request, reply, automatic=automatic)
@@ -158,9 +168,41 @@ class ApprovalWorkflow:
             grant=grant,
             record=record,
         ):
+            raise _no_longer_waits(request_id)
+
+    def _add_vote(
+        self, request: ApprovalRequest, reply: Approve, *, automatic: bool
+    ) -> None:
+        """Count one of the people who have to approve a request."""
+        if automatic or reply.arguments is not None or reply.grant is not None:
             raise InvalidInputError(
-                f"the request {request_id!r} no longer waits", hint=_WAITING
+                f"{request.approvers} people have to approve this call as it is, once",
+                hint="approve it without a grant or other arguments, or deny it",
             )
+        self._check_seen(request, reply)
+
+        def record(approved_by: list[str]) -> None:
+            last = len(approved_by) >= request.approvers
+            self._record(
+                "approval_answered" if last else "approval_voted",
+                **_named(request),
+                approved=True,
+                approver=reply.approver,
+                automatic=False,
+                opened=reply.code == request.code,
+                approved_by=approved_by,
+                approvers=request.approvers,
+            )
+
+        if not self.store.add_vote(request, reply.approver, self.clock(), record):
+            found = self._found(request.id)
+            counted = any(is_same_name(reply.approver, n) for n in found.approved_by)
+            if counted and found.state(self.clock()) == "waiting":
+                raise InvalidInputError(
+                    f"{reply.approver} has approved this call already",
+                    hint=f"it takes {request.approvers} people: another one answers",
+                )
+            raise _no_longer_waits(request.id)
 
     def _approved(
         self, request: ApprovalRequest, reply: Approve, *, automatic: bool
@@ -279,62 +321,10 @@ class ApprovalWorkflow:
             self.audit.append(event, **fields)
 
 
-def outcome_of(call: ToolCall, record: ApprovalRecord) -> ApprovalOutcome:
-    """Return the outcome that the answer to a request makes for a call."""
-    if record.status == "rejected":
-        said = f": {record.reason}" if record.reason else ""
-        return ApprovalOutcome(
-            status="rejected",
-            call=call,
-            reason=f"a person refused this call{said}",
-            approver=record.approver,
-            approval_id=record.request.id,
-        )
-    edited = record.arguments is not None
-    return ApprovalOutcome(
-        status="approved",
-        call=with_arguments(call, record.arguments) if edited else call,
-        approver=record.approver,
-        approval_id=record.request.id,
-        edited=edited,
+def _no_longer_waits(request_id: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the request {request_id!r} no longer waits", hint=_WAITING
     )
-
-
-def no_answer(
-    call: ToolCall, reason: str, request: ApprovalRequest | None = None
-) -> ApprovalOutcome:
-    """Return the outcome of a call that nobody has answered.
-
-    Args:
-        call: The call.
-        reason: The reason, for the model.
-        request: The request that stays open; None: there is none.
-    """
-    return ApprovalOutcome(
-        status="unanswered",
-        call=call,
-        reason=reason,
-        approval_id=None if request is None else request.id,
-        expires_at=None if request is None else request.expires_at,
-    )
-
-
-def as_it_stands(call: ToolCall, record: ApprovalRecord | None) -> ApprovalOutcome:
-    """Return the outcome of a request that nobody waits for; None: there is none."""
-    if record is None:
-        return no_answer(call, "too many calls of this agent wait for approval")
-    if record.status == "pending":
-        return no_answer(call, UNANSWERED, record.request)
-    return outcome_of(call, record)
-
-
-def with_arguments(call: ToolCall, arguments: Any) -> ToolCall:
-    """Return a call with other arguments.
-
-    Raises:
-        InvalidInputError: The arguments are not JSON.
-    """
-    return ToolCall(**{**dict(call), "arguments": arguments})
 
 
 def _checked_reason(reason: str) -> str:

@@ -58,6 +58,11 @@ class Rule(PolicyModel):
     dry_run: bool = False
     """Report what the rule would do, and do nothing. Not for allow rules."""
 
+    approvers: Annotated[int, Field(ge=1, le=10, strict=True)] = 1
+    """The people who have to approve a call, for ask rules alone; one refusal ends it.
+    Of several rules that ask, the one that asks most people counts. With more than one,
+    grants, edited arguments and the user at the agent's own client do not count."""
+
     @property
     def paths(self) -> tuple[tuple[Path, Condition], ...]:
         """The conditions, each with the path of its values."""
@@ -202,6 +207,8 @@ class AgentPolicy(PolicyModel):
     def _consistent(self) -> AgentPolicy:
         if any(rule.dry_run for rule in self.allow):
             raise ValueError("an allow rule cannot be on trial; leave it out")
+        if any(rule.approvers != 1 for rule in (*self.deny, *self.allow)):
+            raise ValueError("'approvers' is for rules that ask")
         known = PRESETS.keys() | self.groups.keys()
         for selector in self._selectors():
             if selector.startswith("@") and selector[1:] not in known:

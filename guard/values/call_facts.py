@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import JsonValue
 from pydantic_core import to_json
 
 from toolcell.core import InvalidInputError, ToolCall
@@ -107,14 +108,18 @@ def ascii_json(value: Any) -> str:
     return text if text.isascii() and text else json.dumps(value, separators=(",", ":"))
 
 
-def call_hash(call: ToolCall, facts: CallFacts) -> str:
+def call_hash(call: ToolCall, facts: CallFacts, approvers: int = 1) -> str:
     """Return a hash of the agent, the run, the tool, arguments and number of calls.
 
-    An approval is bound to it.
+    An approval is bound to it, and so to the number of people who have to approve.
     """
-    bound = [
+    bound: list[JsonValue] = [
         *(call.agent_id, facts.run_id, call.name, facts.version),
         *(facts.definition_hash, call.arguments),
     ]
-    # That of a single call is as it was before there were batches.
-    return canonical_digest(bound if facts.calls == 1 else [*bound, facts.calls])
+    # That of a single call for one person is as it was before there was anything else.
+    if facts.calls != 1:
+        bound.append(facts.calls)
+    if approvers != 1:
+        bound.append({"approvers": approvers})
+    return canonical_digest(bound)

@@ -90,6 +90,9 @@ class Decision(NamedTuple):
     expires_at: float | None = None
     """The end of that request, in seconds since 1970 (UTC)."""
 
+    approvers: int = 1
+    """The people who have to approve a call under `ask`."""
+
     @property
     def allowed(self) -> bool:
         """True if the call may run."""
@@ -98,6 +101,7 @@ class Decision(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the decision as JSON values, without empty members."""
         members: dict[str, Any] = {"verdict": self.verdict, "reason": self.reason}
+        members |= {"approvers": self.approvers} if self.approvers > 1 else {}
         if self.detail:
             members["detail"] = self.detail
         if self.rule:
@@ -150,12 +154,14 @@ class Ruling:
     detail: str = ""
     would_deny: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
+    approvers: int = 1
+    """The people who have to approve, if the verdict is `ask`."""
 
     def approved(self) -> Ruling:
         """Return this ruling as allowed: a person approved it, or nobody had to."""
         if self.verdict == "allow":
             return self
-        return replace(self, verdict="allow", reason="allowed", detail="")
+        return replace(self, verdict="allow", reason="allowed", detail="", approvers=1)
 
 
 class Caps(NamedTuple):

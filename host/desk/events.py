@@ -88,6 +88,12 @@ class ApprovalAsked(ApprovalEvent):
     kind = "approval.asked"
 
 
+class ApprovalVoted(ApprovalEvent):
+    """One of the several people who have to approve a request has done so."""
+
+    kind = "approval.voted"
+
+
 class ApprovalEnded(ApprovalEvent):
     """A request was answered, or waits no longer."""
 
@@ -155,6 +161,7 @@ EVENTS: Mapping[str, type[Event]] = {
         CallResumed,
         CallEnded,
         ApprovalAsked,
+        ApprovalVoted,
         ApprovalEnded,
         SessionOpened,
         SessionClosed,

@@ -108,7 +108,7 @@ class ClientElicitation:
         if not self.can_ask or self._caller.approver is None:
             return None
         reply = None
-        if self._shows_all(request):
+        if self._may_show(request):
             if self._is_modern:
                 self._park()
                 return None
@@ -122,13 +122,14 @@ class ClientElicitation:
         """Ask while the program runs: calling it again would repeat all its effects."""
         if not self.can_ask or self._is_modern or self._caller.approver is None:
             return None
-        if not self._shows_all(request):
+        if not self._may_show(request):
             return None
         return await self._elicit(request, self._caller.approver)
 
-    def _shows_all(self, request: ApprovalRequest) -> bool:
-        # Clients may store what they show, so hidden parts are shown elsewhere.
-        return not request.view(self._redactor).hidden
+    def _may_show(self, request: ApprovalRequest) -> bool:
+        # Clients may store what they show, so hidden parts are shown elsewhere. And
+        # whoever has the agent work is none of several people who approve its calls.
+        return request.approvers == 1 and not request.view(self._redactor).hidden
 
     @property
     def _is_modern(self) -> bool:
@@ -151,7 +152,7 @@ class ClientElicitation:
     @property
     def asks_by_result(self) -> bool:
         """True if the question is the result of the call, which is then made again."""
-        if self.request is None or not self._shows_all(self.request):
+        if self.request is None or not self._may_show(self.request):
             return False
         return self._is_modern and self.can_ask
 
@@ -211,6 +212,8 @@ async def take_answer(
     waiting = {each.id: each for each in await host.approvals.pending()}
     request = waiting.get(params.request_state or "")
     if reply is None or request is None or request.call.agent_id != caller.agent_id:
+        return
+    if isinstance(reply, Approve) and request.approvers > 1:
         return
     try:
         await host.approvals.answer(request.id, reply)

@@ -15,6 +15,7 @@ from toolcell.guard import ApprovalRequest, Approvals, Redactor
 from ..desk.events import (
     ApprovalAsked,
     ApprovalEnded,
+    ApprovalVoted,
     Event,
     StoreAvailable,
     StoreUnavailable,
@@ -43,10 +44,12 @@ def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
         ],
         "shell_like": request.shell_like,
         "rule": request.rule,
+        "approvers": request.approvers,
         "asked_at": request.asked_at,
         "expires_at": request.expires_at,
     }
-    return bodies.Approval.model_validate({**facts, "digest": canonical_digest(facts)})
+    members = {"approved_by": request.approved_by, "digest": canonical_digest(facts)}
+    return bodies.Approval.model_validate({**facts, **members})
 
 
 async def waiting(approvals: Approvals, agent_id: str) -> list[ApprovalRequest]:
@@ -94,8 +97,16 @@ def check_seen(
     """Check that the request is approved as it was shown.
 
     Raises:
-        RefusedError: 409: it was shown otherwise, or not whole.
+        RefusedError: 409: it was shown otherwise, or not whole. 403: it takes several
+            people, of whom the one at the agent's client is none.
     """
+    if request.approvers > 1:
+        raise RefusedError(
+            403,
+            "several_people",
+            f"{request.approvers} people have to approve this call",
+            hint="they do so in the console or with `toolcell approvals`",
+        )
     seen = shown(request, redactor)
     if given.digest != seen.digest:
         raise RefusedError(
@@ -135,6 +146,9 @@ async def watch(
                 tell(await _ended(approvals, known[each]))
             for each in now.keys() - known.keys():
                 tell(ApprovalAsked(**_facts(now[each])))
+            for each in now.keys() & known.keys():
+                if now[each].approved_by != known[each].approved_by:
+                    tell(ApprovalVoted(**_facts(now[each])))
             known = now
             if away:
                 away = False

@@ -236,10 +236,17 @@ class Approval(Body):
     rule: str
     """The rule of the policy that says to ask."""
 
+    approvers: int
+    """The people who have to approve it. If there are several, none of them does so
+    here: the person at the agent's own client is not one of them."""
+
+    approved_by: list[str]
+    """Those of several who have approved it so far."""
+
     asked_at: float
     expires_at: float
     digest: str
-    """The digest of all of the above, for the approval."""
+    """The digest of all of the above but `approved_by`, for the approval."""
 
 
 class ApprovalList(Body):

@@ -1,9 +1,10 @@
-"""The name of the user who runs this process."""
+"""The names of the user who runs this process."""
 
 from __future__ import annotations
 
 import getpass
 import os
+import pwd
 
 
 def user_name() -> str:
@@ -11,4 +12,15 @@ def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
+        return f"uid:{os.getuid()}"
+
+
+def account_name() -> str:
+    """Return the name of the user's account, whatever the environment says.
+
+    An account without a name is `uid:1234`.
+    """
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return f"uid:{os.getuid()}"

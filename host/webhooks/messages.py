@@ -46,6 +46,8 @@ def message(
         "tool": request.call.name,
         "rule": request.rule,
         "shell_like": request.shell_like,
+        "approvers": request.approvers,
+        "approved_by": record.approved_by,
         "asked_at": _time(request.asked_at),
         "expires_at": _time(request.expires_at),
     }

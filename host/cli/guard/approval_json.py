@@ -33,6 +33,8 @@ def request_facts(
         **seen,
         "hidden": [] if opened else [asdict(each) for each in view.hidden],
         "rule": request.rule,
+        "approvers": request.approvers,
+        "approved_by": request.approved_by,
         "asked_at": request.asked_at,
         "expires_at": request.expires_at,
     }

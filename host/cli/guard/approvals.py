@@ -124,17 +124,20 @@ async def _watch(config: Path, by: str, as_json: bool) -> None:
 def _answer(
     config: Path, request: str, reply: Approve | Reject, *, as_json: bool
 ) -> None:
-    run_async(_send, config, request, reply)
-    answer = type(reply).__name__.lower()
+    from .approval_answer import answer_line
+
+    told = run_async(_send, config, request, reply)
     if as_json:
-        print_json({"request": request, "answer": answer, "approver": reply.approver})
+        print_json(told)
     else:
-        print(f"{answer}: {escaped_line(request)}")
+        print(escaped_line(answer_line(told)))
 
 
-async def _send(config: Path, request: str, reply: Approve | Reject) -> None:
+async def _send(config: Path, request: str, reply: Approve | Reject) -> dict[str, Any]:
+    from .approval_answer import send_answer
+
     async with _open(config) as desk:
-        await desk.answer(request, reply)
+        return await send_answer(desk, request, reply)
 
 
 async def _pending(config: Path) -> tuple[list[ApprovalRequest], Redactor]:

@@ -18,6 +18,7 @@ from toolcell.guard import ApprovalRequest, Approvals, Approve, Reject
 
 from ...terminal.output import print_json
 from ...terminal.stdin_lines import stdin_lines
+from .approval_answer import answer_line, send_answer
 from .approval_json import request_facts
 
 _LOOK_SECONDS = 0.5
@@ -130,11 +131,11 @@ async def _reply(
         print("left waiting")
         return
     try:
-        await desk.answer(request.id, reply)
+        told = await send_answer(desk, request.id, reply)
     except InvalidInputError as error:
         print(f"toolcell: {escaped_line(str(error))}", file=sys.stderr)
     else:
-        print(f"{type(reply).__name__.lower()}: {request.id}")
+        print(answer_line(told))
 
 
 async def _new(desk: Approvals) -> AsyncGenerator[ApprovalRequest, None]:
@@ -161,8 +162,7 @@ async def _answered(desk: Approvals, by: str, line: str) -> dict[str, Any]:
         if answer.answer == "reveal":
             request = await desk.reveal(answer.request, by=by)
             return request_facts(request, desk.redactor, opened=True)
-        reply = answer.reply(by)
-        await desk.answer(answer.request, reply)
+        told = await send_answer(desk, answer.request, answer.reply(by))
     except ToolcellError as error:
         return {"error": error.kind, "message": str(error)}
-    return {"request": answer.request, "answer": answer.answer, "approver": by}
+    return told | {"answer": answer.answer}

@@ -138,7 +138,9 @@ def _told(record: ApprovalRecord) -> str:
         case "rejected":
             return f"{record.approver} has denied this call already"
         case _:
-            return f"{record.approver} has approved this call already"
+            names = " and ".join(record.approved_by)
+            have = "has" if len(record.approved_by) == 1 else "have"
+            return f"{names} {have} approved this call already"
 
 
 async def _as_shown(visit: Visit) -> ApprovalRequest:

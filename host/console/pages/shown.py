@@ -108,6 +108,7 @@ async def show_request(
         "arguments": arguments,
         "edited": edited is not None,
         "rule": request.rule,
+        "approvers": request.approvers,
         "expires_at": request.expires_at,
     }
     return ShownRequest(

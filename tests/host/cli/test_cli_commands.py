@@ -12,6 +12,7 @@ import pytest
 
 from toolcell.guard import AuditLog
 from toolcell.host import HostConfig
+from toolcell.host.terminal.user_name import account_name
 
 from ...support.toolcell_command import toolcell
 from .conftest import Command, Done
@@ -218,6 +219,33 @@ def test_edited_arguments_are_what_runs(host: Command) -> None:
     assert host("approvals", "approve", request["id"], *edited).code == 0
 
     assert host(*shell, "--json").json["content"]["stdout"] == "instead\n"
+
+
+@pytest.mark.attack
+def test_an_account_is_one_of_several_people(
+    host: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Path("toolcell.toml")
+    two = 'ask = [{ tools = ["run_shell"], approvers = 2 }]'
+    config.write_text(config.read_text().replace('ask = ["run_shell"]', two))
+    shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
+    assert host(*shell, "--wait", "0.01").code == 3
+    [request] = host("approvals", "list", "--json").json
+    approve = ("approvals", "approve", request["id"])
+    own = host(*approve)
+    named = host(*approve, "--by", "berta")
+    monkeypatch.setenv("LOGNAME", "berta")
+    pretended = host(*approve)
+    monkeypatch.delenv("LOGNAME")
+    again = host(*approve)
+    [shown] = host("approvals", "list", "--json").json
+    denied = host("approvals", "deny", request["id"], "--by", "berta")
+
+    assert (request["approvers"], request["approved_by"]) == (2, [])
+    assert own.out == f"approve: {request['id']} (1 of 2 people)\n"
+    assert [each.code for each in (own, named, pretended, again)] == [0, 2, 2, 2]
+    assert shown["approved_by"] == [account_name()]
+    assert denied.code == 0
 
 
 def test_approvals_need_a_place_that_is_shared(

@@ -7,7 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from .served_rest import served
+from toolcell.guard import AgentPolicy, Approve, Rule
+
+from .served_rest import served, take
 
 pytestmark = pytest.mark.anyio
 SECRET = "sk-proj-" + "a1B2" * 8
@@ -92,3 +94,29 @@ async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
             tasks.start_soon(answer, "deny")
 
     assert sorted(told) in ([200, 404], [200, 409])
+
+
+@pytest.mark.attack
+async def test_the_agents_own_person_is_none_of_several(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        policy = AgentPolicy(agent_id="a", ask=[Rule(tools=["pay"], approvers=2)])
+        service.host.guard.replace_policies([policy])
+        async with service.events() as events:
+            await take(events, 1)
+            asked = await service.asked()
+            path = f"/v1/approvals/{asked['id']}"
+            body = {"digest": asked["digest"]}
+            own = await service.post(f"{path}/approve", body, "person")
+            reply = Approve(approver="anna")
+            await service.host.approvals.answer(asked["id"], reply)
+            told = await take(events, 3)
+        shown = (await service.get(path)).json()
+        denied = await service.post(f"{path}/deny", {}, "person")
+
+    assert own.json()["error"]["details"]["reason"] == "several_people"
+    assert (asked["approvers"], asked["approved_by"]) == (2, [])
+    assert [each["event_event"] for each in told][1:] == [
+        *("approval.asked", "approval.voted")
+    ]
+    assert (shown["approved_by"], shown["digest"]) == (["anna"], asked["digest"])
+    assert denied.status_code == 200

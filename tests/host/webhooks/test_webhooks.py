@@ -171,6 +171,8 @@ async def test_a_host_tells_of_a_call_that_waits_and_of_its_answer(
     assert first["data"]["tool"] == "pay" and first["data"]["agent_id"] == "a"
     assert second["data"]["status"] == "approved"
     assert second["data"]["approver"] == "Ann"
+    assert (first["data"]["approvers"], first["data"]["approved_by"]) == (1, [])
+    assert second["data"]["approved_by"] == ["Ann"]
     assert {each.target for each in api.requests} == {"/hook?room=1"}
     assert all(each.method == "POST" for each in api.requests)
     assert b"secret-friend" not in api.requests[0].body + api.requests[1].body

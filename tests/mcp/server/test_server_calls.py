@@ -19,7 +19,7 @@ from mcp_types import (
     ToolListChangedNotification,
 )
 
-from toolcell.guard import Approve
+from toolcell.guard import AgentPolicy, Approve, Rule
 from toolcell.tools import ToolContext, tool
 
 from ...support.mcp.served_hosts import (
@@ -381,6 +381,28 @@ async def test_an_agents_own_name_approves_nothing(tmp_path: Path, mode: Any) ->
         refused = await client.call_tool("get_today_date", {})
 
     assert refused.is_error
+
+
+@pytest.mark.attack
+async def test_the_agents_own_person_is_none_of_several(
+    tmp_path: Path, mode: Any
+) -> None:
+    answer = answering("accept", approve=True)
+    async with (
+        served(tmp_path, approver="anna") as server,
+        client_of(server, mode=mode, elicitation_callback=answer) as client,
+    ):
+        two = Rule(tools=["get_today_date"], approvers=2)
+        server.host.guard.replace_policies([AgentPolicy(agent_id="a", ask=[two])])
+        waiting = await client.call_tool("get_today_date", {})
+        [request] = await server.host.approvals.pending()
+        for name in ("berta", "carl"):
+            await server.host.approvals.answer(request.id, Approve(approver=name))
+        done = await client.call_tool("get_today_date", {})
+
+    assert (waiting.is_error, answer.asked) == (True, [])
+    assert request.approved_by == ()
+    assert "today" in said(done)
 
 
 # Limits, and the end.

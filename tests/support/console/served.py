@@ -42,6 +42,9 @@ budgets = [{ unit = "usd", limit = "5.00", window = "day" }]
 [[policies]]
 agent_id = "buyer"
 ask = ["pay"]
+[[policies]]
+agent_id = "treasurer"
+ask = [{ tools = ["pay"], approvers = 2 }]
 """
 SECRET = "sk-proj-" + "a1B2" * 8
 

@@ -1,0 +1,54 @@
+"""Hands in an answer that was given on the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolcell.core import InvalidInputError
+from toolcell.guard import Approvals, Approve, Reject
+
+from ...terminal.user_name import account_name
+
+
+async def send_answer(
+    desk: Approvals, request_id: str, reply: Approve | Reject
+) -> dict[str, Any]:
+    """Hand an answer in, and return it as JSON values.
+
+    Args:
+        desk: The approvals.
+        request_id: The request.
+        reply: The answer.
+
+    Raises:
+        InvalidInputError: As `Approvals.answer`; or it takes several people, and this
+            one approves in the name of another.
+    """
+    record = await desk.find(request_id)
+    several = record is not None and record.request.approvers > 1
+    own = account_name()
+    if several and isinstance(reply, Approve) and reply.approver != own:
+        raise InvalidInputError(
+            f"a call that takes several people is approved as {own}, who runs this",
+            hint="leave out --by; others answer from accounts of their own, or in the "
+            "console",
+        )
+    await desk.answer(request_id, reply)
+    told: dict[str, Any] = {
+        "request": request_id,
+        "answer": type(reply).__name__.lower(),
+        "approver": reply.approver,
+    }
+    record = await desk.find(request_id) if several else None
+    if record is not None:
+        told["approvers"] = record.request.approvers
+        told["approved_by"] = record.approved_by
+    return told
+
+
+def answer_line(told: dict[str, Any]) -> str:
+    """Return what `send_answer` returned as a line for people."""
+    line = f"{told['answer']}: {told['request']}"
+    if "approvers" not in told:
+        return line
+    return f"{line} ({len(told['approved_by'])} of {told['approvers']} people)"

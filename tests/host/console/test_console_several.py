@@ -1,0 +1,100 @@
+"""Calls that two people have to approve, in the console."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+
+from ...support.console.browser import Browser, browser
+from ...support.console.person import Client
+from ...support.console.served import Service, served
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with served(tmp_path_factory.mktemp("console")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def anna(service: Service) -> Iterator[Browser]:
+    with browser() as started:
+        started.join(service.link(), "anna")
+        yield started
+
+
+def test_two_people_at_once_both_count(service: Service, anna: Browser) -> None:
+    request, call = service.asked(agent="treasurer", to="both")
+    with browser() as berta:
+        berta.join(service.link("approver"), "berta")
+        both = (anna, berta)
+        for each in both:
+            each.open(f"{service.url}/approvals/{request.id}")
+            each.reads("waits for 2 people")
+            each.until(each.find(f"#approve-{request.id}").is_enabled)
+        with ThreadPoolExecutor(2) as threads:
+            pressed = [threads.submit(b.send, "Approve once") for b in both]
+            for press in pressed:
+                press.result(timeout=30)
+        for each in both:
+            # Whoever came first hears of the other one.
+            each.until(lambda each=each: "approved this call" in each.text)
+            assert "anna" in each.text and "berta" in each.text
+
+    assert call.result(timeout=20).content == "paid 1 to both"
+
+
+def test_an_open_page_hears_of_the_first_person(
+    service: Service, anna: Browser
+) -> None:
+    request, call = service.asked(agent="treasurer", to="first")
+    anna.open(service.url)
+    carl = Client(service)
+    carl.post(f"/approvals/{request.id}/approve", digest=carl.digest(request))
+    anna.reads("2 people; carl has approved it")
+    anna.send("Approve once", f"form[contains(@action, '{request.id}')]")
+    assert "carl and anna approved this call" in anna.text
+
+    assert call.result(timeout=20).status == "ok"
+
+
+@pytest.mark.attack
+def test_one_person_counts_once(service: Service) -> None:
+    request, call = service.asked(agent="treasurer", to="twice")
+    carl, path = Client(service), f"/approvals/{request.id}"
+    digest = carl.digest(request)
+
+    def approve(_: int) -> httpx2.Response:
+        return carl.post(f"{path}/approve", digest=digest)
+
+    with ThreadPoolExecutor(4) as threads:
+        told = [*threads.map(approve, range(4))]
+    page = carl.page(request)
+    carl.post(f"{path}/deny", reason="after all not")
+
+    assert sorted(each.status_code for each in told) == [303, 409, 409, 409]
+    assert "You have approved it: 1 more of 2 people" in page
+    assert f"{path}/approve" not in page and f"{path}/deny" in page
+    # One refusal ends it, of whoever approved before, too.
+    assert call.result(timeout=20).status == "denied"
+
+
+@pytest.mark.attack
+def test_nothing_but_the_call_as_it_is_is_approved(service: Service) -> None:
+    request, _ = service.asked(agent="treasurer", to="edited", sum=3)
+    carl, path = Client(service, "admin"), f"/approvals/{request.id}"
+    page = carl.page(request)
+    granted = carl.post(
+        f"{path}/grant", digest=carl.digest(request), seconds="60", scope="exact"
+    )
+    shown = carl.post(f"{path}/edit", arguments='{"to": "thief"}').text
+    digest = shown.partition('name="digest" value="')[2][:64]
+    edited = carl.post(f"{path}/edited", digest=digest, arguments='{"to": "thief"}')
+    service.deny(request)
+
+    assert "/grant" not in page and "/edit" not in page
+    assert [granted.status_code, edited.status_code] == [409, 409]
+    assert service.portal.call(service.host.approvals.grants) == []
