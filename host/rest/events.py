@@ -63,6 +63,10 @@ class Events:
         agent.changed.set()
         agent.changed = anyio.Event()
 
+    def latest(self, agent_id: str) -> str:
+        """Return the id of an agent's latest event, to read from there on later."""
+        return f"{self._boot}-{self._agents.setdefault(agent_id, _Agent()).last}"
+
     def close(self) -> None:
         """End all readers."""
         self._closed = True

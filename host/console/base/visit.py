@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from toolcell.core import ToolcellError
 
 from ...desk.desk import Desk
-from ...rest.events import Events
+from ...rest.events import OPERATORS, Events
 from .gate import Admitted, Form, cookie_name
 from .oidc import OIDC
 from .passkeys import Passkeys
@@ -76,6 +76,8 @@ class Visit:
         admitted: Admitted = request.scope["admitted"]
         self.session: Session | None = admitted.session
         self.form: Form = admitted.form
+        # Taken before the page looks at anything, so that it misses no change.
+        self.latest_event = console.events.latest(OPERATORS)
 
     @property
     def sources(self) -> Sources:

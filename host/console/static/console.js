@@ -120,7 +120,7 @@ function follow() {
   const parts = () => [...document.querySelectorAll("[data-live]")];
   const kinds = new Set(parts().flatMap((each) => each.dataset.live.split(" ")));
   if (stream || !kinds.size || document.hidden) return;
-  stream = new EventSource("/events");
+  stream = new EventSource(`/events?after=${document.body.dataset.after}`);
   let planned = 0;
   const plan = () => { planned ||= setTimeout(() => { planned = 0; refresh(parts); }, 100); };
   for (const kind of kinds) stream.addEventListener(kind, plan);

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import httpx2
 import pytest
 
 from ...support.console.browser import Browser, browser
+from ...support.console.client import signed_in
 from ...support.console.person import Client
 from ...support.console.served import Service, served
 
@@ -41,7 +43,7 @@ def test_two_people_at_once_both_count(service: Service, anna: Browser) -> None:
                 press.result(timeout=30)
         for each in both:
             # Whoever came first hears of the other one.
-            each.until(lambda each=each: "approved this call" in each.text)
+            each.reads("approved this call")
             assert "anna" in each.text and "berta" in each.text
 
     assert call.result(timeout=20).content == "paid 1 to both"
@@ -98,3 +100,20 @@ def test_nothing_but_the_call_as_it_is_is_approved(service: Service) -> None:
     assert "/grant" not in page and "/edit" not in page
     assert [granted.status_code, edited.status_code] == [409, 409]
     assert service.portal.call(service.host.approvals.grants) == []
+
+
+def test_a_page_hears_what_was_before_it_listened(service: Service) -> None:
+    request, _ = service.asked(agent="treasurer", to="between")
+    carl = Client(service)
+    after = carl.get("/").text.partition('data-after="')[2].partition('"')[0]
+    service.deny(request)
+    # Another event shows that the one before it was told of before anybody listened.
+    later, _ = service.asked(to="later")
+    with signed_in(service) as berta:
+        told = berta.lines(f"/events?after={after}")
+        kinds = [*islice((each for each in told if each.startswith("event: ")), 3)]
+    service.deny(later)
+
+    assert kinds == [
+        *("event: stream.opened", "event: approval.ended", "event: approval.asked")
+    ]

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from ...support.console.browser import Browser, browser
-from ...support.console.served import Service, served
+from ....support.console.browser import Browser, browser
+from ....support.console.served import Service, served
 
 FORM = """
 <form id="f" method="post" action="{url}/approvals/{id}/approve" {more}>

@@ -13,9 +13,9 @@ import pytest
 
 from toolcell.host.console.base.sessions import MAX_FAILURES
 
-from ...support.console.browser import Browser, browser
-from ...support.console.served import Service, configured, served
-from ...support.toolcell_command import TOOLCELL, toolcell
+from ....support.console.browser import Browser, browser
+from ....support.console.served import Service, configured, served
+from ....support.toolcell_command import TOOLCELL, toolcell
 
 FORM = {
     "Sec-Fetch-Site": "same-origin",

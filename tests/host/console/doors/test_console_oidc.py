@@ -14,9 +14,9 @@ from joserfc.jwk import RSAKey
 from toolcell.core import ConfigError
 from toolcell.host.console.base.sessions import MAX_FAILURES
 
-from ...support.console.browser import browser
-from ...support.console.issuer import CLIENT, SECRET, Issuer, served_issuer
-from ...support.console.served import Service, configured, served
+from ....support.console.browser import browser
+from ....support.console.issuer import CLIENT, SECRET, Issuer, served_issuer
+from ....support.console.served import Service, configured, served
 
 TABLE = """
 [console.oidc]

@@ -13,7 +13,7 @@ from toolcell.host.console.base.gate import cookie_name
 from toolcell.host.console.base.pages import Act, Page
 from toolcell.host.console.routes import TABLE
 
-from ...support.console.served import Service, served
+from ....support.console.served import Service, served
 
 OURS = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
 STRANGE = "https://evil.test"

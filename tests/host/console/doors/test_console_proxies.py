@@ -11,8 +11,8 @@ from toolcell.core import ConfigError
 from toolcell.guard import audit_page
 from toolcell.host.console.base.sessions import MAX_FAILURES
 
-from ...support.console.issuer import CLIENT, SECRET, served_issuer
-from ...support.console.served import Service, configured, served
+from ....support.console.issuer import CLIENT, SECRET, served_issuer
+from ....support.console.served import Service, configured, served
 
 TRUSTED = '[console]\ntrusted_proxies = ["127.0.0.1", "10.0.0.0/24"]\n'
 OTHERS = '[console]\ntrusted_proxies = ["10.0.0.0/24"]\n'

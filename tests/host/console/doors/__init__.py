@@ -1,0 +1,1 @@
+"""The doors of the console: who comes in, by which way, and from where."""
