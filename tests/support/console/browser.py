@@ -77,9 +77,16 @@ class Browser:
     def press(self, text: str, within: str = "") -> None:
         """Press the button with a text, once it can be pressed."""
         path = f"//{within or '*'}//button[normalize-space()='{text}']"
-        button = self.until(lambda: self.driver.find_element(By.XPATH, path))
-        self.until(button.is_enabled)
-        button.click()
+
+        def pressed() -> bool:
+            # A part of the page may be replaced at any time, and its buttons with it.
+            button = self.driver.find_element(By.XPATH, path)
+            if button.is_enabled():
+                button.click()
+                return True
+            return False
+
+        self.until(pressed)
 
     def send(self, text: str, within: str = "") -> None:
         """Press a button that sends a form, and wait for the page that answers."""
