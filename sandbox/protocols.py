@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .config.settings import Limits, Network, SandboxConfig
     from .network.types import OnConnection
     from .packages.distributions import OnStep
+    from .processes.usage import CellUsage
     from .results.events import Event
     from .results.result import ExecutionResult
     from .scheduling.pool import PoolStats
@@ -171,6 +172,7 @@ class SandboxSession(Protocol):
         language: Language = "python",
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program as `run` does, and yield its events as they happen."""
 
@@ -224,6 +226,12 @@ class SandboxSession(Protocol):
 
     async def fork(self, *, allow_threads: bool = False) -> Self:
         """Return a second session with the same variables and its own work dir."""
+
+    async def context(self) -> SandboxSession:
+        """Return a second session without variables, in the same work dir."""
+
+    async def usage(self) -> CellUsage:
+        """Return what the session's cell uses now."""
 
     async def checkpoint(self) -> str:
         """Save the current variables and files; return the id for `rollback`."""

@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from toolcell.core import CellLostError, InvalidInputError
 from toolcell.sandbox import (
+    CellUsage,
     Event,
     ExecutionResult,
     FileInfo,
@@ -183,10 +184,16 @@ class ClusterSession:
         language: Language = "python",
         inputs: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        secrets: Mapping[str, SecretStr] | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a program and yield its events; as `Session.stream`."""
         request = RunRequest(
-            code=code, language=language, inputs=inputs, limits=limits, streamed=True
+            code=code,
+            language=language,
+            inputs=inputs,
+            limits=limits,
+            secrets=secrets,
+            streamed=True,
         )
         asked = self._packed(RemoteRun(request=request, fresh=fresh), "stream")
         streamed = stream_on(self._link, asked, on_answer=self._note)
@@ -302,14 +309,26 @@ class ClusterSession:
     async def fork(self, *, allow_threads: bool = False) -> ClusterSession:
         """Return a second session with the same variables; as `Session.fork`."""
         found = await self._ask("fork", options={"allow_threads": allow_threads})
+        return self._second(found)
+
+    async def context(self) -> ClusterSession:
+        """Return a second session without variables; as `Session.context`."""
+        return self._second(await self._ask("context"))
+
+    def _second(self, told: Message) -> ClusterSession:
         return ClusterSession(
             self._link,
             self.node,
             self.agent_id,
-            found.fields,
+            told.fields,
             self._start,
             self._processes,
         )
+
+    async def usage(self) -> CellUsage:
+        """Return what the session's cell uses now; as `Session.usage`."""
+        found = await self._ask("usage")
+        return CellUsage.model_validate(found.fields["usage"])
 
     async def checkpoint(self) -> str:
         """Save the variables and files; as `Session.checkpoint`."""

@@ -84,12 +84,14 @@ class Sessions:
                 assert network is not None
                 await session.set_network(network)
                 return {}, []
-            case "fork":
-                fork = await session.fork(**options)
+            case "fork" | "context":
+                fork = await getattr(session, name)(**options)
                 number = next(self._numbers)
                 self._sessions[number] = fork
                 self._processes[number] = self._processes[fields["session"]]
                 return self.about(number), []
+            case "usage":
+                return {"usage": (await session.usage()).model_dump()}, []
             case "checkpoint":
                 return {"checkpoint": await session.checkpoint()}, []
             case "exec":

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from pydantic import SecretStr
 
 from toolcell.cluster import ClusterSandbox
 from toolcell.cluster.wire import link, message
@@ -17,6 +18,7 @@ from toolcell.cluster.wire.link import Exchange
 from toolcell.cluster.wire.message import Message
 from toolcell.cluster.wire.parts import receive_file
 from toolcell.core import InvalidInputError, SandboxError
+from toolcell.sandbox import Finished
 
 from ..conftest import SUBPROCESS
 from ..support.cluster.local import local_cluster
@@ -45,6 +47,25 @@ async def test_the_end_of_a_command_is_known_unasked(sandbox: ClusterSandbox) ->
     with anyio.fail_after(10):
         await slow.ended()
     assert not slow.running
+
+
+async def test_a_context_has_the_files_alone(sandbox: ClusterSandbox) -> None:
+    async with sandbox.session() as session:
+        await session.run("x = 1\nopen('kept', 'w').write('here')")
+        other = await session.context()
+        found = await other.run("['x' in globals(), open('kept').read()]")
+        assert found.value == [False, "here"]
+        await other.aclose()
+        assert (await session.run("x")).value == 1
+
+
+async def test_a_stream_of_a_session_takes_secrets(sandbox: ClusterSandbox) -> None:
+    async with sandbox.session() as session:
+        code = "import os; os.environ['KEY']"
+        given = {"KEY": SecretStr("hidden")}
+        ends = [each async for each in session.stream(code, secrets=given)]
+        assert isinstance(ends[-1], Finished)
+        assert ends[-1].result.value == "hidden"
 
 
 @pytest.fixture

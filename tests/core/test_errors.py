@@ -29,6 +29,8 @@ from toolcell.core import (
 )
 from toolcell.sandbox import ExecutionResult, Limits, SandboxConfig, SandboxManager
 
+from ..conftest import BackendRow
+
 pytestmark = pytest.mark.anyio
 
 TREE = importlib.import_module(ToolcellError.__module__)
@@ -431,10 +433,11 @@ async def test_a_backend_weaker_than_asked() -> None:
     assert "DOCKER_HOST" in (e.value.hint or "")
 
 
-async def test_a_cell_that_is_lost_is_our_failure(
-    sandbox: SandboxManager,
-) -> None:
-    async with sandbox.session() as session:
+async def test_a_cell_that_is_lost_is_our_failure(backend: BackendRow) -> None:
+    async with (
+        SandboxManager(backend.config()) as manager,
+        manager.session() as session,
+    ):
         await session.run("1", fresh=True)
         await session._shared.cell.kill()
 

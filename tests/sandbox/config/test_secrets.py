@@ -133,16 +133,17 @@ found
 @pytest.mark.parametrize("branch", [None, "main"], ids=["fresh", "live"])
 @pytest.mark.promise("P-33")
 async def test_the_next_run_of_the_same_cell_has_nothing(
-    sandbox: SandboxManager, canary: str, branch: str | None
+    backend: BackendRow, canary: str, branch: str | None
 ) -> None:
     """A cell that is used again is a session's."""
-    limits = sandbox.config.limits
+    config = backend.config()
+    manager = SandboxManager(config)
 
     def packed(code: str, given: dict[str, SecretStr] | None = None) -> Any:
         request = RunRequest(code=code, secrets=given)
-        return sandbox._programs.make(request, final=False, branch=branch)
+        return manager._programs.make(request, final=False, branch=branch)
 
-    async with sandbox._cells.cell(limits, None) as cell:
+    async with manager, manager._cells.cell(config.limits, None) as cell:
         values = []
         for each in (
             packed(ASK, {"KEY": SecretStr(canary)}),

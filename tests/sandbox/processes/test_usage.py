@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError
-from toolcell.sandbox import SandboxManager
+from toolcell.sandbox import Sandbox, SandboxManager
 
 from ...conftest import BackendRow
 
@@ -22,8 +22,8 @@ open("file", "wb").write(bytes(5_000_000))
 """
 
 
-async def test_it_is_what_programs_use_and_leave(backend: BackendRow) -> None:
-    async with SandboxManager(backend.config()) as sandbox, sandbox.session() as own:
+async def test_it_is_what_programs_use_and_leave(sandbox: Sandbox) -> None:
+    async with sandbox.session() as own:
         before = await own.usage()
         await own.run(WORK)
         after = await own.usage()
@@ -39,8 +39,8 @@ async def test_it_is_what_programs_use_and_leave(backend: BackendRow) -> None:
     assert later.memory_bytes < after.memory_bytes - 40_000_000
 
 
-async def test_it_is_told_while_a_program_runs(backend: BackendRow) -> None:
-    async with SandboxManager(backend.config()) as sandbox, sandbox.session() as own:
+async def test_it_is_told_while_a_program_runs(sandbox: Sandbox) -> None:
+    async with sandbox.session() as own:
         start = await own.usage()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(own.run, "while True: pass")
@@ -55,8 +55,8 @@ async def test_it_is_told_while_a_program_runs(backend: BackendRow) -> None:
         assert (await own.run("6 * 7")).value == 42
 
 
-async def test_a_paused_cell_tells_it(backend: BackendRow) -> None:
-    async with SandboxManager(backend.config()) as sandbox, sandbox.session() as own:
+async def test_a_paused_cell_tells_it(sandbox: Sandbox) -> None:
+    async with sandbox.session() as own:
         await own.usage()
         await own.pause()
         first, second = await own.usage(), await own.usage()
