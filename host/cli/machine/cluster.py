@@ -130,7 +130,7 @@ def down(
 
 
 class Kind(StrEnum):
-    """How Kubernetes starts nodes."""
+    """The programs of Kubernetes that start nodes."""
 
     DAEMONSET = "daemonset"
     KUBERAY = "kuberay"
