@@ -14,12 +14,10 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from toolcell.core import SandboxUnavailableError
 
@@ -232,16 +230,24 @@ class LauncherProcess:
             if self._control.fileno() != -1:
                 anyio.notify_closing(self._control)
                 end(self._control)
-            await anyio.to_thread.run_sync(self._wait)
-
-    def _wait(self) -> None:
-        for _ in range(2):
-            try:
-                self._process.wait(_END_SECONDS)
-                return
-            except subprocess.TimeoutExpired:
+            for _ in range(2):
+                if await self._ends():
+                    return
                 self._process.kill()
         _log.error("the launcher %d was killed and has not ended", self._process.pid)
+
+    async def _ends(self) -> bool:
+        """Wait for its end; return False if it has not come in five seconds."""
+        if self._process.poll() is not None:
+            return True
+        # With a time limit `Popen.wait` looks again and again, and late.
+        pidfd = os.pidfd_open(self._process.pid)
+        try:
+            with anyio.move_on_after(_END_SECONDS):
+                await anyio.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+        return self._process.poll() is not None
 
 
 class NamespaceProcess:

@@ -54,6 +54,8 @@ _MAX_ENDED = 512
 _MAX_REQUEST = 64 * 1024
 _MAX_SETUP = 256 * 1024
 _IDLE_MS = 20
+_NEXT_MS = 2
+"""Time for the host to ask for another cell, or to close, once a cell has ended."""
 
 
 def main(control_fd: int) -> NoReturn:
@@ -157,9 +159,11 @@ class Launcher:
         poller.register(self._host, select.POLLIN)
         # Children may have ended before the signal handler was set.
         self._reap()
+        idle = _IDLE_MS
         while True:
-            idle = _IDLE_MS if self._prepared is None else None
-            ready = [fd for fd, _ in poller.poll(idle)]
+            waits = idle if self._prepared is None else None
+            ready = [fd for fd, _ in poller.poll(waits)]
+            idle = _IDLE_MS
             # A process forked by the host may hold the socket open.
             if self._host in ready:
                 break
@@ -170,6 +174,8 @@ class Launcher:
             if wake_r in ready:
                 os.read(wake_r, 4096)
                 self._reap()
+                idle = _NEXT_MS
+                continue
             # Only when idle: a new cell may need this CPU.
             if self._prepared is None:
                 with contextlib.suppress(OSError):
