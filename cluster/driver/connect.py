@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import anyio
-from anyio.streams.tls import TLSAttribute, TLSStream
 
 from ..directory.records import NodeRecord
 from ..wire.handshake import (
@@ -14,6 +13,7 @@ from ..wire.handshake import (
     meet_node,
 )
 from ..wire.link import Link
+from ..wire.tls import TLSSocket, connected
 
 
 async def connect(record: NodeRecord, key: bytes, lost_seconds: float) -> Link:
@@ -30,20 +30,14 @@ async def connect(record: NodeRecord, key: bytes, lost_seconds: float) -> Link:
         RefusedError: It is not the node, or one of both does not have the token.
     """
     with anyio.fail_after(HANDSHAKE_SECONDS):
-        plain = await anyio.connect_tcp(record.host, record.port)
+        plain = await connected(record.host, record.port)
+        connection = TLSSocket(plain, driver_context(), server_side=False)
         try:
-            stream = await TLSStream.wrap(
-                plain,
-                server_side=False,
-                ssl_context=driver_context(),
-                standard_compatible=False,
-            )
-            shown = stream.extra(TLSAttribute.peer_certificate_binary)  # noqa: S610 - of a socket
-            if shown is None or fingerprint_of(shown) != record.fingerprint:
+            await connection.shake_hands()
+            if fingerprint_of(connection.certificate) != record.fingerprint:
                 raise RefusedError("it shows another certificate")
-            reader = await meet_node(stream, key, record.fingerprint)
+            await meet_node(connection, key, record.fingerprint)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await anyio.aclose_forcefully(plain)
+            connection.close()
             raise
-    return Link(stream, reader, name=record.name, lost_seconds=lost_seconds)
+    return Link(connection, name=record.name, lost_seconds=lost_seconds)

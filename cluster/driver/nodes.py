@@ -8,9 +8,10 @@ credit it waits in the driver's queue, where agents take turns.
 from __future__ import annotations
 
 import logging
+import operator
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import anyio
@@ -26,6 +27,7 @@ from ..wire.link import Link
 from ..wire.protocol import PROTOCOL
 from . import metrics
 from .connect import connect
+from .places import Node, Place
 from .runs import next_message
 
 _LOOK_SECONDS = 1.0
@@ -33,51 +35,7 @@ _AGAIN_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Node:
-    """A node with a link: what it grants, and how much of that is in use."""
-
-    def __init__(self, record: NodeRecord, link: Link, about: dict[str, Any]) -> None:
-        self.record = record
-        self.link = link
-        self.slots = int(about["slots"])
-        self.rules = SandboxConfig.model_validate(about["rules"])
-        self.notices = tuple(map(str, about["notices"]))
-        self.image = str(about["image"])
-        """The image of its cells; empty where they have none."""
-
-        self.hear(about)
-
-        self.held: list[float] = []
-        """When each place in use was taken; those of a lost node are given back."""
-
-        self.is_lost = False
-
-    def hear(self, told: dict[str, Any]) -> None:
-        """Take what the node says of itself, now or again."""
-        self.credit = int(told["credit"])
-        """Runs and sessions that this driver may have there at once."""
-
-        self.state = str(told["state"])
-        """`ready`, `draining` or `sick`; the last two have no credit."""
-
-        self.problem = str(told["problem"])
-        """Why it is sick, in its words."""
-
-        self.reason = str(told["reason"])
-        """The same in a word, such as `image_missing`; empty: there is none."""
-
-        self.packages = frozenset(tuple(map(str, each)) for each in told["packages"])
-        """Sets of packages that are installed there, each sorted."""
-
-    @property
-    def in_use(self) -> int:
-        """The number of places in use."""
-        return len(self.held)
-
-    @property
-    def load(self) -> float:
-        """The part of the credit in use."""
-        return self.in_use / self.credit if self.credit else float("inf")
+_load = operator.attrgetter("load")
 
 
 @contextmanager
@@ -126,6 +84,8 @@ class Nodes:
         self._told = 0
         self._known: set[str] = set()
         self._open: dict[str, Node] = {}
+        # Those with credit; the one that was taken last is the last.
+        self._fit: dict[Node, None] = {}
         self._rules: SandboxConfig | None = None
         self._changed = anyio.Event()
         self._why_none = "the directory names no node"
@@ -142,7 +102,7 @@ class Nodes:
     def rules(self) -> SandboxConfig:
         """The configuration that all nodes have. Raises SandboxUnavailableError."""
         if self._rules is None:
-            raise self._no_nodes()
+            raise self.no_nodes()
         return self._rules
 
     @property
@@ -173,22 +133,21 @@ class Nodes:
             while not self._open:
                 await self._changed.wait()
         if not self._open:
-            raise self._no_nodes()
+            raise self.no_nodes()
 
     def close(self) -> None:
         """Refuse what waits, and place nothing more."""
         self._metrics.close()
         self._queue.close()
 
-    @asynccontextmanager
     async def place(
         self,
         agent_id: str | None,
         *,
         avoid: NodeRecord | None = None,
         packages: Sequence[str] = (),
-    ) -> AsyncIterator[Node]:
-        """Hold a place on a node, for a run or a session.
+    ) -> Place:
+        """Wait for a place on a node, which the caller has to leave.
 
         Args:
             agent_id: The agent that waits for it.
@@ -199,36 +158,39 @@ class Nodes:
         Raises:
             SandboxUnavailableError: Too many wait, or there is no node.
         """
-        entered = await self._enter(agent_id)
-        node = None
-        try:
-            fit = [each for each in self.open if each.record != avoid and each.credit]
+        entered = self._queue.enter_at_once()
+        if entered is None:
+            entered = await self._enter(agent_id)
+        fit: Iterable[Node] = self._fit
+        if avoid is not None:
+            fit = [each for each in fit if each.record != avoid]
+        if packages:
             wanted = tuple(sorted(set(packages)))
             ready = [each for each in fit if wanted in each.packages and each.load < 1]
-            node = min(ready or fit, key=lambda each: each.load, default=None)
-            if node is None:
-                raise self._no_nodes()
-            node.held.append(entered)
-            metrics.placed.add(1)
-            yield node
-        finally:
-            if node is not None and entered in node.held:
-                node.held.remove(entered)
-            if node is None or not node.is_lost:
-                self._queue.leave(entered)
+            fit = ready or fit
+        node = min(fit, key=_load, default=None)
+        if node is None:
+            self._queue.leave(entered)
+            raise self.no_nodes()
+        # The last one among equals the next time: its pool is filled meanwhile.
+        del self._fit[node]
+        self._fit[node] = None
+        metrics.placed.add(1)
+        return Place(node, self._queue, entered)
 
     async def _enter(self, agent_id: str | None) -> float:
         with anyio.CancelScope() as scope:
-            if not any(node.credit for node in self.open):
+            if not self._fit:
                 scope.deadline = anyio.current_time() + self._wait_seconds
             self._waiting.add(scope)
             try:
                 return await self._queue.enter(agent_id)
             finally:
                 self._waiting.discard(scope)
-        raise self._no_nodes()
+        raise self.no_nodes()
 
-    def _no_nodes(self) -> SandboxUnavailableError:
+    def no_nodes(self) -> SandboxUnavailableError:
+        """Return the error of whoever finds no node, with the reason."""
         why = self._why_none
         for node in self.open:
             if node.state != "ready":
@@ -312,8 +274,8 @@ class Nodes:
                 # Whoever holds a place there may not leave it for long.
                 node.is_lost = True
                 metrics.lost.add(len(node.held))
-                for entered in node.held:
-                    self._queue.leave(entered)
+                for place in node.held:
+                    place.give_back()
 
     def _checked(self, record: NodeRecord, link: Link, about: dict[str, Any]) -> Node:
         if about.get("protocol") != PROTOCOL:
@@ -340,6 +302,7 @@ class Nodes:
         return node
 
     def _resize(self) -> None:
+        self._fit = {node: None for node in self.open if node.credit}
         credit = sum(node.credit for node in self.open)
         self._queue.resize(credit)
         self._changed.set()

@@ -21,8 +21,6 @@ from toolcell.sandbox import (
 from ..wire.codec import pack_model
 
 _Fields = dict[str, Any]
-_IN_SESSION = ("code", "language")
-_ALONE = (*_IN_SESSION, "agent_id", "minimum_freshness")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,8 +36,14 @@ class RemoteRun:
     was_heard: bool = False
     """True once a function of the caller was called; it must not be called again."""
 
+    @property
+    def hears(self) -> bool:
+        """True if the caller hears of the run while it goes on."""
+        functions = (self.request.calls, self.on_output, self.on_connection)
+        return any(each is not None for each in functions)
+
     def packed(self, limits: Limits, more: _Fields) -> tuple[_Fields, list[bytes]]:
-        """Return the fields and blobs of the request.
+        """Return the fields and blobs of the request; defaults are left out.
 
         Args:
             limits: The limits of the node, or of the session.
@@ -50,33 +54,44 @@ class RemoteRun:
         """
         asked = self.request
         check_request(asked, limits)
-        blobs = [] if asked.stdin is None else [asked.stdin]
-        blobs += [bytes_of(data) for data in (asked.files or {}).values()]
-        fields = {
-            "options": self._options(),
-            "limits": pack_model(asked.limits),
-            "network": pack_model(asked.network),
-            "secrets": _revealed(asked.secrets),
-            "stdin": asked.stdin is not None,
-            "files": None if asked.files is None else list(asked.files),
-            "calls": _packed_calls(asked.calls),
-            "on_output": self.on_output is not None,
-            "on_connection": self.on_connection is not None,
-            **more,
-        }
+        fields = {"options": self._options(), **more}
+        blobs: list[bytes] = []
+        if asked.limits is not None:
+            fields["limits"] = pack_model(asked.limits)
+        if asked.network is not None:
+            fields["network"] = pack_model(asked.network)
+        if asked.secrets is not None:
+            fields["secrets"] = _revealed(asked.secrets)
+        if asked.stdin is not None:
+            fields["stdin"] = True
+            blobs.append(asked.stdin)
+        if asked.files is not None:
+            fields["files"] = list(asked.files)
+            blobs += map(bytes_of, asked.files.values())
+        if asked.calls is not None:
+            fields["calls"] = _packed_calls(asked.calls)
+        if self.on_output is not None:
+            fields["on_output"] = True
+        if self.on_connection is not None:
+            fields["on_connection"] = True
         return fields, blobs
 
     def _options(self) -> _Fields:
         asked = self.request
-        names = _ALONE if self.fresh is None else _IN_SESSION
-        options: _Fields = {name: getattr(asked, name) for name in names}
+        options: _Fields = {"code": asked.code}
+        if asked.language != "python":
+            options["language"] = asked.language
+        if asked.agent_id is not None and self.fresh is None:
+            options["agent_id"] = asked.agent_id
+        if asked.minimum_freshness != "program":
+            options["minimum_freshness"] = asked.minimum_freshness
         if asked.inputs is not None:
             options["inputs"] = dict(asked.inputs)
         if asked.argv:
             options["argv"] = list(asked.argv)
         if asked.packages:
             options["packages"] = listed(asked.packages)
-        if self.fresh is not None:
+        if self.fresh:
             options["fresh"] = self.fresh
         return options
 
@@ -98,15 +113,11 @@ def bytes_of(data: bytes | str) -> bytes:
         ) from None
 
 
-def _revealed(secrets: Mapping[str, SecretStr] | None) -> _Fields | None:
-    if secrets is None:
-        return None
+def _revealed(secrets: Mapping[str, SecretStr]) -> _Fields:
     return {name: secret.get_secret_value() for name, secret in secrets.items()}
 
 
-def _packed_calls(calls: HostCalls | None) -> _Fields | None:
-    if calls is None:
-        return None
+def _packed_calls(calls: HostCalls) -> _Fields:
     return {
         "names": list(calls.names),
         "max_calls": calls.max_calls,

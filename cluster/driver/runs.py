@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal, cast
@@ -25,6 +26,8 @@ from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link
 from ..wire.message import Message, WireError
 from ..wire.tasks import tasks_beside
+from . import metrics
+from .places import Place
 from .requests import RemoteRun
 
 _Fields = dict[str, Any]
@@ -93,6 +96,20 @@ async def run_on(
         ToolcellError: What the node raised.
         Exception: What a function of the caller raised.
     """
+    if not run.hears:
+        message = await ask(link, asked[0], *asked[1], on_answer=on_answer)
+    else:
+        message = await _run_heard(link, run, asked, on_answer)
+    try:
+        return read_result(message)
+    except WireError as error:
+        raise link.nonsense(error) from None
+
+
+async def _run_heard(
+    link: Link, run: RemoteRun, asked: Request, on_answer: OnAnswer
+) -> Message:
+    """Run a program whose caller hears of it; return the node's last message."""
     async with link.exchange(*asked) as exchange:
         caller = _Caller(exchange, run)
         with caller.patience:
@@ -104,10 +121,20 @@ async def run_on(
                 raise
             on_answer(message.fields)
         caller.raise_failure()
-    try:
-        return read_result(message)
-    except WireError as error:
-        raise exchange.nonsense(error) from None
+    return message
+
+
+async def run_at(place: Place, run: RemoteRun, asked: Request) -> ExecutionResult:
+    """Run a program in a place, and report what the way there and back took.
+
+    Raises as `run_on`.
+    """
+    with place as node:
+        started = time.perf_counter()
+        result = await run_on(node.link, run, asked)
+        whole = time.perf_counter() - started
+    metrics.overhead.record(max(0.0, whole - result.usage.wall_ms / 1000))
+    return result
 
 
 class _Caller:

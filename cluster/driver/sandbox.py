@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Mapping,
     Sequence,
@@ -46,22 +44,13 @@ from ..wire.protocol import LOST_SECONDS
 from . import metrics
 from .nodes import Nodes
 from .requests import RemoteRun, listed
-from .runs import ask, is_node_lost, next_message, run_on, stream_on
+from .runs import ask, is_node_lost, next_message, run_at, stream_on
 from .session import ClusterSession
 
 if TYPE_CHECKING:
     from toolcell.sandbox import OnProgress, OnStep, Programs
 
 _MAX_CONCURRENCY = 4096
-
-
-async def _timed(run: Awaitable[ExecutionResult]) -> ExecutionResult:
-    """Wait for a run, and report what the way to its node and back took."""
-    started = time.perf_counter()
-    result = await run
-    whole = time.perf_counter() - started
-    metrics.overhead.record(max(0.0, whole - result.usage.wall_ms / 1000))
-    return result
 
 
 class ClusterSandbox(Detachable):
@@ -101,12 +90,15 @@ class ClusterSandbox(Detachable):
         retry_lost: bool = False,
         image: str | None = None,
     ) -> None:
-        self._directory = directory
-        self._key = checked_token(token)
-        self._wait_seconds = wait_seconds
-        self._lost_seconds = lost_seconds
+        self._find_nodes = partial(
+            Nodes,
+            directory,
+            checked_token(token),
+            wait_seconds=wait_seconds,
+            lost_seconds=lost_seconds,
+            image=image,
+        )
         self._retry_lost = retry_lost
-        self._image = image
         self._stack = AsyncExitStack()
         self._is_open = False
 
@@ -143,14 +135,7 @@ class ClusterSandbox(Detachable):
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._tasks = tasks
-        self._nodes = Nodes(
-            self._directory,
-            self._key,
-            wait_seconds=self._wait_seconds,
-            lost_seconds=self._lost_seconds,
-            image=self._image,
-            tasks=tasks,
-        )
+        self._nodes = self._find_nodes(tasks=tasks)
         try:
             await self._nodes.start()
         except BaseException:
@@ -234,20 +219,21 @@ class ClusterSandbox(Detachable):
         run = RemoteRun(
             request=request, on_output=on_output, on_connection=on_connection
         )
-        asked = run.packed(self._open_nodes.rules.limits, {"op": "run"})
+        nodes = self._open_nodes
+        asked = run.packed(nodes.rules.limits, {"op": "run"})
+        place = await nodes.place(agent_id, packages=packages)
         try:
-            async with self._open_nodes.place(agent_id, packages=packages) as node:
-                return await _timed(run_on(node.link, run, asked))
+            return await run_at(place, run, asked)
         except CellLostError as error:
             if not self._retry_lost or run.was_heard or not is_node_lost(error):
                 raise
             lost = error
         try:
-            async with self._open_nodes.place(
-                agent_id, avoid=node.record, packages=packages
-            ) as other:
-                metrics.retries.add(1)
-                return await _timed(run_on(other.link, run, asked))
+            place = await nodes.place(
+                agent_id, avoid=place.node.record, packages=packages
+            )
+            metrics.retries.add(1)
+            return await run_at(place, run, asked)
         except SandboxUnavailableError:
             # It may have run on the first one.
             raise lost from None
@@ -282,7 +268,7 @@ class ClusterSandbox(Detachable):
         )
         run = RemoteRun(request=request)
         asked = run.packed(self._open_nodes.rules.limits, {"op": "stream"})
-        async with self._open_nodes.place(agent_id, packages=packages) as node:
+        with await self._open_nodes.place(agent_id, packages=packages) as node:
             async with aclosing(stream_on(node.link, asked)) as events:
                 async for event in events:
                     yield event
@@ -310,7 +296,7 @@ class ClusterSandbox(Detachable):
             "agent_id": agent_id,
             "network": pack_model(network),
         }
-        async with self._open_nodes.place(agent_id, packages=packages) as node:
+        with await self._open_nodes.place(agent_id, packages=packages) as node:
             async with node.link.exchange(asked) as exchange:
                 about = (await next_message(exchange)).fields
                 name = node.record.name
@@ -387,13 +373,8 @@ class ClusterSandbox(Detachable):
         Raises:
             SandboxUnavailableError: The cluster is not open.
         """
-        return PoolStats(
-            size=0,
-            ready=0,
-            made=0,
-            discarded=0,
-            waiting=self._open_nodes.waiting,
-        )
+        waiting = self._open_nodes.waiting
+        return PoolStats(size=0, ready=0, made=0, discarded=0, waiting=waiting)
 
     async def check(self) -> None:
         """Ask one node after the other until one can make cells.
@@ -408,11 +389,7 @@ class ClusterSandbox(Detachable):
                 return
             except SandboxUnavailableError as error:
                 found = error
-        raise found or SandboxUnavailableError(
-            "the cluster has no node",
-            hint="start a `NodeAgent` on a machine, see docs/cluster.md",
-            details={"reason": "no_nodes"},
-        )
+        raise found or self._open_nodes.no_nodes()
 
     @property
     def _open_nodes(self) -> Nodes:

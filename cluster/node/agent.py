@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -11,8 +12,6 @@ from typing import Any, Literal
 
 import anyio
 import anyio.abc
-from anyio.abc import ByteStream, SocketAttribute
-from anyio.streams.tls import TLSStream
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
@@ -30,6 +29,7 @@ from ..wire.handshake import (
 )
 from ..wire.link import Link
 from ..wire.protocol import LOST_SECONDS, PROTOCOL, rules_of
+from ..wire.tls import TLSSocket, accept, listening
 from . import metrics
 from .health import CHECK_SECONDS, Health
 from .inventory import Inventory
@@ -111,9 +111,7 @@ class NodeAgent(Detachable):
     async def __aenter__(self) -> NodeAgent:
         self._identity = new_identity()
         try:
-            listener = await anyio.create_tcp_listener(
-                local_host=self._host, local_port=self._port
-            )
+            listener = await listening(self._host, self._port)
         except OSError as error:
             raise SandboxUnavailableError(
                 f"cannot listen at {self._host}:{self._port}: {error.strerror}",
@@ -122,23 +120,23 @@ class NodeAgent(Detachable):
         self._record = NodeRecord(
             name=self._name,
             host=self._public_host,
-            port=listener.extra(SocketAttribute.local_port),  # noqa: S610 - of a socket
+            port=listener.getsockname()[1],
             fingerprint=self._identity.fingerprint,
         )
         if self._directory is not None:
             try:
                 await self._directory.announce(self._record)
             except BaseException:
-                await listener.aclose()
+                listener.close()
                 raise
             self._stack.push_async_callback(self._withdraw, self._directory)
-        self._stack.push_async_callback(listener.aclose)
+        self._stack.callback(listener.close)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._tasks = tasks
         self._retired = anyio.Event()
         self._stack.enter_context(metrics.agents.watched(self))
-        tasks.start_soon(listener.serve, self._welcome)
+        tasks.start_soon(accept, listener, self._welcome)
         tasks.start_soon(self._health.watch, self.share)
         if self._directory is not None:
             tasks.start_soon(self._renew, self._directory)
@@ -236,43 +234,40 @@ class NodeAgent(Detachable):
             except SandboxUnavailableError as error:
                 _log.warning("%s", error)
 
-    async def _welcome(self, stream: ByteStream) -> None:
+    async def _welcome(self, plain: socket.socket) -> None:
         """Serve one connection; nothing of it ends the agent."""
         if self._strangers >= MAX_STRANGERS:
-            await anyio.aclose_forcefully(stream)
+            plain.close()
             return
-        link = None
         self._strangers += 1
         try:
-            with anyio.fail_after(HANDSHAKE_SECONDS):
-                secure = await TLSStream.wrap(
-                    stream,
-                    server_side=True,
-                    ssl_context=self._identity.context,
-                    standard_compatible=False,
-                )
-                reader = await admit_driver(
-                    secure, self._key, self._identity.fingerprint
-                )
-            visitor = Visitor(self._sandbox, self)
-            link = Link(
-                secure,
-                reader,
-                name="driver",
-                lost_seconds=self._lost_seconds,
-                serve=visitor.serve,
-            )
-        except (OSError, TimeoutError, RefusedError, anyio.BrokenResourceError) as why:
+            connection = await self._admitted(plain)
+        except (OSError, TimeoutError, RefusedError) as why:
             _log.warning("a connection was refused: %s", type(why).__name__)
-        except anyio.EndOfStream:
-            pass
+            return
         finally:
             self._strangers -= 1
-            if link is None:
-                with anyio.CancelScope(shield=True):
-                    await anyio.aclose_forcefully(stream)
-        if link is not None:
-            await self._serve(link, visitor)
+        visitor = Visitor(self._sandbox, self)
+        link = Link(
+            connection,
+            name="driver",
+            lost_seconds=self._lost_seconds,
+            serve=visitor.serve,
+        )
+        await self._serve(link, visitor)
+
+    async def _admitted(self, plain: socket.socket) -> TLSSocket:
+        """Return the connection of a driver that has the token."""
+        context, fingerprint = self._identity.context, self._identity.fingerprint
+        connection = TLSSocket(plain, context, server_side=True)
+        try:
+            with anyio.fail_after(HANDSHAKE_SECONDS):
+                await connection.shake_hands()
+                await admit_driver(connection, self._key, fingerprint)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     async def _serve(self, link: Link, visitor: Visitor) -> None:
         self._visitors.append(visitor)

@@ -35,6 +35,7 @@ from .sessions import Sessions
 
 _Fields = dict[str, Any]
 _Answer = tuple[_Fields, list[bytes]]
+_HEARD = frozenset(("on_output", "on_connection", "calls"))
 _log = logging.getLogger(__name__)
 
 
@@ -170,20 +171,35 @@ class Visitor:
     ) -> _Answer:
         fields = message.fields
         options = _options(message)
-        if fields["on_output"]:
+        if not _HEARD.isdisjoint(fields):
+            result = await self._heard_run(exchange, fields, options, place, stop)
+        else:
+            result = await place.run(**options)
+        metrics.runs.add(1, {"toolcell.status": result.status})
+        self._agent.has_packages(options.get("packages", ()))
+        return pack_result(result)
+
+    async def _heard_run(
+        self,
+        exchange: Exchange,
+        fields: _Fields,
+        options: _Fields,
+        place: Sandbox | SandboxSession,
+        stop: Callable[[], Awaitable[None]],
+    ) -> ExecutionResult:
+        """Run a program, and tell the driver of it while it goes on."""
+        if "on_output" in fields:
             options["on_output"] = lambda stream, data: exchange.send_soon(
                 {"output": stream}, data
             )
-        if fields["on_connection"]:
+        if "on_connection" in fields:
             options["on_connection"] = lambda found: _tell(exchange, found)
-        driver = RunDriver(exchange, fields["calls"], stop)
+        driver = RunDriver(exchange, fields.get("calls"), stop)
         result: ExecutionResult
         async with tasks_beside() as tasks:
             tasks.start_soon(driver.listen)
             result = await place.run(**options, calls=driver.calls)
-        metrics.runs.add(1, {"toolcell.status": result.status})
-        self._agent.has_packages(options.get("packages", ()))
-        return pack_result(result)
+        return result
 
     async def _stream(
         self, exchange: Exchange, message: Message, place: Sandbox | SandboxSession
@@ -221,16 +237,16 @@ def _options(message: Message) -> _Fields:
     """Return the arguments of `run` or `stream` that a driver sent."""
     fields, blobs = message.fields, [*message.blobs]
     options: _Fields = dict(fields["options"])
-    if fields["limits"] is not None:
+    if "limits" in fields:
         options["limits"] = read_limits(fields["limits"])
-    if fields["network"] is not None:
+    if "network" in fields:
         options["network"] = read_network(fields["network"])
-    if fields["secrets"] is not None:
+    if "secrets" in fields:
         secrets: Mapping[str, str] = fields["secrets"]
         options["secrets"] = {name: SecretStr(text) for name, text in secrets.items()}
-    if fields["stdin"]:
+    if "stdin" in fields:
         options["stdin"] = blobs.pop(0)
-    if fields["files"] is not None:
+    if "files" in fields:
         options["files"] = dict(zip(fields["files"], blobs, strict=True))
     return options
 

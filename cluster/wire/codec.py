@@ -47,7 +47,8 @@ _ERRORS = {
         SandboxUnavailableError,
     )
 }
-_TEXTS = {"stdout", "stderr"}
+# The other end makes the texts of the bytes; the value is told apart.
+_LEFT_OUT = {"stdout", "stderr", "value"}
 
 
 def pack_error(error: ToolcellError) -> _Fields:
@@ -81,21 +82,19 @@ def read_network(fields: _Fields | None) -> Network | None:
 
 
 def pack_result(result: ExecutionResult) -> tuple[_Fields, list[bytes]]:
-    """Return the fields of a result, and its raw bytes.
-
-    The texts of the streams are left out: the other end makes them of the bytes.
-    """
-    fields = result.model_dump(
-        mode="json", exclude_unset=True, exclude={*_TEXTS, "value"}
-    )
-    value = result.value
-    opaque = isinstance(value, OpaqueValue)
-    told = value.model_dump() if isinstance(value, OpaqueValue) else value
+    """Return the fields of a result, and its raw bytes; defaults are left out."""
+    fields: _Fields = {
+        "result": result.model_dump(mode="json", exclude_unset=True, exclude=_LEFT_OUT)
+    }
+    if isinstance(result.value, OpaqueValue):
+        fields["opaque"] = result.value.model_dump()
+    elif result.value is not None:
+        fields["value"] = result.value
     blobs = [result.stdout_bytes, result.stderr_bytes]
     blobs += [each.data for each in result.artifacts]
-    same = (_text(blobs[0]), _text(blobs[1])) == (result.stdout, result.stderr)
-    texts = None if same else [result.stdout, result.stderr]
-    return {"result": fields, "value": told, "opaque": opaque, "texts": texts}, blobs
+    if (_text(blobs[0]), _text(blobs[1])) != (result.stdout, result.stderr):
+        fields["texts"] = [result.stdout, result.stderr]
+    return fields, blobs
 
 
 def read_result(message: Message) -> ExecutionResult:
@@ -108,7 +107,7 @@ def read_result(message: Message) -> ExecutionResult:
             {**about, "data": data}
             for about, data in zip(told.pop("artifacts", ()), rest, strict=True)
         ]
-        texts = fields["texts"] or (_text(out), _text(err))
+        texts = fields.get("texts") or (_text(out), _text(err))
         result = ExecutionResult.model_validate(
             {
                 **told,
@@ -119,10 +118,13 @@ def read_result(message: Message) -> ExecutionResult:
                 "stderr": texts[1],
             }
         )
-        value = fields["value"]
-        value = OpaqueValue.model_validate(value) if fields["opaque"] else value
+        value = fields.get("value")
+        if "opaque" in fields:
+            value = OpaqueValue.model_validate(fields["opaque"])
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise WireError(f"a result cannot be read: {error}") from None
+    if value is None:
+        return result
     # A dict is not to be taken for the description of an opaque value.
     return result.model_copy(update={"value": value})
 

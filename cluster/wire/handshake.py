@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-from anyio.abc import ByteStream
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from toolcell.core import ConfigError
 from toolcell.core.text.install_hint import install_hint
+
+from .tls import TLSSocket
 
 HANDSHAKE_SECONDS = 5.0
 """Seconds for the whole hand-shake. When it is reached the connection is closed."""
@@ -116,35 +116,30 @@ def fingerprint_of(certificate: bytes) -> str:
     return hashlib.sha256(certificate).hexdigest()
 
 
-async def admit_driver(
-    stream: ByteStream, key: bytes, fingerprint: str
-) -> BufferedByteReceiveStream:
-    """Let a driver in, at the node; return what reads on from here.
+async def admit_driver(connection: TLSSocket, key: bytes, fingerprint: str) -> None:
+    """Let a driver in, at the node.
 
     Raises:
         RefusedError: It does not have the token.
     """
     ours = os.urandom(_NONCE_BYTES)
-    reader = BufferedByteReceiveStream(stream)
     with anyio.move_on_after(HANDSHAKE_SECONDS):
         try:
-            await stream.send(ours)
-            answer = await reader.receive_exactly(2 * _NONCE_BYTES)
+            await connection.send(ours)
+            answer = await connection.receive_exactly(2 * _NONCE_BYTES)
             theirs, proof = answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
             if hmac.compare_digest(
                 proof, _proof(key, b"driver", ours, theirs, fingerprint)
             ):
-                await stream.send(_proof(key, b"node", ours, theirs, fingerprint))
-                return reader
-        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.EndOfStream):
+                await connection.send(_proof(key, b"node", ours, theirs, fingerprint))
+                return
+        except (OSError, EOFError):
             raise RefusedError("the connection ended") from None
     raise RefusedError("it does not have the token")
 
 
-async def meet_node(
-    stream: ByteStream, key: bytes, fingerprint: str
-) -> BufferedByteReceiveStream:
-    """Convince a node, and be convinced, at the driver; return what reads on from here.
+async def meet_node(connection: TLSSocket, key: bytes, fingerprint: str) -> None:
+    """Convince a node, and be convinced, at the driver.
 
     The caller has compared the certificate with the fingerprint.
 
@@ -152,18 +147,17 @@ async def meet_node(
         RefusedError: The node, or this driver, does not have the token.
     """
     ours = os.urandom(_NONCE_BYTES)
-    reader = BufferedByteReceiveStream(stream)
     with anyio.move_on_after(HANDSHAKE_SECONDS):
         try:
-            theirs = await reader.receive_exactly(_NONCE_BYTES)
+            theirs = await connection.receive_exactly(_NONCE_BYTES)
             proof = _proof(key, b"driver", theirs, ours, fingerprint)
-            await stream.send(ours + proof)
-            answer = await reader.receive_exactly(_NONCE_BYTES)
-        except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.EndOfStream):
+            await connection.send(ours + proof)
+            answer = await connection.receive_exactly(_NONCE_BYTES)
+        except (OSError, EOFError):
             raise RefusedError("the node refused this token") from None
         right = _proof(key, b"node", theirs, ours, fingerprint)
         if hmac.compare_digest(answer, right):
-            return reader
+            return
         raise RefusedError("the node does not have the token")
     raise RefusedError("the node did not answer in time")
 

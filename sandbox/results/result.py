@@ -145,7 +145,7 @@ class ExecutionResult(_ResultModel):
     stderr: str = ""
     """Standard error as text; bytes that are not UTF-8 are replaced."""
 
-    truncated: Truncated = Truncated()
+    truncated: Truncated = Field(default_factory=Truncated)
     exception: ExceptionInfo | None = None
     exit_code: int | None = None
     """The program's exit code; None when a signal ended it or it never ran."""
@@ -175,7 +175,7 @@ class ExecutionResult(_ResultModel):
     connections: tuple[Connection, ...] = ()
     """The connections that the program asked for, in the order of asking."""
 
-    usage: Usage = Usage()
+    usage: Usage = Field(default_factory=Usage)
     backend: Literal["docker", "subprocess"] | None = None
     isolation: Isolation | None = None
 

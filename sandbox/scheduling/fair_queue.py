@@ -67,9 +67,8 @@ class FairQueue:
         """
         if self._closed:
             raise _closed_error()
-        if self._free > 0:
-            self._free -= 1
-            return self._clock()
+        if (entered := self.enter_at_once()) is not None:
+            return entered
         waiter = self._line_up(agent_id)
         try:
             await waiter.called.wait()
@@ -81,6 +80,13 @@ class FairQueue:
             raise
         if waiter.refusal is not None:
             raise waiter.refusal
+        return self._clock()
+
+    def enter_at_once(self) -> float | None:
+        """Take a free place; return the time, which `leave` takes, or None."""
+        if self._closed or self._free <= 0:
+            return None
+        self._free -= 1
         return self._clock()
 
     def leave(self, entered: float) -> None:

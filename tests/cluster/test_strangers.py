@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from anyio.abc import ByteStream
-from anyio.streams.tls import TLSStream
 
 from toolcell.cluster import (
     ClusterSandbox,
@@ -23,6 +20,7 @@ from toolcell.cluster import (
 )
 from toolcell.cluster.directory.records import read_signed, sign
 from toolcell.cluster.wire.handshake import driver_context, meet_node, new_identity
+from toolcell.cluster.wire.tls import TLSSocket, connected
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import SandboxManager
 
@@ -83,35 +81,32 @@ async def test_a_proof_is_for_one_certificate_only(agent: NodeAgent) -> None:
 
 
 @asynccontextmanager
-async def connection(agent: NodeAgent) -> AsyncIterator[ByteStream]:
-    plain = await anyio.connect_tcp(agent.record.host, agent.record.port)
-    async with plain:
-        yield await TLSStream.wrap(
-            plain,
-            server_side=False,
-            ssl_context=driver_context(),
-            standard_compatible=False,
-        )
+async def connection(agent: NodeAgent) -> AsyncIterator[TLSSocket]:
+    plain = await connected(agent.record.host, agent.record.port)
+    async with TLSSocket(plain, driver_context(), server_side=False) as secure:
+        await secure.shake_hands()
+        yield secure
 
 
-async def is_closed(stream: ByteStream) -> bool:
+async def is_closed(read: Callable[[], Awaitable[bytes]]) -> bool:
     with anyio.fail_after(8):
         try:
-            while True:
-                await stream.receive()
-        except (anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
-            return True
+            while await read():
+                pass
+        except (OSError, anyio.EndOfStream, anyio.BrokenResourceError):
+            pass
+    return True
 
 
 async def test_a_stranger_is_cut_off(agent: NodeAgent) -> None:
     async with await anyio.connect_tcp(agent.record.host, agent.record.port) as plain:
         await plain.send(os.urandom(200))
-        assert await is_closed(plain)
+        assert await is_closed(plain.receive)
     async with connection(agent) as secure:
         await secure.send(os.urandom(64))
-        assert await is_closed(secure)
+        assert await is_closed(secure.receive)
     async with connection(agent) as silent:
-        assert await is_closed(silent)
+        assert await is_closed(silent.receive)
     assert await works(agent.record)
 
 
@@ -133,7 +128,7 @@ async def test_nonsense_ends_the_link_and_nothing_else(
             await session.run("x = 1")
             await meet_node(secure, bytes.fromhex(TOKEN), agent.record.fingerprint)
             await secure.send(frame)
-            assert await is_closed(secure)
+            assert await is_closed(secure.receive)
             assert (await session.run("x")).value == 1
 
 

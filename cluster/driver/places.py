@@ -1,0 +1,93 @@
+"""Nodes with a link, and places on them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from toolcell.sandbox import FairQueue, SandboxConfig
+
+from ..directory.records import NodeRecord
+from ..wire.link import Link
+
+
+class Node:
+    """A node with a link: what it grants, and how much of that is in use."""
+
+    def __init__(self, record: NodeRecord, link: Link, about: dict[str, Any]) -> None:
+        self.record = record
+        self.link = link
+        self.slots = int(about["slots"])
+        self.rules = SandboxConfig.model_validate(about["rules"])
+        self.notices = tuple(map(str, about["notices"]))
+        self.image = str(about["image"])
+        """The image of its cells; empty where they have none."""
+
+        self.held: set[Place] = set()
+        """The places in use; those of a lost node are given back."""
+
+        self.load = 0.0
+        """The part of the credit in use."""
+
+        self.is_lost = False
+        self.hear(about)
+
+    def hear(self, told: dict[str, Any]) -> None:
+        """Take what the node says of itself, now or again."""
+        self.credit = int(told["credit"])
+        """Runs and sessions that this driver may have there at once."""
+
+        self.state = str(told["state"])
+        """`ready`, `draining` or `sick`; the last two have no credit."""
+
+        self.problem = str(told["problem"])
+        """Why it is sick, in its words."""
+
+        self.reason = str(told["reason"])
+        """The same in a word, such as `image_missing`; empty: there is none."""
+
+        self.packages = frozenset(tuple(map(str, each)) for each in told["packages"])
+        """Sets of packages that are installed there, each sorted."""
+
+        self.weigh()
+
+    @property
+    def in_use(self) -> int:
+        """The number of places in use."""
+        return len(self.held)
+
+    def weigh(self) -> None:
+        """Find the load anew, when places or credit have changed."""
+        self.load = self.in_use / self.credit if self.credit else math.inf
+
+
+class Place:
+    """A place on a node, for a run or a session; leaving it gives it back.
+
+    Args:
+        node: The node.
+        queue: Those who wait for a place.
+        entered: When it was taken.
+    """
+
+    def __init__(self, node: Node, queue: FairQueue, entered: float) -> None:
+        self.node = node
+        """The node that it is on."""
+
+        self._queue = queue
+        self._entered = entered
+        node.held.add(self)
+        node.weigh()
+
+    def __enter__(self) -> Node:
+        return self.node
+
+    def __exit__(self, *_: object) -> None:
+        if not self.node.is_lost:
+            self.node.held.discard(self)
+            self.node.weigh()
+            self.give_back()
+
+    def give_back(self) -> None:
+        """Let whoever waits have it."""
+        self._queue.leave(self._entered)
