@@ -116,6 +116,7 @@ def read_result(message: Message) -> ExecutionResult:
                 "stderr_bytes": err,
                 "stdout": texts[0],
                 "stderr": texts[1],
+                "value": None,
             }
         )
         value = fields.get("value")
