@@ -21,6 +21,7 @@ from toolcell.guard import Approve, Reject
 
 from ..desk.acts import cancel_call
 from ..desk.limits import agent_limits
+from ..desk.session_usage import measured
 from ..mcp_http.agent_shares import AgentShares, TooManyError
 from ..mcp_http.event_stream import EventStream
 from ..mcp_http.tokens import Token, TokenStore
@@ -34,7 +35,7 @@ from .events import OPERATORS, Events
 from .openapi import openapi_document
 from .operations import OPERATIONS, Name, Operation
 from .requests import check_operator, read_body, read_query, read_token, whose
-from .views import budgets_view, live_view, record_view
+from .views import budgets_view, live_view, record_view, session_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class RestAPI:
             "deny": self._deny,
             "listLiveCalls": self._list_live_calls,
             "cancelLiveCall": self._cancel_live_call,
+            "listSessions": self._list_sessions,
             "getBudgets": self._get_budgets,
             "listAgents": self._list_agents,
             "listRecords": self._list_records,
@@ -282,6 +284,12 @@ class RestAPI:
         recorded = await cancel_call(live, call, by=name, audit=host.audit)
         view = live_view(call, host.redactor).model_dump()
         return 200, bodies.CancelledCall(**view, recorded=recorded)
+
+    async def _list_sessions(self, asked: Asked) -> _Answer:
+        agent_id, sessions = whose(asked.token, asked.query.agent), self._host.sessions
+        found = [] if sessions is None else await measured(sessions, agent_id)
+        shown = [session_view(*each) for each in found]
+        return 200, bodies.SessionList(sessions=shown)
 
     async def _get_budgets(self, asked: Asked) -> _Answer:
         agent_id = whose(asked.token, asked.query.agent) or ""

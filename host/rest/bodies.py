@@ -209,6 +209,49 @@ class LiveCallList(Body):
     calls: list[LiveCall]
 
 
+class SessionUsage(Body):
+    """The resources that a session uses now."""
+
+    cpu_ms: float
+    """Milliseconds of CPU time of all that ran in it so far."""
+
+    memory_bytes: int
+    """Bytes of memory of its processes; files, which are in memory too, are not in."""
+
+    disk_bytes: int
+    """Bytes of files in its work dir."""
+
+
+class Session(Body):
+    """A session of code that is open."""
+
+    number: int
+    """Its number in this process."""
+
+    agent_id: str | None
+    session: str
+    """The key that its client chose."""
+
+    opened_at: float
+    idle_seconds: float
+    """Seconds since a call used it; 0 while one does."""
+
+    calls: int
+    """Calls that use it now."""
+
+    programs: int
+    """Python programs that were begun in it."""
+
+    usage: SessionUsage | None
+    """Null: it was not measured yet, as before the end of its first run."""
+
+
+class SessionList(Body):
+    """Sessions of code that are open, the oldest first."""
+
+    sessions: list[Session]
+
+
 class HiddenPart(Body):
     """A part of arguments that looks like a secret."""
 

@@ -23,6 +23,7 @@ Name = Literal[
     "deny",
     "listLiveCalls",
     "cancelLiveCall",
+    "listSessions",
     "getBudgets",
     "listAgents",
     "listRecords",
@@ -145,6 +146,15 @@ OPERATIONS = (
         summary="End a call of any agent now, by its number. For operators.",
         answers={200: bodies.CancelledCall},
         refused=(403, 404, 409),
+    ),
+    Operation(
+        name="listSessions",
+        method="GET",
+        path="/v1/sessions",
+        summary="The sessions of code of this agent that are open, with what they use.",
+        query=bodies.AgentsQuery,
+        answers={200: bodies.SessionList},
+        refused=(403,),
     ),
     Operation(
         name="getBudgets",

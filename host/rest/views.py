@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import time
+
+import anyio
 
 from toolcell.guard import LimitState, Redactor
-from toolcell.tools import NumberedRecord
+from toolcell.sandbox import CellUsage
+from toolcell.tools import CodeSession, NumberedRecord
 
 from ..desk.live_calls import LiveCall
 from . import bodies
@@ -30,6 +34,22 @@ def live_view(call: LiveCall, redactor: Redactor) -> bodies.LiveCall:
             "can_be_ended": call.stop is not None,
             "output_bytes": call.output.size,
         }
+    )
+
+
+def session_view(session: CodeSession, usage: CellUsage | None) -> bodies.Session:
+    """Return a session of code as it is shown."""
+    now = anyio.current_time()
+    used = None if usage is None else bodies.SessionUsage(**usage.model_dump())
+    return bodies.Session(
+        number=session.number,
+        agent_id=session.agent_id,
+        session=session.key,
+        opened_at=time() - (now - session.opened),
+        idle_seconds=0.0 if session.users else now - session.used,
+        calls=session.users,
+        programs=session.programs,
+        usage=used,
     )
 
 

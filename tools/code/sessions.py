@@ -6,13 +6,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.abc
 
 from toolcell.core import ConfigError, SandboxUnavailableError, ToolcellError
 from toolcell.sandbox import Sandbox, SandboxSession
+
+if TYPE_CHECKING:
+    from toolcell.sandbox import CellUsage
+
+_USAGE_SECONDS = 1.0
 
 SessionEnd = Literal["closed", "idle", "lifetime", "reclaimed", "lost", "shutdown"]
 """The reason of a session's end: it was closed; not used for long; open for long; its
@@ -49,6 +54,12 @@ class CodeSession:
 
     end: SessionEnd | None = None
     """The reason of its end; None while it is open."""
+
+    usage: CellUsage | None = None
+    """What its cell used when it was measured last."""
+
+    measured: anyio.Event | None = None
+    """Set once the measurement under way has ended; None: there is none."""
 
     artifacts: frozenset[tuple[str, str]] = frozenset()
     """The name and hash of each artifact of the last run."""
@@ -157,6 +168,34 @@ class CodeSessions:
             return False
         await found.session.interrupt()
         return True
+
+    async def usage(self, session: CodeSession) -> CellUsage | None:
+        """Return what a session uses now, also while a program runs.
+
+        A cell that does not answer within a second has the amounts of the last time.
+        None: it was not measured yet, as before the end of its first run, or it is on
+        a node of a cluster.
+        """
+        if session.measured is None:
+            session.measured = anyio.Event()
+            # It goes on when nobody waits: a cell with half a question is lost.
+            self._tasks.start_soon(self._measure, session, session.measured)
+        with anyio.move_on_after(_USAGE_SECONDS):
+            await session.measured.wait()
+        return session.usage
+
+    async def _measure(self, session: CodeSession, measured: anyio.Event) -> None:
+        from toolcell.sandbox import Session
+
+        try:
+            if isinstance(session.session, Session):
+                session.usage = await session.session.usage()
+        except ToolcellError:
+            # Its next user is told that it is lost.
+            pass
+        finally:
+            session.measured = None
+            measured.set()
 
     def all(self) -> list[CodeSession]:
         """Return the open sessions, the oldest first."""

@@ -8,13 +8,15 @@ from starlette.responses import Response
 from toolcell.tools import CodeSession, CodeSessions
 
 from ...desk.acts import close_session, interrupt_session
+from ...desk.session_usage import measured
 from ..base.visit import NotDoneError, Visit
 
 
 async def show(visit: Visit) -> Response:
     """Show the sessions that are open, the oldest first."""
-    host = visit.sources.host
-    sessions = None if host is None or host.sessions is None else host.sessions.all()
+    host, sessions = visit.sources.host, None
+    if host is not None and host.sessions is not None:
+        sessions = await measured(host.sessions)
     return visit.render(
         "sessions.html",
         here=host is not None,

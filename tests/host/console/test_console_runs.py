@@ -173,6 +173,9 @@ def test_sessions_are_interrupted_and_closed(
     operator.act(f"{path}/interrupt")
     content: Any = future.result(20).content
     assert content["status"] == "cancelled"
+    shown = viewer.page("/sessions")
+    assert shown.count("MiB") == 2
+    assert "not measured yet" not in shown
     operator.act(f"{path}/close")
     assert sessions.all() == []
     assert "No session of code is open" in viewer.page("/sessions")

@@ -22,7 +22,7 @@ from toolcell.tools import ToolContext, tool
 
 CONFIG = """
 [tools]
-builtin = ["arithmetic"]
+builtin = [{tools}]
 [state]
 folder = "state"
 [server]
@@ -31,12 +31,12 @@ max_body_values = 100
 {server}
 [[policies]]
 agent_id = "a"
-allow = ["calculate", "hold"]
+allow = ["calculate", "hold", "run_python"]
 ask = ["pay"]
 budgets = [{{ unit = "calls", limit = 1000, per = "agent" }}]
 [[policies]]
 agent_id = "b"
-allow = ["calculate", "hold"]
+allow = ["calculate", "hold", "run_python"]
 """
 PICTURE = ImagePart(mime="image/png", data="iVBORw0KGgo=")
 SUM = {"tool": "calculate", "arguments": {"expression": "6 * 7"}}
@@ -130,22 +130,27 @@ def own_tools(held: anyio.Event) -> list[Any]:
     return [hold, pay]
 
 
-def configured(folder: Path, server: str = "") -> HostConfig:
+def configured(
+    folder: Path, server: str = "", tools: str = '"arithmetic"'
+) -> HostConfig:
     """Return a configuration in a folder, with lines of `[server]`."""
     path = folder / "toolcell.toml"
-    path.write_text(CONFIG.format(server=server))
+    path.write_text(CONFIG.format(server=server, tools=tools))
     return HostConfig.from_file(path)
 
 
 @asynccontextmanager
-async def served(folder: Path, server: str = "") -> AsyncIterator[Service]:
+async def served(
+    folder: Path, server: str = "", tools: str = '"arithmetic"'
+) -> AsyncIterator[Service]:
     """Serve REST.
 
     Args:
         folder: A place for the configuration and its state.
-        server: Lines of `[server]`.
+        server: Lines of `[server]`, and tables after it.
+        tools: The groups of built-in tools.
     """
-    config = configured(folder, server)
+    config = configured(folder, server, tools)
     with (
         open_tokens(config) as tokens,
         listen("127.0.0.1:0") as listening,

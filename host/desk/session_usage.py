@@ -1,0 +1,30 @@
+"""What sessions of code use, measured when somebody looks."""
+
+from __future__ import annotations
+
+import anyio
+
+from toolcell.sandbox import CellUsage
+from toolcell.tools import CodeSession, CodeSessions
+
+Measured = list[tuple[CodeSession, CellUsage | None]]
+"""Sessions with what they use; None: it was not measured yet."""
+
+
+async def measured(sessions: CodeSessions, agent_id: str | None = None) -> Measured:
+    """Return the open sessions, the oldest first, measured side by side.
+
+    Args:
+        sessions: The sessions of a host.
+        agent_id: The agent whose sessions they are; None: those of all agents.
+    """
+    found = [each for each in sessions.all() if agent_id in (None, each.agent_id)]
+    usage: dict[int, CellUsage | None] = {}
+
+    async def measure(session: CodeSession) -> None:
+        usage[session.number] = await sessions.usage(session)
+
+    async with anyio.create_task_group() as tasks:
+        for each in found:
+            tasks.start_soon(measure, each)
+    return [(each, usage[each.number]) for each in found]

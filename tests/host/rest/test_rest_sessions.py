@@ -1,0 +1,89 @@
+"""Sessions over REST: each agent's own, with what they use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from .served_rest import Service, served
+
+pytestmark = pytest.mark.anyio
+SANDBOX = '[sandbox]\nbackend = "subprocess"'
+WORK = """
+import time
+until = time.process_time() + 0.3
+while time.process_time() < until:
+    pass
+block = b"x" * 50_000_000
+open("file", "wb").write(bytes(5_000_000))
+"""
+
+
+def run(code: str) -> dict[str, Any]:
+    return {"tool": "run_python", "arguments": {"code": code}}
+
+
+async def sessions(service: Service, name: str, **query: Any) -> list[dict[str, Any]]:
+    answer = await service.get("/v1/sessions", name, **query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["sessions"]
+    return found
+
+
+async def test_an_agent_sees_what_its_sessions_use(tmp_path: Path) -> None:
+    async with served(tmp_path, SANDBOX, '"code"') as service:
+        assert await sessions(service, "a") == []
+        await service.post("/v1/calls", run("x = 1"))
+        [before] = await sessions(service, "a")
+        await service.post("/v1/calls", run(WORK))
+        [after] = await sessions(service, "a")
+        await service.post("/v1/calls", run("1"), "b")
+        everybody = await sessions(service, "operator", agent="*")
+        own = await sessions(service, "a")
+        others = await service.get("/v1/sessions", "a", agent="b")
+
+    assert (before["agent_id"], before["calls"], before["programs"]) == ("a", 0, 1)
+    assert after["usage"]["cpu_ms"] - before["usage"]["cpu_ms"] > 250
+    assert after["usage"]["memory_bytes"] - before["usage"]["memory_bytes"] > 40_000_000
+    assert 5_000_000 <= after["usage"]["disk_bytes"] < 6_000_000
+    assert after["opened_at"] == pytest.approx(before["opened_at"], abs=0.1)
+    assert [each["agent_id"] for each in everybody] == ["a", "b"]
+    assert everybody[1]["usage"]["disk_bytes"] == 0
+    assert [each["agent_id"] for each in own] == ["a"]
+    assert others.status_code == 403
+
+
+async def test_usage_is_told_while_a_program_runs_and_harms_it_not(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, SANDBOX, '"code"') as service:
+        first = {**run("import time; time.sleep(600)"), "id": "one"}
+        await service.post("/v1/calls", first, wait=0)
+        with anyio.fail_after(20):
+            while not (unknown := await sessions(service, "a")):
+                await anyio.sleep(0.01)
+        # The cell is asked once its first run has ended; that run goes on.
+        assert (unknown[0]["calls"], unknown[0]["usage"]) == (1, None)
+        assert (await service.get("/v1/calls/one", wait=0)).json()["state"] == "running"
+        await service.post("/v1/calls/one/cancel")
+
+        await service.post("/v1/calls", run("kept = 42"))
+        await sessions(service, "a")
+        busy = {**run("import time\nwhile True: pass"), "id": "two"}
+        await service.post("/v1/calls", busy, wait=0)
+        with anyio.fail_after(30):
+            earlier = 0.0
+            while True:
+                [found] = await sessions(service, "a")
+                if found["calls"] == 1 and earlier:
+                    if found["usage"]["cpu_ms"] > earlier + 200:
+                        break
+                earlier = earlier or found["usage"]["cpu_ms"]
+
+
+async def test_without_sessions_there_are_none(tmp_path: Path) -> None:
+    async with served(tmp_path) as service:
+        assert await sessions(service, "operator", agent="*") == []
