@@ -138,6 +138,29 @@ async def test_cells_and_limits_are_shown_while_a_host_is_open(
     assert value(left, agent="b") == 1
 
 
+async def test_the_queue_and_the_pool_are_shown(
+    metric_reader: InMemoryMetricReader,
+) -> None:
+    def gauge(name: str) -> float:
+        return value(read(metric_reader)[f"toolcell.{name}"])
+
+    small = config(
+        sandbox={"backend": "subprocess", "max_concurrency": 2, "pool": 1},
+        tools={"builtin": ["code"], "max_sessions": 1},
+    )
+    async with Host(small, environ={}) as host, anyio.create_task_group() as tasks:
+        assert host.sandbox is not None
+        with anyio.fail_after(20):
+            while gauge("pool.ready") != 1:
+                await anyio.sleep(0.01)
+            async with host.sandbox.session(), host.sandbox.session():
+                assert gauge("queue.length") == 0
+                tasks.start_soon(host.sandbox.run, "1")
+                while gauge("queue.length") != 1:
+                    await anyio.sleep(0.01)
+                assert gauge("cells.active") == 2
+
+
 async def test_a_programs_calls_are_inside_its_span(
     spans: InMemorySpanExporter,
 ) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from toolcell.core import CellLostError
-from toolcell.sandbox import Sandbox, SandboxManager
+from toolcell.sandbox import Sandbox, SandboxManager, Session
 
 from ...conftest import BackendRow
 
@@ -72,3 +73,29 @@ async def test_a_lost_cell_tells_nothing(backend: BackendRow) -> None:
             await own._shared.cell.kill()
             with pytest.raises(CellLostError):
                 await own.usage()
+
+
+async def test_a_question_to_a_cell_that_dies_is_ended(backend: BackendRow) -> None:
+    ends: list[str] = []
+
+    async def ask(own: Session) -> None:
+        try:
+            await own.usage()
+        except CellLostError:
+            ends.append("lost")
+        else:
+            ends.append("told")
+
+    async with SandboxManager(backend.config()) as sandbox:
+        async with sandbox.session() as own:
+            await own.usage()
+            # Far less than a question waits for its answer.
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(20):
+                        tasks.start_soon(ask, own)
+                    await anyio.lowlevel.checkpoint()
+                    await own._shared.cell.kill()
+
+    assert len(ends) == 20
+    assert "lost" in ends
