@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from toolcell.core import AuditError, InvalidInputError, StoreUnavailableError, ToolCall
 
 from ..approvals.approvals import Approvals
-from ..approvals.types import ApprovalOutcome
+from ..approvals.types import ApprovalOutcome, Preview
 from ..audit.log import AuditLog
 from ..policy.policy import AgentPolicy
 from ..stores.base import NO_LIMITS, Store
@@ -152,6 +152,7 @@ class ActionGuard:
         facts: CallFacts = NO_FACTS,
         *,
         while_waiting: WhileWaiting | None = None,
+        preview: Preview | None = None,
     ) -> Permit:
         """Return the permit of a call; entering it decides and reserves.
 
@@ -161,10 +162,13 @@ class ActionGuard:
             facts: Further facts about the call, from the host.
             while_waiting: Returns an async context manager that is entered while the
                 call waits for a person, so that the caller can stop its clocks.
+            preview: Returns what the call would do, in the tool's own words, if people
+                are to be asked.
         """
         hold = Hold(call, facts)
         if while_waiting is not None:
             hold.while_waiting = while_waiting
+        hold.preview = preview
         return Permit(self, hold)
 
     async def limits(
@@ -361,7 +365,9 @@ class ActionGuard:
         await self._records.refusal(hold, expected)
         wait = facts.approval_seconds
         async with hold.while_waiting():
-            answer = await self.approvals.ask(call, facts, expected, wait_seconds=wait)
+            answer = await self.approvals.ask(
+                call, facts, expected, wait_seconds=wait, preview=hold.preview
+            )
         if answer.approved:
             return answer
         raise CallDenied(not_approved(answer, self._policies.version, park=facts.park))

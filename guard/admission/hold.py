@@ -9,6 +9,7 @@ from typing import Protocol
 
 from toolcell.core import ToolCall
 
+from ..approvals.types import Preview
 from ..stores.base import (
     NO_LIMITS,
     AccountLevel,
@@ -77,6 +78,8 @@ class Hold:
     """The entry of the call in the loop detector, if loops are watched for."""
 
     while_waiting: WhileWaiting = nullcontext
+    preview: Preview | None = None
+    """Returns what the call would do, in the tool's own words."""
 
     def __init__(self, call: ToolCall, facts: CallFacts) -> None:
         self.call = call

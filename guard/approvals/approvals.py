@@ -46,6 +46,7 @@ from .types import (
     ApprovalReply,
     ApprovalRequest,
     AutoApprove,
+    Preview,
     StandingGrant,
     is_automatic,
 )
@@ -183,6 +184,7 @@ class Approvals:
         decision: Decision,
         *,
         wait_seconds: float | None = None,
+        preview: Preview | None = None,
     ) -> ApprovalOutcome:
         """Hold a call until it is answered. A refusal is an outcome, not an error.
 
@@ -193,6 +195,7 @@ class Approvals:
             wait_seconds: Seconds to wait, instead of this object's. 0: nobody is
                 asked, unless the call is to be parked, and only an earlier answer or
                 a grant counts.
+            preview: Returns what the call would do, in the words of its tool.
 
         Raises:
             AuditError: The request cannot be recorded.
@@ -207,7 +210,11 @@ class Approvals:
         if (wait <= 0 and not facts.park) or not self._reachable:
             return no_answer(call, "nobody can be asked for approval")
         opened = await self._lookups.in_thread(
-            self._workflow.request, call, facts, decision
+            self._workflow.request,
+            call,
+            facts,
+            decision,
+            "" if preview is None else await preview(),
         )
         if wait <= 0 or opened is None:
             return as_it_stands(call, opened)

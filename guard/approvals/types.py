@@ -23,6 +23,10 @@ from .approver_view import ApproverView
 GRANT_SECONDS = 86_400
 """Longest time of a grant in seconds. A longer one is refused."""
 
+PREVIEW_CHARACTERS = 10_000
+"""Longest preview of a call, in characters. When it is reached the rest is cut off, and
+the preview says so."""
+
 REASON_CHARACTERS = 2_000
 """Longest reason of a reply, in characters. A longer one is refused."""
 
@@ -73,6 +77,10 @@ class ApprovalRequest:
 
     approvers: int = 1
     """The people who have to approve it."""
+
+    preview: str = ""
+    """What the call would do, in the words of its tool; nothing checks them. Empty: the
+    tool says nothing."""
 
     approved_by: tuple[str, ...] = ()
     """Those of several who have approved it so far, in their order."""
@@ -148,7 +156,13 @@ class ApprovalRequest:
         elif view.hidden:
             parts = ", ".join(f"{each.path} {each}" for each in view.hidden)
             shown["hidden"] = f"{len(view.hidden)} parts, to be opened first: {parts}"
-        return "\n".join(f"{name}: {_safe(value)}" for name, value in shown.items())
+        text = [f"{name}: {_safe(value)}" for name, value in shown.items()]
+        if self.preview:
+            preview = self.preview if opened else redact(self.preview)
+            text.append("preview, in the tool's own words:")
+            # No line of it can look like one of the others.
+            text += [f"  | {_safe(line)}" for line in str(preview).splitlines()]
+        return "\n".join(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +220,9 @@ class Reject:
     reason: str = ""
     """Shown to the model, at most 2,000 characters; a longer one is refused."""
 
+
+Preview = Callable[[], Awaitable[str]]
+"""Returns what a call would do, in the words of its tool."""
 
 ApprovalReply = Approve | Reject
 """The answer of a person."""

@@ -17,6 +17,7 @@ from .approver_view import hidden_as_json
 from .outcomes import UNANSWERED, no_answer, outcome_of, with_arguments
 from .store import ApprovalRecord, ApprovalStore
 from .types import (
+    PREVIEW_CHARACTERS,
     REASON_CHARACTERS,
     ApprovalOutcome,
     ApprovalReply,
@@ -90,7 +91,7 @@ class ApprovalWorkflow:
         return outcome_of(call, record)
 
     def request(
-        self, call: ToolCall, facts: CallFacts, decision: Decision
+        self, call: ToolCall, facts: CallFacts, decision: Decision, preview: str = ""
     ) -> ApprovalRecord | None:
         """Store a request; return None if the agent has too many."""
         now = self.clock()
@@ -106,6 +107,7 @@ class ApprovalWorkflow:
             expires_at=now + self._expiry_seconds,
             calls=facts.calls,
             approvers=decision.approvers,
+            preview=_bounded(preview),
         )
         record = partial(
             self._record,
@@ -117,6 +119,7 @@ class ApprovalWorkflow:
             hidden=hidden_as_json(request.view(self.redactor).hidden),
             rule=request.rule,
             **({} if request.approvers == 1 else {"approvers": request.approvers}),
+            **({"preview": request.preview} if request.preview else {}),
             expires_at=request.expires_at,
         )
         return self.store.open(request, max_pending=self._max_pending, record=record)
@@ -319,6 +322,13 @@ class ApprovalWorkflow:
     def _record(self, event: str, **fields: Any) -> None:
         if self.audit is not None:
             self.audit.append(event, **fields)
+
+
+def _bounded(preview: str) -> str:
+    """Return a preview as it is kept: short enough, and in characters of UTF-8."""
+    text = preview.encode("utf-8", "replace").decode()
+    more = len(text) - PREVIEW_CHARACTERS
+    return text if more <= 0 else f"{text[:-more]}\n[cut: {more} more characters]"
 
 
 def _no_longer_waits(request_id: str) -> InvalidInputError:

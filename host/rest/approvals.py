@@ -39,6 +39,7 @@ def shown(request: ApprovalRequest, redactor: Redactor) -> bodies.Approval:
         "version": request.version,
         "run_id": request.run_id,
         "arguments": view.shown,
+        "preview": redactor(request.preview),
         "hidden": [
             {"path": each.path, "characters": each.characters} for each in view.hidden
         ],

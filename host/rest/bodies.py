@@ -273,6 +273,10 @@ class Approval(Body):
     """The parts that are not shown. A request that has some is answered elsewhere:
     nobody approves what was not seen."""
 
+    preview: str
+    """What the call would do, in the words of its tool, which nothing checks; likely
+    secrets are hidden. Empty: the tool says nothing."""
+
     shell_like: bool
     """True if the tool may run its arguments as code."""
 

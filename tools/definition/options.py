@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 from pydantic import (
@@ -73,6 +73,11 @@ class ToolOptions(TypedDict, total=False):
     requires_approval: bool
     """True if a person has to approve each call."""
 
+    preview: Callable[..., Any] | None
+    """A function, async or not, that takes the arguments and returns what the call
+    would do as text, such as a difference or a message, for people who approve it. It
+    runs in this process before anybody has approved, so it must change nothing."""
+
     examples: Sequence[Mapping[str, JsonValue]]
     """Arguments to show to a model; they have to be valid."""
 
@@ -95,6 +100,7 @@ class CheckedOptions(BaseModel):
     tags: frozenset[_Tag] = frozenset()
     sandboxed: bool = False
     requires_approval: bool = False
+    preview: Callable[..., Any] | None = None
     examples: tuple[dict[str, JsonValue], ...] = ()
     strict: bool = True
 

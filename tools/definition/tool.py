@@ -64,6 +64,10 @@ class Tool(ABC):
     tags: Set[str] = frozenset()
     sandboxed: bool = False
     requires_approval: bool = False
+    preview: Callable[..., Any] | None = None
+    """Returns what a call would do as text, for people who approve it, from the call's
+    arguments. It must change nothing. None: they see the arguments alone."""
+
     examples: tuple[Mapping[str, Any], ...] = ()
     strict: bool = True
     _written: Mapping[str, Any] | None = None

@@ -40,6 +40,7 @@ from .call_errors import (
 from .call_state import pause_deadlines
 from .components import ExecutorComponents, RunContext
 from .failure_policies import CircuitOutcome, RetryPolicy
+from .previews import preview_of
 from .runner import as_json
 from .slots import Slot
 from .spans import in_span, start_span
@@ -285,8 +286,14 @@ class Pipeline:
         attempt.verdict = "denied"
         request = self._validated_call
         facts = self._components.facts_of(self._tool, self._run)
+        preview = None
+        if self._tool.preview is not None:
+            preview = partial(preview_of, self._tool, request)
         async with guard.admit(
-            request, facts, while_waiting=self._while_waiting
+            request,
+            facts,
+            while_waiting=self._while_waiting,
+            preview=preview,
         ) as permit:
             attempt.verdict = "allowed"
             try:

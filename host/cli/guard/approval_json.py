@@ -21,9 +21,16 @@ def request_facts(
             Default false.
     """
     view = request.view(redactor)
-    seen: dict[str, Any] = {"arguments": view.shown}
+    seen: dict[str, Any] = {
+        "arguments": view.shown,
+        "preview": redactor(request.preview),
+    }
     if opened:
-        seen = {"arguments": request.call.arguments, "code": request.code}
+        seen = {
+            "arguments": request.call.arguments,
+            "preview": request.preview,
+            "code": request.code,
+        }
     return {
         "id": request.id,
         "agent_id": request.call.agent_id,

@@ -55,6 +55,9 @@ class ShownRequest:
     digest: str
     """The hash of all that is shown and counts. An approval has to name it."""
 
+    preview: str
+    """What the tool says that the call would do."""
+
     decision: Decision | None
     """The decision about the call now. None: this process does not know the tool."""
 
@@ -67,7 +70,7 @@ class ShownRequest:
     @property
     def is_long(self) -> bool:
         """True if it is too long for a list."""
-        total = sum(each.characters for each in self.arguments)
+        total = sum(each.characters for each in self.arguments) + len(self.preview)
         return total > MAX_LIST_CHARACTERS
 
     @property
@@ -98,6 +101,9 @@ async def show_request(
         view = request.view(sources.redactor)
         assert isinstance(view.shown, dict)
         arguments, hidden = view.shown, [str(each) for each in view.hidden]
+    preview = request.preview if edited is None else ""
+    if not opened:
+        preview = str(sources.redactor(preview))
     decision, problem, cost = await _now(sources, request, edited)
     facts = {
         "id": request.id,
@@ -106,6 +112,7 @@ async def show_request(
         "run": request.run_id,
         "tool": [request.call.name, request.version, request.definition_hash],
         "arguments": arguments,
+        "preview": preview,
         "edited": edited is not None,
         "rule": request.rule,
         "approvers": request.approvers,
@@ -118,6 +125,7 @@ async def show_request(
         hidden=hidden,
         opened=opened,
         digest=canonical_digest(facts),
+        preview=preview,
         decision=decision,
         problem=problem,
         cost=cost,

@@ -159,6 +159,25 @@ def test_hidden_parts_are_not_approved_unseen(service: Service) -> None:
     assert call.result(timeout=20).status == "ok"
 
 
+@pytest.mark.attack
+def test_the_words_of_a_tool_are_text_and_counted_as_seen(
+    service: Service, anna: Browser
+) -> None:
+    words = "<img src=x onerror=hacked=1>\u202e"
+    request, call = service.asked(to=words, note=f"token={SECRET}")
+    carl, path = Client(service), f"/approvals/{request.id}"
+    anna.open(f"{service.url}{path}")
+    shown = anna.find("pre.preview").get_attribute("textContent") or ""
+    opened = carl.post(f"{path}/open").text
+    service.deny(request)
+
+    assert shown.startswith("1 to <img src=x onerror=hacked=1>\\u{202e}\n")
+    assert SECRET not in shown
+    assert opened.count(SECRET) == 4
+    assert anna.script("return window.hacked") is None
+    assert call.result(timeout=20).status == "denied"
+
+
 def test_an_approval_names_the_request_that_was_seen(service: Service) -> None:
     one, first = service.asked(to="one")
     other, second = service.asked(to="other")

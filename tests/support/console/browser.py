@@ -102,9 +102,15 @@ class Browser:
 
     def write(self, css: str, text: str) -> None:
         """Put a text into a field, in place of the one there."""
-        field = self.find(css)
-        field.clear()
-        field.send_keys(text)
+
+        def written() -> bool:
+            # A part of the page may be replaced until its field has the focus.
+            field = self.driver.find_element(By.CSS_SELECTOR, css)
+            field.clear()
+            field.send_keys(text)
+            return bool(field.get_attribute("value"))
+
+        self.until(written)
 
     @property
     def text(self) -> str:

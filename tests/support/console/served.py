@@ -49,7 +49,13 @@ ask = [{ tools = ["pay"], approvers = 2 }]
 SECRET = "sk-proj-" + "a1B2" * 8
 
 
-@tool(cost={"usd": "0.25"})
+def receipt(to: str, sum: int, note: str) -> str:  # noqa: A002 - for people
+    """Return what `pay` would write."""
+    lines = [f"{sum} to {to}", *([note] if note else [])]
+    return "\n".join(lines)
+
+
+@tool(cost={"usd": "0.25"}, preview=receipt)
 async def pay(to: str, sum: int = 1, note: str = "") -> str:  # noqa: A002 - for people
     """Pay somebody."""
     return f"paid {sum} to {to}"
