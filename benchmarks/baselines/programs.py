@@ -74,6 +74,29 @@ def command(
     return Contender(name=name, run=run, burst=burst)
 
 
+def first_output(name: str, arguments: Sequence[str]) -> Contender:
+    """Return a contender that prints 1; its own clock stops at the first byte."""
+
+    async def run() -> float:
+        started = time.perf_counter()
+        with subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+        ) as process:
+            assert process.stdout is not None
+            printed = process.stdout.read(1)
+            seconds = time.perf_counter() - started
+            printed += process.stdout.read()
+        if printed != b"1\n":
+            raise WrongResult(f"{name} did not print 1")
+        return seconds * 1000
+
+    return Contender(name=name, run=run, burst=SLOW_BURST)
+
+
 def needs(program: str) -> None:
     """Raise Missing if a program is not there."""
     if which(program) is None:

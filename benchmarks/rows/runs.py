@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import anyio
-from baselines import peers, programs
+from baselines import installed, peers, programs
 from baselines.programs import HELLO, PYTHON
 from harness import processes
 from harness.measure import (
@@ -268,31 +268,34 @@ async def cpu_bound(options: Options) -> list[Row]:
 
 async def command_line(options: Options) -> list[Row]:
     """The whole process of `toolcell run hello.py`, `--version` and `--help`."""
-    toolcell = str(Path(sys.executable).with_name("toolcell"))
-    programs.needs(toolcell)
-    with TemporaryDirectory() as folder:
+    here = str(Path(sys.executable).with_name("toolcell"))
+    programs.needs(here)
+    with installed.toolcell() as toolcell, TemporaryDirectory() as folder:
         hello = Path(folder, "hello.py")
         hello.write_text(HELLO)
-        ours = [toolcell, "run", str(hello), "--backend", "subprocess"]
-        theirs = [sys.executable, str(hello)]
+        program = ["run", str(hello), "--backend", "subprocess"]
         contenders = [
-            programs.command("toolcell run", ours, burst=SLOW_BURST, quiet=True),
             programs.plain(),
-            programs.command("python3 hello.py", theirs),
+            programs.first_output("toolcell run", [toolcell, *program]),
+            programs.first_output("toolcell run, this Python", [here, *program]),
             *(
                 programs.command(f"toolcell {option}", [toolcell, option], prints=None)
                 for option in ("--version", "--help")
             ),
+            programs.command("python3 hello.py", [sys.executable, str(hello)]),
         ]
-        run, plain, same, *others = await take_turns(contenders, options.runs)
+        plain, run, run_here, *told, same = await take_turns(contenders, options.runs)
+    first = run.by_own_clock()
     return [
+        *against("toolcell run, whole process", [run, plain], [15.5], "share"),
+        *against("toolcell run, first output", [first, plain], [None], "share"),
         *against(
-            "toolcell run, whole process", [run, plain, same], [15.5, None], "share"
+            "toolcell run, this Python", [run_here, plain, same], [None, None], "share"
         ),
         *(
             row
-            for other in others
-            for row in against(other.name, [other, plain], [10.9], "share")
+            for each in told
+            for row in against(each.name, [each, plain], [10.9], "share")
         ),
     ]
 

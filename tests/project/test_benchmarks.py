@@ -44,6 +44,8 @@ def test_the_subprocess_rows_print_their_table(tmp_path: Path) -> None:
     done = bench("--only", *ROWS, "--runs", "3", "--json", str(figures))
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    if "command-line: left out, uv could not install" in done.stdout:
+        missing("no package index answers, so toolcell cannot be installed")
     expected = dict(ROWS)
     if os.geteuid() != 0:
         # Only root may look at the memory of cells, and the row says so.

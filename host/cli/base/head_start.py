@@ -15,7 +15,7 @@ from ...terminal.signals import signals_wait
 if TYPE_CHECKING:
     from toolcell.sandbox import EarlyLauncher, SandboxConfig
 
-_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_RUN = "run"
 _ENGINE = "/var/run/docker.sock"
 _launcher: ContextVar[EarlyLauncher | None] = ContextVar("launcher", default=None)
 
@@ -25,11 +25,21 @@ def head_start(arguments: Sequence[str]) -> Iterator[None]:
     """Start the launcher before the arguments are read, if they look as if they ask.
 
     If they did not, it has made nothing yet and ends. Nothing but the standard library
-    is imported for it: it starts while typer and pydantic are.
+    is imported for it: it starts while typer and pydantic are. They look for no plugins
+    where a program is run.
     """
-    if not _asks_for_launcher(arguments) or sys.platform != "linux":
+    with contextlib.ExitStack() as stack:
+        if arguments[:1] == [_RUN]:
+            from .plugins import without_plugins
+
+            stack.enter_context(without_plugins())
+        if _asks_for_launcher(arguments) and sys.platform == "linux":
+            stack.enter_context(_started_launcher())
         yield
-        return
+
+
+@contextlib.contextmanager
+def _started_launcher() -> Iterator[None]:
     from toolcell.core import SandboxUnavailableError
     from toolcell.sandbox import early_launcher
 
@@ -42,7 +52,7 @@ def head_start(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _asks_for_launcher(arguments: Sequence[str]) -> bool:
-    if arguments[:1] != ["run"]:
+    if arguments[:1] != [_RUN]:
         return False
     words = [word for each in arguments for word in each.split("=", 1)]
     if "--backend" in words:
@@ -64,21 +74,3 @@ def set_up(config: SandboxConfig) -> None:
         # Half done, nobody would know the control groups that it made.
         with signals_wait():
             launcher.set_up(config)
-
-
-@contextlib.contextmanager
-def without_plugins() -> Iterator[None]:
-    """Look for no plugins of pydantic.
-
-    To look takes as long as Python's own start, and the commands that use this run no
-    code of their user that a plugin could be for.
-    """
-    before = os.environ.get(_NO_PLUGINS)
-    os.environ[_NO_PLUGINS] = "__all__"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_NO_PLUGINS]
-        else:
-            os.environ[_NO_PLUGINS] = before

@@ -12,7 +12,7 @@ import typer
 from toolcell.core import InvalidInputError
 
 from ...terminal.exit_codes import EXIT_REFUSED
-from ..base.head_start import set_up, without_plugins
+from ..base.head_start import set_up
 from ..base.options import (
     AllowHost,
     BackendOption,
@@ -87,45 +87,44 @@ def run(
     as_json: _AsJson = False,
 ) -> None:
     """Run a program in a cell of its own."""
-    with without_plugins():
-        from ..base.cell_options import config_of
+    from ..base.cell_options import config_of
 
-        text = read_program(file)
-        name = _name(file)
-        own = {} if file == "-" else {name: text.encode()}
-        given = _read_stdin(file) if stdin else None
-        inputs = dict(parse_input(text) for text in input_ or [])
-        files = {**own, **dict(read_file(text) for text in file_ or [])}
-        config = config_of(
-            {
-                "backend": backend,
-                "minimum_isolation": isolation,
-                "runtime": runtime,
-                "limits": {"wall_seconds": timeout, "memory_mb": memory},
-                **({"image": image} if image else {}),
-                "package_rules": {"allow": package or [], "build": build or []},
-                **({"network": _network(allow_host)} if allow_host else {}),
-            }
-        )
-        set_up(config)
-        from .program_files import program_of
-        from .run_program import RunOptions, run_program
+    text = read_program(file)
+    name = _name(file)
+    own = {} if file == "-" else {name: text.encode()}
+    given = _read_stdin(file) if stdin else None
+    inputs = dict(parse_input(text) for text in input_ or [])
+    files = {**own, **dict(read_file(text) for text in file_ or [])}
+    config = config_of(
+        {
+            "backend": backend,
+            "minimum_isolation": isolation,
+            "runtime": runtime,
+            "limits": {"wall_seconds": timeout, "memory_mb": memory},
+            **({"image": image} if image else {}),
+            "package_rules": {"allow": package or [], "build": build or []},
+            **({"network": _network(allow_host)} if allow_host else {}),
+        }
+    )
+    set_up(config)
+    from .program_files import program_of
+    from .run_program import RunOptions, run_program
 
-        code, language = program_of(file, text, language)
-        options = RunOptions(
-            code=code,
-            language=language,
-            argv=[name, *(args or [])],
-            stdin=given,
-            shows_value=file == "-" and sys.stdout.isatty(),
-            inputs=inputs,
-            config=config,
-            files=files,
-            packages=package or [],
-            out=out,
-            as_json=as_json,
-        )
-        status, exit_code, signal_name = run_program(options)
+    code, language = program_of(file, text, language)
+    options = RunOptions(
+        code=code,
+        language=language,
+        argv=[name, *(args or [])],
+        stdin=given,
+        shows_value=file == "-" and sys.stdout.isatty(),
+        inputs=inputs,
+        config=config,
+        files=files,
+        packages=package or [],
+        out=out,
+        as_json=as_json,
+    )
+    status, exit_code, signal_name = run_program(options)
     raise typer.Exit(exit_code_of(status, exit_code, signal_name))
 
 
