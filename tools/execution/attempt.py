@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -62,7 +61,7 @@ class Attempt:
             None if error is None else error.kind,
             None if error is None else self._reason(error),
             None if error is None else _traceback_text(error, redactor),
-            _shared_usage(tuple(self.state.usage.items())),
+            MappingProxyType(dict(self.state.usage)),
             self.state.backend,
             self.number,
             not self.retry,
@@ -81,13 +80,6 @@ class Attempt:
             return None
         rule = error.details.get("rule")
         return None if rule is None else str(rule)
-
-
-# Most calls of a tool use the same, and each object that stays is one more that the
-# garbage collector has to look through.
-@lru_cache(maxsize=1024)
-def _shared_usage(usage: tuple[tuple[str, int | str], ...]) -> Mapping[str, int | str]:
-    return MappingProxyType(dict(usage))
 
 
 def _traceback_text(error: ToolcellError, redactor: Redactor) -> str:

@@ -6,16 +6,19 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
-from itertools import islice
+from itertools import count, islice
 from operator import add
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
+from pydantic_core import from_json, to_json
 
 from toolcell.core import InvalidInputError, ToolStatus
 
 _MOST = 10**12
+_MAX_DIGITS = 4_000
+"""Digits of a number that is surely read again from JSON."""
 
 HOUR = 3_600
 """Seconds of the spans for which usage is summed."""
@@ -268,13 +271,16 @@ class Records(ABC):
 class MemoryRecords(Records):
     """Records in memory: they end with the process.
 
+    They are stored as JSON, which is small and cannot be changed, and which the garbage
+    collector does not look through: it would stop one call in 250.
+
     Args:
         max_records: Records that are stored; default 10,000. When it is reached the
             oldest one is dropped and `dropped` counts it.
     """
 
     def __init__(self, *, max_records: int = 10_000) -> None:
-        self._records: deque[NumberedRecord] = deque(maxlen=max_records)
+        self._records: deque[bytes | ToolExecutionRecord] = deque(maxlen=max_records)
         self._added = 0
 
     @property
@@ -283,8 +289,8 @@ class MemoryRecords(Records):
         return self._added - len(self._records)
 
     def add(self, record: ToolExecutionRecord) -> None:
+        self._records.append(_stored(record))
         self._added += 1
-        self._records.append(NumberedRecord(self._added, record))
 
     def _newest(
         self,
@@ -293,12 +299,13 @@ class MemoryRecords(Records):
         since: datetime | None,
         limit: int | None,
     ) -> list[NumberedRecord]:
+        last = self._added if before is None else min(self._added, before - 1)
+        older = islice(reversed(self._records), self._added - last, None)
         fitting = (
-            each
-            for each in reversed(self._records)
-            if (before is None or each.number < before)
-            and all(getattr(each.record, name) == wanted[name] for name in wanted)
-            and (since is None or each.record.started_at >= since)
+            NumberedRecord(number, record)
+            for number, record in zip(count(last, -1), map(_read, older), strict=False)
+            if all(getattr(record, name) == wanted[name] for name in wanted)
+            and (since is None or record.started_at >= since)
         )
         return list(islice(fitting, limit))
 
@@ -306,7 +313,7 @@ class MemoryRecords(Records):
         self, *, since: datetime, agent_id: str | None = None
     ) -> list[UsageHour]:
         sums: dict[tuple[int, str], UsageHour] = {}
-        for _, record in self._records:
+        for record in map(_read, self._records):
             share = usage_of(record)
             place = share.hour, share.agent_id
             if share.hour + HOUR <= since.timestamp():
@@ -316,3 +323,24 @@ class MemoryRecords(Records):
                 added = map(add, before[2:], share[2:])
                 sums[place] = UsageHour(*place, *added)
         return [sums[place] for place in sorted(sums)]
+
+
+def _stored(record: ToolExecutionRecord) -> bytes | ToolExecutionRecord:
+    try:
+        stored = to_json(record, fallback=dict)
+        if len(stored) > _MAX_DIGITS:
+            from_json(stored)
+    except ValueError:
+        # Half a surrogate pair in a traceback, or a number that cannot be read again.
+        return record
+    return stored
+
+
+def _read(stored: bytes | ToolExecutionRecord) -> ToolExecutionRecord:
+    if isinstance(stored, ToolExecutionRecord):
+        return stored
+    record = ToolExecutionRecord._make(from_json(stored))
+    started_at = datetime.fromisoformat(str(record.started_at))
+    return record._replace(
+        started_at=started_at, usage=MappingProxyType(dict(record.usage))
+    )

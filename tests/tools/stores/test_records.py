@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import subprocess
 import sys
@@ -128,6 +129,43 @@ def test_memory_is_bounded_and_says_what_it_dropped() -> None:
 
     assert [each.call_id for each in records.all_records()] == ["3", "4"]
     assert records.dropped == 3
+
+
+def test_records_in_memory_are_nothing_for_the_garbage_collector() -> None:
+    records = MemoryRecords(max_records=1_000)
+    gc.collect()
+    gc.disable()
+    try:
+        before = gc.get_count()[0]
+        for number in range(500):
+            records.add(record(str(number), arguments={"a": [1, {"b": 2}]}))
+        grown = gc.get_count()[0] - before
+    finally:
+        gc.enable()
+
+    assert grown < 50
+    assert len(records.all_records()) == 500
+
+
+def test_records_in_memory_cannot_be_changed() -> None:
+    records, arguments = MemoryRecords(), {"a": [1]}
+    records.add(record("1", arguments=arguments))
+    arguments["a"].append(2)
+    records.all_records()[0].arguments["b"] = 3  # type: ignore[index]
+
+    assert records.all_records() == [record("1", arguments={"a": [1]})]
+
+
+@pytest.mark.parametrize(
+    "odd", [{"error_detail": "\udc80"}, {"usage": {"tokens": 10**5_000}}]
+)
+def test_memory_has_also_what_json_cannot_hold(odd: dict[str, Any]) -> None:
+    records = MemoryRecords()
+    records.add(record("1", **odd))
+    records.add(record("2"))
+
+    assert records.page(before=2) == [(1, record("1", **odd))]
+    assert records.all_records() == [record("1", **odd), record("2")]
 
 
 def test_a_file_survives_a_kill(tmp_path: Path) -> None:
