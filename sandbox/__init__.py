@@ -18,7 +18,7 @@ if typing.TYPE_CHECKING:
     from .backends.launcher_start import EarlyLauncher, early_launcher
     from .batch import Batch, BatchResults, Job, JobResult, OnProgress, Programs
     from .client.host_calls import HostCalls, answer_for, pause_deadline
-    from .client.types import Freshness, Language, OnOutput
+    from .client.types import Freshness, Language, OnDisplay, OnOutput
     from .client.workdir import FileInfo, save_artifact
     from .config.package_rules import PackageRules
     from .config.settings import (
@@ -103,6 +103,7 @@ __all__ = [
     "Mount",
     "Network",
     "OnConnection",
+    "OnDisplay",
     "OnOutput",
     "OnProgress",
     "OnStep",
@@ -159,7 +160,7 @@ __getattr__ = _lazy_face(
         ".backends.launcher_start": "EarlyLauncher early_launcher",
         ".batch": "Batch BatchResults Job JobResult OnProgress Programs",
         ".client.host_calls": "HostCalls answer_for pause_deadline",
-        ".client.types": "Freshness Language OnOutput",
+        ".client.types": "Freshness Language OnDisplay OnOutput",
         ".client.workdir": "FileInfo save_artifact",
         ".config.package_rules": "PackageRules",
         ".config.settings": """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from .client.host_calls import HostCalls
-from .client.types import Freshness, Language, OnOutput
+from .client.types import Freshness, Language, OnDisplay, OnOutput
 from .config.settings import Limits, Network, SandboxConfig
 from .lifecycle import SandboxLifecycle
 from .programs.program import RunRequest
@@ -58,6 +58,7 @@ class SandboxManager(SandboxLifecycle):
         calls: HostCalls | None = None,
         network: Network | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
         minimum_freshness: Freshness = "program",
     ) -> ExecutionResult:
@@ -92,6 +93,8 @@ class SandboxManager(SandboxLifecycle):
             network: The hosts that this run may reach, within the manager's network;
                 None takes that.
             on_output: Called with the stream's name and bytes as output arrives.
+            on_display: Called with each output as it is displayed, in order with what
+                is printed; they are in the result, too.
             on_connection: Called with each connection that the program asked for,
                 when it has ended or was refused; they are in the result, too.
             minimum_freshness: What must be new at least: "program" is an interpreter
@@ -120,7 +123,10 @@ class SandboxManager(SandboxLifecycle):
             minimum_freshness=minimum_freshness,
         )
         return await self._runs.run(
-            request, on_output=on_output, on_connection=on_connection
+            request,
+            on_output=on_output,
+            on_display=on_display,
+            on_connection=on_connection,
         )
 
     async def install(

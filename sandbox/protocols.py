@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .batch import BatchResults, OnProgress, Programs
     from .client.host_calls import HostCalls
-    from .client.types import Freshness, Language, OnOutput, Stream
+    from .client.types import Freshness, Language, OnDisplay, OnOutput, Stream
     from .client.workdir import FileInfo
     from .config.settings import Limits, Network, SandboxConfig
     from .network.types import OnConnection
@@ -63,6 +63,7 @@ class Sandbox(Protocol):
         calls: HostCalls | None = None,
         network: Network | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
         minimum_freshness: Freshness = "program",
     ) -> ExecutionResult:
@@ -160,6 +161,7 @@ class SandboxSession(Protocol):
         secrets: Mapping[str, SecretStr] | None = None,
         calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
     ) -> ExecutionResult:
         """Run a program where the last one left off."""

@@ -15,7 +15,7 @@ from toolcell.core import InvalidInputError
 from .backends.selection import check_network
 from .client.event_stream import PendingEvents, stream_run
 from .client.host_calls import HostCalls
-from .client.types import Language, OnOutput, Program
+from .client.types import Language, Listener, OnDisplay, OnOutput, Program
 from .client.workdir import WorkDir
 from .config.settings import Limits, Network
 from .program_factory import ProgramFactory
@@ -83,6 +83,7 @@ class Session(SessionPauses, SessionFiles):
         secrets: Mapping[str, SecretStr] | None = None,
         calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
     ) -> ExecutionResult:
         """Run a program where the last one left off.
@@ -103,6 +104,7 @@ class Session(SessionPauses, SessionFiles):
             secrets: Environment variables of this run alone; gone after it.
             calls: As in `SandboxManager.run`.
             on_output: Called with the stream's name and bytes as output arrives.
+            on_display: As in `SandboxManager.run`.
             on_connection: As in `SandboxManager.run`.
 
         Raises:
@@ -126,7 +128,7 @@ class Session(SessionPauses, SessionFiles):
             program = self._with_current_branch(program)
             program = self._with_egress(program, on_connection)
             program = await WorkDir(cell, program.branch or "").with_inputs(program)
-            report = await cell.run(program, on_output)
+            report = await cell.run(program, Listener(on_output, on_display))
             return cell.result(report, program)
 
     async def stream(

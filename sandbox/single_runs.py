@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .client.argument_checks import check_freshness
 from .client.cell import Cell
-from .client.types import OnOutput, Program
+from .client.types import Listener, OnDisplay, OnOutput, Program
 from .client.workdir import WorkDir
 from .program_factory import ProgramFactory
 from .programs.program import RunRequest
@@ -38,6 +38,7 @@ class SingleRuns:
         request: RunRequest,
         *,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
     ) -> ExecutionResult:
         """Run a program; see `SandboxManager.run`."""
@@ -50,7 +51,7 @@ class SingleRuns:
             files = WorkDir(cell)
             await files.write_all(request.files)
             program = await files.with_inputs(program)
-            report = await cell.run(program, on_output)
+            report = await cell.run(program, Listener(on_output, on_display))
             return cell.result(report, program)
 
     async def stream(self, request: RunRequest) -> AsyncGenerator[Event, None]:

@@ -13,6 +13,7 @@ from toolcell.sandbox import (
     HostCalls,
     Limits,
     OnConnection,
+    OnDisplay,
     OnOutput,
     RunRequest,
     check_request,
@@ -32,6 +33,7 @@ class RemoteRun:
     """As in `Session.run`; None outside of sessions."""
 
     on_output: OnOutput | None = None
+    on_display: OnDisplay | None = None
     on_connection: OnConnection | None = None
     was_heard: bool = False
     """True once a function of the caller was called; it must not be called again."""
@@ -72,6 +74,8 @@ class RemoteRun:
             fields["calls"] = _packed_calls(asked.calls)
         if self.on_output is not None:
             fields["on_output"] = True
+        if self.on_display is not None:
+            fields["on_display"] = True
         if self.on_connection is not None:
             fields["on_connection"] = True
         return fields, blobs

@@ -19,6 +19,7 @@ from toolcell.sandbox import (
     ExecutionResult,
     Finished,
     HostCalls,
+    Output,
     answer_for,
 )
 
@@ -179,11 +180,15 @@ class _Caller:
             data = message.blobs[0] if output else b""
             found = fields.get("connection")
             connection = None if found is None else Connection.model_validate(found)
+            shown = fields.get("display")
+            display = None if shown is None else Output.model_validate(shown)
         except (ValidationError, IndexError) as error:
             raise self._exchange.nonsense(error) from None
         try:
             if connection is not None and run.on_connection is not None:
                 run.on_connection(connection)
+            if display is not None and run.on_display is not None:
+                run.on_display(display)
             if output and run.on_output is not None:
                 run.on_output(cast(Stream, output), data)
         except Exception as error:  # noqa: BLE001 - raised by the run

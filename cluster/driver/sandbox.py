@@ -29,6 +29,7 @@ from toolcell.sandbox import (
     Limits,
     Network,
     OnConnection,
+    OnDisplay,
     OnOutput,
     PoolStats,
     RunRequest,
@@ -197,6 +198,7 @@ class ClusterSandbox(Detachable):
         calls: HostCalls | None = None,
         network: Network | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
         minimum_freshness: Freshness = "program",
     ) -> ExecutionResult:
@@ -217,7 +219,10 @@ class ClusterSandbox(Detachable):
             minimum_freshness=minimum_freshness,
         )
         run = RemoteRun(
-            request=request, on_output=on_output, on_connection=on_connection
+            request=request,
+            on_output=on_output,
+            on_display=on_display,
+            on_connection=on_connection,
         )
         nodes = self._open_nodes
         asked = run.packed(nodes.rules.limits, {"op": "run"})

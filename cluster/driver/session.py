@@ -30,6 +30,7 @@ from toolcell.sandbox import (
     Limits,
     Network,
     OnConnection,
+    OnDisplay,
     OnOutput,
     RunRequest,
 )
@@ -153,6 +154,7 @@ class ClusterSession:
         secrets: Mapping[str, SecretStr] | None = None,
         calls: HostCalls | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         on_connection: OnConnection | None = None,
     ) -> ExecutionResult:
         """Run a program where the last one left off; as `Session.run`."""
@@ -167,6 +169,7 @@ class ClusterSession:
             ),
             fresh=fresh,
             on_output=on_output,
+            on_display=on_display,
             on_connection=on_connection,
         )
         try:

@@ -12,7 +12,6 @@ from pydantic import SecretStr, ValidationError
 
 from toolcell.core import InvalidInputError, SandboxError, ToolcellError
 from toolcell.sandbox import (
-    Connection,
     ExecutionResult,
     Finished,
     Sandbox,
@@ -192,8 +191,14 @@ class Visitor:
             options["on_output"] = lambda stream, data: exchange.send_soon(
                 {"output": stream}, data
             )
+        if "on_display" in fields:
+            options["on_display"] = lambda output: exchange.send_soon(
+                {"display": output.model_dump(mode="json")}
+            )
         if "on_connection" in fields:
-            options["on_connection"] = lambda found: _tell(exchange, found)
+            options["on_connection"] = lambda found: exchange.send_soon(
+                {"connection": found.model_dump()}
+            )
         driver = RunDriver(exchange, fields.get("calls"), stop)
         result: ExecutionResult
         async with tasks_beside() as tasks:
@@ -249,7 +254,3 @@ def _options(message: Message) -> _Fields:
     if "files" in fields:
         options["files"] = dict(zip(fields["files"], blobs, strict=True))
     return options
-
-
-def _tell(exchange: Exchange, found: Connection) -> None:
-    exchange.send_soon({"connection": found.model_dump()})

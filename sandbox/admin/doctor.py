@@ -174,7 +174,7 @@ async def _subprocess_cell(
 async def _layers_of_a_run(backend: Backend) -> tuple[str, ...]:
     program = Program(code=b"1", language="python", inputs=b"", limits=Limits())
     async with await backend.create_cell(Limits()) as cell:
-        result = cell.result(await cell.run(program, None), program)
+        result = cell.result(await cell.run(program), program)
     return result.isolation.layers if result.isolation else ()
 
 

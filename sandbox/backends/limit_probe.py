@@ -57,7 +57,7 @@ async def probe(create_cell: Callable[[Limits], Awaitable[Cell]]) -> EnforcedLim
             code=code, language="python", inputs=b"", limits=_LIMITS, unwatched=True
         )
         async with await create_cell(_LIMITS) as cell:
-            result = cell.result(await cell.run(program, None), program)
+            result = cell.result(await cell.run(program), program)
         held.append(result.exit_code != 1)
     return EnforcedLimits(pids=held[0], memory=held[1])
 

@@ -25,7 +25,7 @@ from .host_calls import CallServer, UnansweredCalls
 from .request_encoder import RequestEncoder
 from .result_builder import build_result, is_clean
 from .run_report import RunReport
-from .types import CellProcess, CellTraits, OnOutput, Program
+from .types import NOBODY, CellProcess, CellTraits, Listener, Program
 
 if TYPE_CHECKING:
     from ..network.egress import Egress
@@ -98,7 +98,7 @@ class Cell:
         """
         await self._handshake.complete()
 
-    async def run(self, program: Program, on_output: OnOutput | None) -> RunReport:
+    async def run(self, program: Program, listener: Listener = NOBODY) -> RunReport:
         """Run a program and return the report about it.
 
         Raises:
@@ -108,7 +108,7 @@ class Cell:
         try:
             report = await self.begin(program)
             with anyio.CancelScope(deadline=self.backstop(program)) as backstop:
-                await self._follow(program, report, on_output, backstop)
+                await self._follow(program, report, listener, backstop)
             if backstop.cancelled_caught:
                 await self.give_up(report)
             await self.collect(report)
@@ -132,17 +132,17 @@ class Cell:
         self,
         program: Program,
         report: RunReport,
-        on_output: OnOutput | None,
+        listener: Listener,
         backstop: anyio.CancelScope,
     ) -> None:
         egress = program.egress
         try:
             if program.calls is None:
-                while not await self.step(report, on_output, None, egress):
+                while not await self.step(report, listener, None, egress):
                     pass
                 return
             async with CallServer(program.calls, self.send_frame, backstop) as server:
-                while not await self.step(report, on_output, server, egress):
+                while not await self.step(report, listener, server, egress):
                     pass
         except CellLostError:
             raise
@@ -162,7 +162,9 @@ class Cell:
                 # A lost cell is reported to the next user of the session.
                 with contextlib.suppress(CellLostError):
                     while not ended:
-                        ended = await self.step(report, None, UnansweredCalls(), egress)
+                        ended = await self.step(
+                            report, NOBODY, UnansweredCalls(), egress
+                        )
                     await self.collect(report)
         if not ended:
             await self.kill()
@@ -282,7 +284,7 @@ class Cell:
     async def step(
         self,
         report: RunReport,
-        on_output: OnOutput | None,
+        listener: Listener,
         server: CallServer | UnansweredCalls | None = None,
         egress: Egress | None = None,
     ) -> bool:
@@ -299,13 +301,13 @@ class Cell:
             report.reason = "out_of_memory"
             await self.give_up(report)
             return True
+        shown = len(report.outputs)
         try:
             finished = self._take_in(frame, report, server, egress)
         except (FrameError, KeyError, TypeError, ValueError) as error:
             raise CellLostError(f"the cell sent a bad frame: {error}") from None
-        if on_output is not None and frame.header["type"] in ("output", "tail"):
-            # Outside of `try`: its exceptions do not come from the cell.
-            on_output(frame.header["stream"], frame.payload)
+        # Outside of `try`: their exceptions do not come from the cell.
+        listener.hear(frame, report.outputs[shown:])
         return finished
 
     def _take_in(

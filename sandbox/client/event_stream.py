@@ -15,9 +15,10 @@ from ..results.events import (
     Stderr,
     Stdout,
 )
+from ..results.output import Output
 from ..results.result import Connection
 from .cell import Cell
-from .types import Program, Stream
+from .types import Listener, Program, Stream
 
 
 class PendingEvents:
@@ -29,6 +30,10 @@ class PendingEvents:
     def add_output(self, stream: Stream, data: bytes) -> None:
         """Keep a piece of output."""
         self._found.append(Stdout(data) if stream == "stdout" else Stderr(data))
+
+    def add_display(self, output: Output) -> None:
+        """Keep what the program displayed."""
+        self._found.append(Displayed(output))
 
     def add_connection(self, connection: Connection) -> None:
         """Keep a connection that has ended."""
@@ -50,7 +55,7 @@ async def stream_run(
         SandboxUnavailableError: The program could not be confined.
     """
     done = False
-    shown = 0
+    listener = Listener(pending.add_output, pending.add_display)
     try:
         report = await cell.begin(program)
         until = cell.backstop(program)
@@ -58,7 +63,7 @@ async def stream_run(
             # A slow reader costs the program time, but is no fault of the supervisor.
             deadline = max(until, anyio.current_time() + 1)
             with anyio.CancelScope(deadline=deadline) as scope:
-                done = await cell.step(report, pending.add_output, None, program.egress)
+                done = await cell.step(report, listener, None, program.egress)
             if scope.cancelled_caught:
                 await cell.give_up(report)
                 done = True
@@ -66,9 +71,6 @@ async def stream_run(
             await cell.collect(report)
             for event in pending.take():
                 yield event
-            for output in report.outputs[shown:]:
-                yield Displayed(output)
-            shown = len(report.outputs)
     except GeneratorExit:
         if not program.final and not done:
             await cell.interrupt(report, program.egress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -10,7 +10,9 @@ from ..config.settings import Enforcer, IsolationLevel, Limits
 from .host_calls import HostCalls
 
 if TYPE_CHECKING:
+    from ..cell.wire.frames import Frame
     from ..network.egress import Egress
+    from ..results.output import Output
 
 Language = Literal["python", "bash", "node"]
 """The language of a program."""
@@ -23,6 +25,9 @@ Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 """Takes each piece of output, with the name of its stream."""
 
+OnDisplay = Callable[["Output"], None]
+"""Takes each thing that a program displays."""
+
 
 class Spawn(Protocol):
     """Starts a task that may live as long as the manager."""
@@ -30,6 +35,25 @@ class Spawn(Protocol):
     def __call__(
         self, function: Callable[..., Coroutine[Any, Any, object]], /, *args: Any
     ) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Functions of the caller that hear of a run while it goes on."""
+
+    on_output: OnOutput | None = None
+    on_display: OnDisplay | None = None
+
+    def hear(self, frame: Frame, displayed: Sequence[Output]) -> None:
+        """Pass on the output in a frame, and what it displayed."""
+        if self.on_output is not None and frame.header["type"] in ("output", "tail"):
+            self.on_output(frame.header["stream"], frame.payload)
+        if self.on_display is not None:
+            for output in displayed:
+                self.on_display(output)
+
+
+NOBODY = Listener()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

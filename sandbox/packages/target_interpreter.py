@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from toolcell.core import PackageError
 
 from ..client.backend import Backend
-from ..client.types import Program
+from ..client.types import Listener, Program
 from ..config.settings import Limits
 
 _ASK = b"""\
@@ -84,7 +84,7 @@ async def ask(backend: Backend) -> Interpreter:
     """
     program = Program(code=_ASK, language="python", inputs=b"", limits=Limits())
     async with await backend.create_cell(Limits()) as cell:
-        result = cell.result(await cell.run(program, None), program)
+        result = cell.result(await cell.run(program), program)
     try:
         values = tuple(result.value) if isinstance(result.value, list) else ()
         answer = TypeAdapter(_Answer).validate_python(values, strict=True)
@@ -147,7 +147,7 @@ async def compile_layer(
         code=code, language="python", inputs=b"", limits=own, streamed=True
     )
     async with await backend.create_cell(own) as cell:
-        await cell.run(program, receiver.take)
+        await cell.run(program, Listener(receiver.take))
 
 
 class _Receiver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from itertools import groupby
 
 import pytest
 
@@ -43,6 +44,20 @@ def png(width, height, rows=None):
 async def events_of(sandbox: SandboxManager, code: str) -> list[Event]:
     async with aclosing(sandbox.stream(code)) as stream:
         return [event async for event in stream]
+
+
+async def test_a_run_tells_of_outputs_as_they_are_displayed(
+    sandbox: SandboxManager,
+) -> None:
+    told: list[str] = []
+    result = await sandbox.run(
+        "print('a' * 40_000)\ndisplay('first')\nprint('b')\ndisplay('second')\n",
+        on_output=lambda _, data: told.append(data.decode().strip("a\n") or "a"),
+        on_display=lambda output: told.append(output.text() or ""),
+    )
+
+    assert [each for each, _ in groupby(told)] == ["a", "'first'", "b", "'second'"]
+    assert len(result.outputs) == 2
 
 
 async def test_outputs_stand_between_what_is_printed(sandbox: SandboxManager) -> None:

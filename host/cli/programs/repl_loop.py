@@ -22,8 +22,9 @@ from toolcell.sandbox import Artifact, ExecutionResult, Sandbox, SandboxSession
 
 from ...terminal.output import print_value
 from ..base.artifact_folder import FolderArtifacts
-from .run_program import LiveView, summary
-from .shown_outputs import OutputView, picture_files
+from .program_view import ProgramView
+from .run_program import summary
+from .shown_outputs import picture_files
 
 T = TypeVar("T")
 _INSIST_SECONDS = 1.0
@@ -53,7 +54,6 @@ class Repl:
         self._out = out
         self._sink = None if out is None else FolderArtifacts(out)
         self._artifacts: set[tuple[str, str]] = set()
-        self._outputs = OutputView(manager)
         self._forks: list[str] = []
         self._inputs = 0
         self._reading = self._interrupted = False
@@ -146,17 +146,21 @@ class Repl:
         command(argument.strip())
 
     def _run(self, code: str) -> ExecutionResult:
-        view = _View()
-        work = partial(self._session.run, code, on_output=view.show)
-        self._future = future = self._portal.start_task_soon(work)
+        self._future = future = self._portal.start_task_soon(self._run_shown, code)
         if self._interrupted:
             self._portal.start_task_soon(self._insist, future)
         try:
-            result = future.result()
+            return future.result()
         finally:
             self._future = None
-        view.end()
-        self._wait(partial(self._outputs.show, result.outputs))
+
+    async def _run_shown(self, code: str) -> ExecutionResult:
+        view = ProgramView(self._manager)
+        async with view.following():
+            result = await self._session.run(
+                code, on_output=view.show, on_display=view.display
+            )
+        view.end_line()
         return result
 
     def _wait(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -169,7 +173,8 @@ class Repl:
             _complain(line)
         # Files stay in a session, so each run returns its artifacts again.
         before, self._artifacts = self._artifacts, set()
-        pictures = picture_files(result).values()
+        # Without a folder they are named where they were displayed.
+        pictures = picture_files(result).values() if self._sink else ()
         for artifact in dict.fromkeys((*result.artifacts, *pictures)):
             key = artifact.name, artifact.sha256
             self._artifacts.add(key)
@@ -210,24 +215,6 @@ class Repl:
             raise InvalidInputError(f"there is no fork {number}", hint=":fork")
         self._wait(partial(self._session.rollback, self._forks[int(number) - 1]))
         print(f"back at fork {number}")
-
-
-class _View(LiveView):
-    """Live output that leaves the cursor at the beginning of a line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last = b"\n"
-
-    def show(self, stream: str, data: bytes) -> None:
-        super().show(stream, data)
-        self._last = data[-1:] or self._last
-
-    def end(self) -> None:
-        super().end()
-        if self._last != b"\n":
-            print()
-        sys.stdout.flush()
 
 
 def _is_incomplete(text: str) -> bool:

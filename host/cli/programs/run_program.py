@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from toolcell.core import InvalidInputError
-from toolcell.core.text.printable import escaped
 from toolcell.sandbox import (
     Artifact,
     ExecutionResult,
@@ -23,6 +21,7 @@ from ...terminal.output import print_json, print_notice, print_value
 from ...terminal.progress import progress
 from ...terminal.signals import run_async
 from ..base.artifact_folder import new_folder
+from .program_view import ProgramView
 from .run_hints import hints
 
 _MAX_UNREACHED = 10
@@ -52,7 +51,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
         ToolcellError: It could not be run.
     """
     with new_folder(options.out):
-        result, shown, notices = run_async(_run, options)
+        result, notices = run_async(_run, options)
     pictures = _pictures(result)
     left = {each.name: each for each in (*result.artifacts, *pictures.values())}
     unsaved = (
@@ -65,12 +64,11 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     else:
         for reason in result.reasons:
             print_notice(f"refused: {reason}", as_json=False)
+        for number, picture in pictures.items():
+            if picture in result.artifacts:
+                print_notice(f"output {number} is {picture.name}", as_json=False)
         if options.shows_value:
             print_value(result)
-        for number, picture in pictures.items():
-            if number not in shown:
-                about = f"{picture.mime}, {picture.size} bytes"
-                print_notice(f"output {number}: {picture.name}, {about}", as_json=False)
         helps = hints(
             result,
             left=[*left],
@@ -83,18 +81,15 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     return result.status, result.exit_code, result.signal
 
 
-async def _run(
-    options: RunOptions,
-) -> tuple[ExecutionResult, frozenset[int], tuple[str, ...]]:
-    """Return the result, the numbers of pictures that were shown, and notices."""
-    shown: frozenset[int] = frozenset()
-    view = None if options.as_json else LiveView()
+async def _run(options: RunOptions) -> tuple[ExecutionResult, tuple[str, ...]]:
+    """Run it and show what it prints and displays; return the result, and notices."""
     async with SandboxManager(options.config) as sandbox:
         if options.packages:
             with progress("installing packages", quiet=options.as_json) as on_step:
                 step = partial(on_step, 0, None)
                 await sandbox.install(options.packages, on_step=step)
-        result = await sandbox.run(
+        run = partial(
+            sandbox.run,
             options.code,
             language=options.language,  # type: ignore[arg-type] # checked by run
             inputs=options.inputs,
@@ -102,15 +97,13 @@ async def _run(
             argv=options.argv,
             stdin=options.stdin,
             packages=options.packages,
-            on_output=view.show if view else None,
         )
-        if view is not None:
-            view.end()
-            if result.outputs:
-                from .shown_outputs import OutputView
-
-                shown = await OutputView(sandbox).show(result.outputs)
-    return result, shown, sandbox.notices
+        if options.as_json:
+            return await run(), sandbox.notices
+        view = ProgramView(sandbox)
+        async with view.following():
+            result = await run(on_output=view.show, on_display=view.display)
+        return result, sandbox.notices
 
 
 def _pictures(result: ExecutionResult) -> dict[int, Artifact]:
@@ -140,43 +133,6 @@ def unreached(result: ExecutionResult) -> list[str]:
         if each.verdict != "allowed"
     ]
     return list(dict.fromkeys(lines))[:_MAX_UNREACHED]
-
-
-class LiveView:
-    """Prints output as it comes: unchanged to a pipe, escaped to a terminal."""
-
-    def __init__(self) -> None:
-        self._targets: dict[str, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
-        self._partial = {"stdout": b"", "stderr": b""}
-
-    def show(self, stream: str, data: bytes) -> None:
-        """Write a piece of a stream."""
-        target = self._targets[stream]
-        if not target.isatty():
-            target.flush()
-            target.buffer.write(data)
-            target.buffer.flush()
-            return
-        whole, self._partial[stream] = _split_utf8(self._partial[stream] + data)
-        target.write(escaped(whole.decode("utf-8", "replace")))
-        target.flush()
-
-    def end(self) -> None:
-        """Write the bytes of a character that never became complete."""
-        for stream, rest in self._partial.items():
-            self._targets[stream].write(rest.decode("utf-8", "replace"))
-
-
-def _split_utf8(data: bytes) -> tuple[bytes, bytes]:
-    """Split off a character at the end whose last bytes are still to come."""
-    for back in range(1, min(4, len(data) + 1)):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        needed = 2 if byte >= 0xC0 else 1
-        needed += (byte >= 0xE0) + (byte >= 0xF0)
-        return (data[:-back], data[-back:]) if needed > back else (data, b"")
-    return data, b""
 
 
 def summary(result: ExecutionResult) -> str:

@@ -6,12 +6,13 @@ import base64
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from functools import cache
 
 from toolcell.core import ImagePart, ToolcellError
 from toolcell.core.text.printable import escaped
 from toolcell.sandbox import Artifact, ExecutionResult, Limits, Output, Sandbox
 
+from ...terminal.output import print_notice
 from ...terminal.pictures import (
     PictureProtocol,
     checked_sixel,
@@ -35,8 +36,13 @@ _CONVERT = "exec img2sixel -w 800 picture"
 _CONVERT_LIMITS = Limits(wall_seconds=10)
 
 
+@cache
+def _protocol() -> PictureProtocol | None:
+    return picture_protocol(os.environ)
+
+
 class OutputView:
-    """Shows outputs on the standard output of this command.
+    """Shows the outputs of one run on the standard output of this command.
 
     The terminal is asked how it shows pictures when the first one comes.
 
@@ -47,41 +53,51 @@ class OutputView:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._protocol: PictureProtocol | None = None
-        self._asked = False
+        self._number = 0
+        self._shown = 0
 
-    async def show(self, outputs: Sequence[Output]) -> frozenset[int]:
-        """Show outputs; return the numbers, from 1, of the pictures that were shown.
+    async def show(self, output: Output) -> None:
+        """Show the next output of a run; a picture that cannot be shown is named.
 
         Of the value of the last expression only a picture is shown.
         """
-        shown: set[int] = set()
-        for number, output in enumerate(outputs, 1):
-            data = b""
-            if pictures_of(output) and len(shown) < MAX_PICTURES:
-                data = await self._sequence(output)
-            if data:
-                sys.stdout.flush()
-                sys.stdout.buffer.write(data)
-                sys.stdout.flush()
-                shown.add(number)
-            elif not output.is_value:
-                _print_text(output)
-        return frozenset(shown)
+        self._number += 1
+        picture = _file_of(output, self._number)
+        if picture is None:
+            if not output.is_value:
+                self._print_text(output)
+            return
+        data = await self._sequence(output) if self._shown < MAX_PICTURES else b""
+        sys.stdout.flush()
+        if data:
+            self._shown += 1
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+        else:
+            self._name(f"{picture.name}, {picture.mime}, {picture.size} bytes")
+
+    def _print_text(self, output: Output) -> None:
+        texts = [output.text(mime) for mime in _TEXTS]
+        found = [each for each in texts if each is not None]
+        if found:
+            print(escaped(found[0]), flush=True)
+        else:
+            self._name(f"{', '.join(output.mimes) or 'nothing'}, not shown")
+
+    def _name(self, text: str) -> None:
+        print_notice(f"output {self._number}: {text}", as_json=False)
 
     async def _sequence(self, output: Output) -> bytes:
         """Return what shows a picture on this terminal; empty if nothing does."""
-        if not self._asked:
-            self._asked = True
-            self._protocol = picture_protocol(os.environ)
-        if self._protocol is None:
+        protocol = _protocol()
+        if protocol is None:
             return b""
         for part in output.to_content():
             if isinstance(part, ImagePart):
                 data = base64.b64decode(part.data)
-                if self._protocol == "iterm2":
+                if protocol == "iterm2":
                     return iterm_picture(data)
-                if self._protocol == "sixel":
+                if protocol == "sixel":
                     return await self._sixel(data)
                 return kitty_picture(data) if part.mime == "image/png" else b""
         return b""
@@ -100,35 +116,28 @@ class OutputView:
         return (checked_sixel(result.stdout_bytes) or b"") if whole else b""
 
 
-def _print_text(output: Output) -> None:
-    if any(mime in _SUFFIXES for mime in output.mimes):
-        # It is named, or saved.
-        return
-    texts = [output.text(mime) for mime in _TEXTS]
-    print(escaped(next((each for each in texts if each is not None), "")))
-
-
-def pictures_of(output: Output) -> list[str]:
-    """Return the media types of an output's pictures, the best one first."""
-    return [mime for mime in _SUFFIXES if mime in output.mimes]
-
-
 def picture_files(result: ExecutionResult) -> dict[int, Artifact]:
     """Return each output that is a picture as a file, by its number from 1.
 
     One that is an artifact already is that artifact; others are `output-NUMBER`.
     """
     known = {each.sha256: each for each in result.artifacts}
-    found = {}
-    for number, output in enumerate(result.outputs, 1):
-        for mime in pictures_of(output)[:1]:
-            data = output.content(mime) or b""
-            sha256 = hashlib.sha256(data).hexdigest()
-            found[number] = known.get(sha256) or Artifact(
-                name=f"output-{number}.{_SUFFIXES[mime]}",
+    files = (
+        (each, _file_of(output, each)) for each, output in enumerate(result.outputs, 1)
+    )
+    return {each: known.get(file.sha256, file) for each, file in files if file}
+
+
+def _file_of(output: Output, number: int) -> Artifact | None:
+    """Return the best picture of an output as a file; None if it has none."""
+    for mime, suffix in _SUFFIXES.items():
+        data = output.content(mime)
+        if data is not None:
+            return Artifact(
+                name=f"output-{number}.{suffix}",
                 mime=mime,
                 data=data,
                 size=len(data),
-                sha256=sha256,
+                sha256=hashlib.sha256(data).hexdigest(),
             )
-    return found
+    return None

@@ -28,6 +28,7 @@ def png(size):
     rows = zlib.compress(bytes((size + 1) * size))
     parts = chunk(b"IHDR", head), chunk(b"IDAT", rows), chunk(b"IEND", b"")
     return bytes.fromhex("89504e470d0a1a0a") + b"".join(parts)
+print("before", end="")
 display("text")
 display(Image(png(8)))
 print("printed")
@@ -56,8 +57,10 @@ def test_kitty_shows_a_picture(tmp_path: Path) -> None:
     _, _, rest = terminal.raw.partition(b"\x1b_Ga=T,f=100,q=2,m=0;")
     picture = base64.b64decode(rest.partition(b"\x1b\\")[0], validate=True)
     assert picture.startswith(b"\x89PNG")
-    assert "'text'" in terminal.shown
     assert "output 2:" not in terminal.shown
+    before, after = terminal.raw.split(b"\x1b_G")[0], terminal.raw.split(b"\x1b\\")[-1]
+    assert b"before\r\n'text'\r\n" in before
+    assert after.startswith(b"\r\nprinted\r\n")
 
 
 def test_large_pictures_go_to_kitty_in_pieces(tmp_path: Path) -> None:
@@ -99,8 +102,29 @@ def test_sixel_is_made_in_a_cell_for_a_terminal_that_knows_it(tmp_path: Path) ->
 
     _, _, rest = terminal.raw.partition(b"\x1bPq")
     assert rest.startswith(b'"1;1;800;800')
-    assert b"\x1b\\" in rest
+    # What is printed while the picture is made waits for it.
+    assert b"printed" not in terminal.raw.partition(b"\x1bPq")[0]
+    assert b"printed" in rest.partition(b"\x1b\\")[2]
     assert "output 2:" not in terminal.shown
+
+
+def test_pictures_are_named_where_they_were_displayed(tmp_path: Path) -> None:
+    written(tmp_path)
+    with Terminal(*RUN, folder=tmp_path, environ={**PLAIN, "TERM": "dumb"}) as terminal:
+        terminal.expect_raw(b"\x1b[c")
+        terminal.send("\x1b[?1c")
+        assert terminal.wait() == 0
+
+    shown = terminal.shown
+    places = [shown.index(each) for each in ("'text'", "output 2:", "printed")]
+    assert places == sorted(places)
+
+
+def test_an_output_is_shown_while_the_program_runs(tmp_path: Path) -> None:
+    written(tmp_path, PROGRAM + "import time; time.sleep(60)\n")
+    with Terminal(*RUN, folder=tmp_path, environ={**PLAIN, **KITTY}) as terminal:
+        terminal.expect_raw(b"\x1b_Ga=T")
+        terminal.expect("printed")
 
 
 @pytest.mark.parametrize("answer", ["", "\x1b[?62;22c", "garbage", "\x1b[?4c"])
@@ -128,7 +152,7 @@ def test_no_terminal_gets_no_picture(tmp_path: Path) -> None:
         check=True,
     )
 
-    assert done.stdout == b"printed\n'text'\n"
+    assert done.stdout == b"before\n'text'\nprinted\n"
     assert b"\x1b" not in done.stderr
     assert b"output 2: output-2.png, image/png, " in done.stderr
     saved = (tmp_path / "made" / "output-2.png").read_bytes()
@@ -158,7 +182,8 @@ def test_pictures_that_are_artifacts_have_one_name(tmp_path: Path) -> None:
         [TOOLCELL, *RUN, "--out", "made"], cwd=tmp_path, capture_output=True, check=True
     )
 
-    assert b"output 2: mine.png, image/png, " in done.stderr
+    assert b"output 2: output-2.png, image/png, " in done.stderr
+    assert b"output 2 is mine.png" in done.stderr
     assert [each.name for each in (tmp_path / "made").iterdir()] == ["mine.png"]
 
 
@@ -167,10 +192,12 @@ def test_hidden_characters_of_texts_are_written_out(tmp_path: Path) -> None:
         tmp_path,
         "display({'text/markdown': 'a\\x1b[2Jb'}, raw=True)\n"
         "display({'image/svg+xml': '<svg>\\x1b]0;x\\x07'}, raw=True)\n"
-        "display({'image/jpeg': '/9j/' + 'A' * 20, 'x/y': 'z'}, raw=True)\n",
+        "display({'image/jpeg': '/9j/' + 'A' * 20, 'x/y': 'z'}, raw=True)\n"
+        "display({'x/y': 'z'}, raw=True)\n",
     )
     terminal = run(tmp_path, KITTY)
 
+    assert b"output 4: x/y, not shown" in terminal.raw
     assert b"a\\u{1b}[2Jb" in terminal.raw
     assert b"\x1b[2J" not in terminal.raw
     assert b"\x1b]0" not in terminal.raw

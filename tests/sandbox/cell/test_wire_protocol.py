@@ -87,7 +87,7 @@ async def outcome(*pieces: bytes) -> ExecutionResult:
     cell, theirs = cell_that_says(*pieces)
     async with cell:
         try:
-            report = await cell.run(PROGRAM, None)
+            report = await cell.run(PROGRAM)
             return cell.result(report, PROGRAM)
         finally:
             theirs.close()
@@ -187,7 +187,7 @@ async def test_a_cell_that_fails_after_its_verdict_costs_no_result(
     cell, theirs = cell_that_says(READY, encode(kept, word), *pieces)
     async with cell:
         with theirs:
-            result = cell.result(await cell.run(PROGRAM, None), PROGRAM)
+            result = cell.result(await cell.run(PROGRAM), PROGRAM)
         killed = not cell.alive()
 
     assert killed
@@ -225,7 +225,7 @@ async def test_modules_are_taken_only_when_they_were_asked_for() -> None:
             with theirs:
                 await cell.wait_ready()
                 with pytest.raises(CellLostError):
-                    await cell.run(PROGRAM, None)
+                    await cell.run(PROGRAM)
         assert taken == [b"modules"] * asked
 
 
@@ -241,7 +241,7 @@ async def test_a_cell_that_hangs_is_ended_at_the_deadline() -> None:
         code=b"", language="python", inputs=b"", limits=limits, final=True
     )
     async with cell:
-        result = cell.result(await cell.run(program, None), program)
+        result = cell.result(await cell.run(program), program)
     theirs.close()
 
     assert (result.status, result.exit_code) == ("timeout", None)

@@ -151,7 +151,7 @@ async def test_the_next_run_of_the_same_cell_has_nothing(
             packed(ASK, {"OTHER": SecretStr(canary)}),
             packed(ASK),
         ):
-            values.append(cell.result(await cell.run(each, None), each).value)
+            values.append(cell.result(await cell.run(each), each).value)
 
     assert values[0] == canary
     assert isinstance(values[1], dict)

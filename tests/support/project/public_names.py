@@ -24,8 +24,8 @@ FACES = {
         Enforcer Event ExceptionInfo ExecutionResult FairQueue FileChange
         FileInfo FileWatch Finished Freshness HostCalls ImageInfo Isolation
         IsolationLevel Job JobResult Language Limits Mount Network OnConnection
-        OnOutput OnProgress OnStep OpaqueValue Output PackageLayer PackageRules
-        PoolStats PortStream Preview Process Programs Resolver RunRequest
+        OnDisplay OnOutput OnProgress OnStep OpaqueValue Output PackageLayer
+        PackageRules PoolStats PortStream Preview Process Programs Resolver RunRequest
         Sandbox SandboxConfig SandboxManager SandboxProcess SandboxSession
         Session Status Stderr Stdout Truncated Usage answer_for build_image
         call_program check_request clean diagnose early_launcher image_names
