@@ -69,6 +69,18 @@ async def test_large_data_comes_whole(cluster: ClusterSandbox) -> None:
         assert await session.read_file("large") == data
 
 
+async def test_displays_are_told_among_the_output(cluster: ClusterSandbox) -> None:
+    told: list[str] = []
+    result = await cluster.run(
+        "print('a')\ndisplay('first')\nprint('b')\n",
+        on_output=lambda _, data: told.append(data.decode()),
+        on_display=lambda output: told.append(output.text() or ""),
+    )
+
+    assert told == ["a\n", "'first'", "b\n"]
+    assert [each.text() for each in result.outputs] == ["'first'"]
+
+
 async def test_a_stream_waits_for_its_reader(cluster: ClusterSandbox) -> None:
     code = "for i in range(3): print(i, flush=True); input_or = open('/dev/null')"
     found = [event async for event in cluster.stream(code)]

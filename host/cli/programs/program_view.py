@@ -1,4 +1,4 @@
-"""What a program prints and displays, shown to a person in its order."""
+"""Shows what a program prints and displays to a person, in its order."""
 
 from __future__ import annotations
 
