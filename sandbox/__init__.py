@@ -40,7 +40,7 @@ if typing.TYPE_CHECKING:
     from .processes.watches import FileChange, FileWatch
     from .programs.function_program import CallProgram, call_program, returned
     from .programs.program import RunRequest, check_request
-    from .protocols import Sandbox, SandboxProcess, SandboxSession
+    from .protocols import Sandbox, SandboxProcess, SandboxSession, SandboxWatch
     from .results.events import (
         ArtifactMade,
         Connected,
@@ -123,6 +123,7 @@ __all__ = [
     "SandboxManager",
     "SandboxProcess",
     "SandboxSession",
+    "SandboxWatch",
     "Session",
     "Status",
     "Stderr",
@@ -176,7 +177,7 @@ __getattr__ = _lazy_face(
         ".programs.program": "RunRequest check_request",
         ".processes.watches": "FileChange FileWatch",
         ".programs.function_program": "CallProgram call_program returned",
-        ".protocols": "Sandbox SandboxProcess SandboxSession",
+        ".protocols": "Sandbox SandboxProcess SandboxSession SandboxWatch",
         ".results.events": """
             ArtifactMade Connected Displayed Event Finished Stderr Stdout
         """,

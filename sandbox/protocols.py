@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .network.types import OnConnection
     from .packages.distributions import OnStep
     from .processes.usage import CellUsage
+    from .processes.watches import FileChange
     from .results.events import Event
     from .results.result import ExecutionResult
     from .scheduling.pool import PoolStats
@@ -197,6 +198,11 @@ class SandboxSession(Protocol):
     async def connect(self, port: int) -> ByteStream:
         """Connect to a server inside the session's cell, on its loopback interface."""
 
+    async def watch(
+        self, path: str | PathLike[str] = "", *, recursive: bool = False
+    ) -> SandboxWatch:
+        """Watch a folder of the session's cell."""
+
     async def pause(self) -> None:
         """Stop all processes of this session and its forks where they are."""
 
@@ -270,6 +276,31 @@ class SandboxSession(Protocol):
         max_bytes: int = ...,
     ) -> int:
         """Write the work dir's files into a new folder; return how many."""
+
+
+class SandboxWatch(Protocol):
+    """A watched folder: `FileWatch` on this machine.
+
+    What the methods do, and the errors they raise, is written at `FileWatch`.
+    """
+
+    async def changes(self) -> tuple[FileChange, ...]:
+        """Look now, and return all changes that were not taken yet."""
+
+    def __aiter__(self) -> Self:
+        """Return itself."""
+
+    async def __anext__(self) -> FileChange:
+        """Return the next change, and wait for it."""
+
+    async def aclose(self) -> None:
+        """End the watch."""
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the watch."""
 
 
 class SandboxProcess(Protocol):

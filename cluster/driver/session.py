@@ -44,6 +44,7 @@ from ..wire.parts import receive_file, send_file
 from .process import ClusterProcess
 from .requests import RemoteRun, bytes_of, listed
 from .runs import last_message, next_message, run_on, stream_on
+from .watch import ClusterWatch
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -252,10 +253,21 @@ class ClusterSession:
     async def connect(self, port: int) -> ByteStream:
         """Connect to a server inside the session's cell; as `Session.connect`."""
         async with AsyncExitStack() as stack:
-            asking = self._asking("connect", port=port)
+            asking = self._asking("connect", options={"port": port})
             exchange = await stack.enter_async_context(asking)
             await next_message(exchange)
             return ExchangeStream(exchange, stack.pop_all())
+
+    async def watch(
+        self, path: str | PathLike[str] = "", *, recursive: bool = False
+    ) -> ClusterWatch:
+        """Watch a folder of the session's cell; as `Session.watch`."""
+        async with AsyncExitStack() as stack:
+            options = {"path": _path(path), "recursive": recursive}
+            asking = self._asking("watch", options=options)
+            exchange = await stack.enter_async_context(asking)
+            await next_message(exchange)
+            return ClusterWatch(exchange, stack.pop_all())
 
     async def pause(self) -> None:
         """Stop all processes of this session and its forks; as `Session.pause`."""

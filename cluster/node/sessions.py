@@ -15,6 +15,7 @@ from ..wire.exchange_stream import ExchangeStream, relay
 from ..wire.link import Exchange
 from ..wire.message import Message
 from .transfers import TRANSFERS, files, transfer
+from .watches import tell_changes
 
 _Fields = dict[str, Any]
 _Answer = tuple[_Fields, list[bytes]]
@@ -98,11 +99,8 @@ class Sessions:
                 return await self._exec(session, exchange, message)
             case "process":
                 return await self._of_process(exchange, message)
-            case "connect":
-                server = await session.connect(fields["port"])
-                exchange.send_soon({"connected": True})
-                await relay(ExchangeStream(exchange), server)
-                return {}, []
+            case "watch" | "connect":
+                return await _open(session, name, exchange, options)
         if name in TRANSFERS:
             return await transfer(session, name, exchange, fields)
         return await files(session, name, message)
@@ -149,3 +147,18 @@ class Sessions:
             case "kill":
                 await process.kill()
         return {}, []
+
+
+async def _open(
+    session: SandboxSession, name: str, exchange: Exchange, options: _Fields
+) -> _Answer:
+    """Open something that lasts as long as its exchange."""
+    if name == "watch":
+        async with await session.watch(**options) as watch:
+            exchange.send_soon({"is_open": True})
+            await tell_changes(exchange, watch)
+    else:
+        server = await session.connect(**options)
+        exchange.send_soon({"is_open": True})
+        await relay(ExchangeStream(exchange), server)
+    return {}, []

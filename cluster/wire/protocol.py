@@ -17,6 +17,7 @@ _TOLD = (
     "session_idle_seconds",
     "session_lifetime_seconds",
     "max_queue",
+    "work_dir",
 )
 
 

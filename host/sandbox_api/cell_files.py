@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from toolcell.sandbox import ExecutionResult, Process, Session
+from toolcell.sandbox import ExecutionResult, SandboxProcess, SandboxSession
 
 from ..sandbox_http.errors import APIError
 
@@ -102,7 +102,7 @@ class CellFiles:
         session: The sandbox's session.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SandboxSession) -> None:
         self._session = session
 
     async def stat(self, path: str) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class CellFiles:
         _check(await self._run("rm", "-rf", "--", path), path)
 
     @asynccontextmanager
-    async def writing(self, path: str) -> AsyncIterator[Process]:
+    async def writing(self, path: str) -> AsyncIterator[SandboxProcess]:
         """Write a file by the input of a process; what is there is replaced."""
         process = await self._session.exec(
             ["sh", "-c", _WRITE, "sh", path], stdin="pipe", env=_ENV

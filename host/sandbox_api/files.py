@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from toolcell.sandbox import Process
+from toolcell.sandbox import SandboxProcess
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.bodies import Streamed, pieces
@@ -111,7 +111,7 @@ class Files:
         form = _Form(boundary)
         written: list[dict[str, Any]] = []
         stack = AsyncExitStack()
-        process: Process | None = None
+        process: SandboxProcess | None = None
         async with stack:
             async for piece in data:
                 for event in form.feed(piece):
@@ -133,7 +133,7 @@ class Files:
 
     async def _open(
         self, request: Request, sandbox: Sandbox, path: str, stack: AsyncExitStack
-    ) -> tuple[Process, dict[str, Any]]:
+    ) -> tuple[SandboxProcess, dict[str, Any]]:
         """Return a process whose input becomes the file, and the file's description."""
         path = self._path(request, sandbox, path)
         metadata = _metadata(request)
@@ -156,7 +156,7 @@ class Files:
 @asynccontextmanager
 async def _writing(
     sandbox: Sandbox, path: str, metadata: dict[str, str]
-) -> AsyncIterator[Process]:
+) -> AsyncIterator[SandboxProcess]:
     """Write a file, then its metadata in place of what it had."""
     files = CellFiles(sandbox.session)
     async with files.writing(path) as process:

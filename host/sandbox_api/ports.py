@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack, aclosing
 
 import anyio
 import h11
+from anyio.abc import ByteStream
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import PortStream
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.access import ACCESS_HEADERS, KEY_HEADER
@@ -84,7 +84,7 @@ class Ports:
 class _Server:
     """The client's end of one HTTP exchange."""
 
-    def __init__(self, stream: PortStream) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._http = h11.Connection(h11.CLIENT)
 
@@ -114,7 +114,7 @@ class _Server:
         return event
 
 
-async def connected(sandbox: Sandbox, port: int) -> PortStream:
+async def connected(sandbox: Sandbox, port: int) -> ByteStream:
     """Return a connection to a server in a sandbox. Raises APIError: there is none."""
     try:
         return await sandbox.session.connect(port)

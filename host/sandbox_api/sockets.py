@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import anyio
+from anyio.abc import ByteStream
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from wsproto import ConnectionType, WSConnection
@@ -22,8 +23,6 @@ from wsproto.events import (
     TextMessage,
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
-
-from toolcell.sandbox import PortStream
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.errors import APIError, gone
@@ -122,7 +121,7 @@ def _request(socket: WebSocket, port: int, path: str) -> Request:
 class _Server:
     """The client's end of one WebSocket into a cell; nothing of it is trusted."""
 
-    def __init__(self, stream: PortStream, max_bytes: int) -> None:
+    def __init__(self, stream: ByteStream, max_bytes: int) -> None:
         self._stream = stream
         self._max_bytes = max_bytes
         self._socket = WSConnection(ConnectionType.CLIENT)

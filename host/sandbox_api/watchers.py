@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolcell.sandbox import FileChange, FileWatch
+from toolcell.sandbox import FileChange, SandboxWatch
 
 from ..config.sandbox_api import SandboxAPIConfig
 from ..sandbox_http.bodies import parsed
@@ -87,7 +87,7 @@ class Watchers:
 
     async def _opened(
         self, sandbox: Sandbox, wanted: WatchRequest, stack: AsyncExitStack
-    ) -> FileWatch:
+    ) -> SandboxWatch:
         if wanted.include_entry:
             raise APIError(501, "entries in events are not supported")
         call = {"path": resolved(wanted.path, sandbox.home), "operation": "watch"}
@@ -109,7 +109,7 @@ class Watchers:
         return {}
 
 
-async def _stream(watch: FileWatch) -> AsyncGenerator[dict[str, Any], None]:
+async def _stream(watch: SandboxWatch) -> AsyncGenerator[dict[str, Any], None]:
     yield {"start": {}}
     async for change in watch:
         for event in _told(change):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import anyio
 import anyio.abc
 
-from toolcell.sandbox import FileWatch, Process, Session
+from toolcell.sandbox import SandboxProcess, SandboxSession, SandboxWatch
 
 from ..mcp_http.tokens import Token
 from ..sandbox_http.errors import gone
@@ -24,7 +24,7 @@ ENVD_VERSION = "0.6.2"
 class Command:
     """A command that a client started."""
 
-    process: Process
+    process: SandboxProcess
     config: Mapping[str, Any]
     tag: str | None
     has_terminal: bool
@@ -36,7 +36,7 @@ class Command:
 class Watcher:
     """A folder whose changes a client asks for again and again."""
 
-    watch: FileWatch
+    watch: SandboxWatch
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
@@ -47,7 +47,7 @@ class CodeContext:
     id: str
     language: str
     cwd: str
-    session: Session
+    session: SandboxSession
     is_default: bool = False
     runs: int = 0
     is_in_place: bool = False
@@ -101,7 +101,7 @@ class Sandbox:
     cpu_ms: float = 0.0
     """Of all that ran in it until it was measured last."""
 
-    opened: Session | None = None
+    opened: SandboxSession | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     @property
@@ -116,7 +116,7 @@ class Sandbox:
         return {**own, **self.env}
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SandboxSession:
         """Its session. Raises APIError if it has ended."""
         if self.opened is None or self.state == "ended":
             raise gone()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
 import anyio.abc
 
-from toolcell.core import InvalidInputError, SandboxError, ToolcellError
-from toolcell.sandbox import Network, SandboxManager
+from toolcell.core import ConfigError, InvalidInputError, SandboxError, ToolcellError
+from toolcell.sandbox import Network, SandboxConfig
 
 from ..config.host_config import HostConfig
 from ..mcp_http.tokens import Token
+from ..runtime.cluster import open_sandbox
 from ..sandbox_http.errors import APIError, gone
 from .sandbox import Lifecycle, Sandbox
 
@@ -48,19 +51,37 @@ class Sandboxes:
                 "session_lifetime_seconds": 86_400.0 * 30,
             }
         )
-        self._manager = SandboxManager(sandbox)
+        self._config = config.model_copy(update={"sandbox": sandbox})
+        self._stack = AsyncExitStack()
         self._open: dict[str, Sandbox] = {}
         self._starting: list[str] = []
 
     async def __aenter__(self) -> Sandboxes:
-        await self._manager.__aenter__()
+        manager = await open_sandbox(self._config, os.environ, self._stack)
+        try:
+            self._require(manager.config)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._manager = manager
         self._group = await anyio.create_task_group().__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._group.cancel_scope.cancel()
         await self._group.__aexit__(None, None, None)
-        await self._manager.__aexit__()
+        await self._stack.aclose()
+
+    def _require(self, nodes: SandboxConfig) -> None:
+        """Make sure that cells of a cluster can be sandboxes. Raises ConfigError."""
+        longest = float(self._settings.max_timeout_seconds)
+        lives = min(nodes.session_idle_seconds, nodes.session_lifetime_seconds)
+        if nodes.work_dir != self._settings.work_dir or lives < longest:
+            raise ConfigError(
+                "the nodes of the cluster have cells that are no sandboxes",
+                hint=f'give them work_dir = "{self._settings.work_dir}", and '
+                f"{longest:g} as session_idle_seconds and session_lifetime_seconds",
+            )
 
     def end_at(self, seconds: int | None) -> float:
         """Return the time at which a sandbox ends. Raises APIError."""
@@ -109,6 +130,8 @@ class Sandboxes:
             ToolcellError: It cannot be opened.
         """
         self._check(token)
+        if self._manager.active_cells >= self._manager.config.max_concurrency:
+            raise APIError(429, "the cluster has no cell left")
         sandbox = Sandbox(
             id=new_id("i"),
             token=token,

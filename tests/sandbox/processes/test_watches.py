@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from toolcell.core import CellLostError, InvalidInputError
-from toolcell.sandbox import FileWatch, SandboxManager, Session
+from toolcell.sandbox import Sandbox, SandboxManager, SandboxSession, SandboxWatch
 
 from ...conftest import BackendRow
 
@@ -30,20 +30,17 @@ print((int(host[11]) + int(host[12])) / tick, now - int(host[19]) / tick)
 
 
 @pytest.fixture
-async def session(backend: BackendRow) -> AsyncIterator[Session]:
-    async with (
-        SandboxManager(backend.config()) as manager,
-        manager.session() as session,
-    ):
+async def session(sandbox: Sandbox) -> AsyncIterator[SandboxSession]:
+    async with sandbox.session() as session:
         yield session
 
 
-async def shell(session: Session, script: str) -> None:
+async def shell(session: SandboxSession, script: str) -> None:
     result = await (await session.exec(script)).wait()
     assert result.ok, result.stderr
 
 
-async def told(watch: FileWatch) -> list[str]:
+async def told(watch: SandboxWatch) -> list[str]:
     """Return the changes as texts such as `created a`."""
     with anyio.fail_after(30):
         found = await watch.changes()
@@ -53,7 +50,7 @@ async def told(watch: FileWatch) -> list[str]:
     ]
 
 
-async def test_each_kind_of_change_is_told(session: Session) -> None:
+async def test_each_kind_of_change_is_told(session: SandboxSession) -> None:
     await shell(
         session, "mkdir old; echo 1 > old/in; echo 1 > a; echo 1 > b; echo 1 > m"
     )
@@ -83,14 +80,18 @@ async def test_each_kind_of_change_is_told(session: Session) -> None:
         ]
 
 
-async def test_a_file_replaced_by_another_counts_as_written(session: Session) -> None:
+async def test_a_file_replaced_by_another_counts_as_written(
+    session: SandboxSession,
+) -> None:
     await session.write_file("a", b"1")
     async with await session.watch() as watch:
         await shell(session, "echo 2 > /tmp/next; mv /tmp/next a")
         assert await told(watch) == ["written a"]
 
 
-async def test_changes_are_told_while_a_run_is_under_way(session: Session) -> None:
+async def test_changes_are_told_while_a_run_is_under_way(
+    session: SandboxSession,
+) -> None:
     code = "import time\nopen('made', 'w').write('1')\ntime.sleep(600)"
     async with (
         await session.watch() as watch,
@@ -103,7 +104,9 @@ async def test_changes_are_told_while_a_run_is_under_way(session: Session) -> No
         await session.interrupt()
 
 
-async def test_only_a_recursive_watch_looks_into_folders(session: Session) -> None:
+async def test_only_a_recursive_watch_looks_into_folders(
+    session: SandboxSession,
+) -> None:
     await shell(session, "mkdir -p d/e")
     async with (
         await session.watch("d") as flat,
@@ -115,7 +118,7 @@ async def test_only_a_recursive_watch_looks_into_folders(session: Session) -> No
         assert await told(deep) == ["created e/f"]
 
 
-async def test_a_folder_that_comes_back_is_watched_on(session: Session) -> None:
+async def test_a_folder_that_comes_back_is_watched_on(session: SandboxSession) -> None:
     await shell(session, "mkdir d; touch d/a")
     async with await session.watch("d") as watch:
         await shell(session, "rm -r d")
@@ -124,13 +127,13 @@ async def test_a_folder_that_comes_back_is_watched_on(session: Session) -> None:
         assert await told(watch) == ["created b"]
 
 
-async def test_absolute_paths_are_the_cells(session: Session) -> None:
+async def test_absolute_paths_are_the_cells(session: SandboxSession) -> None:
     async with await session.watch("/tmp") as watch:
         await shell(session, "touch /tmp/here")
         assert "created here" in await told(watch)
 
 
-async def test_a_fork_watches_its_own_work_dir(session: Session) -> None:
+async def test_a_fork_watches_its_own_work_dir(session: SandboxSession) -> None:
     await session.run("x = 1")
     fork = await session.fork()
     async with await fork.watch() as watch:
@@ -154,7 +157,7 @@ async def test_a_fork_watches_its_own_work_dir(session: Session) -> None:
     ],
 )
 async def test_what_is_no_folder_is_refused(
-    session: Session, path: str, reason: str
+    session: SandboxSession, path: str, reason: str
 ) -> None:
     if path in ("file", "link", "closed"):
         await shell(session, "touch file; ln -s /tmp link; mkdir -m 0 closed")
@@ -166,7 +169,7 @@ async def test_what_is_no_folder_is_refused(
     assert session.alive
 
 
-async def test_a_link_put_in_its_place_leads_nowhere(session: Session) -> None:
+async def test_a_link_put_in_its_place_leads_nowhere(session: SandboxSession) -> None:
     await shell(session, "mkdir d; touch d/a")
     async with await session.watch("d", recursive=True) as watch:
         await shell(session, "mv d e; ln -s / d; ln -s / e/root")
@@ -174,7 +177,7 @@ async def test_a_link_put_in_its_place_leads_nowhere(session: Session) -> None:
 
 
 async def test_a_flood_of_files_ends_the_watch_and_nothing_else(
-    session: Session,
+    session: SandboxSession,
 ) -> None:
     watch = await session.watch(recursive=True)
     await shell(session, "touch $(seq 11000)")
@@ -187,7 +190,7 @@ async def test_a_flood_of_files_ends_the_watch_and_nothing_else(
     assert (await session.run("40 + 2")).value == 42
 
 
-async def test_many_changes_come_in_pieces(session: Session) -> None:
+async def test_many_changes_come_in_pieces(session: SandboxSession) -> None:
     async with await session.watch() as watch:
         await shell(session, "touch f{1000..1999}")
         assert await told(watch) == [
@@ -200,14 +203,16 @@ async def test_many_changes_come_in_pieces(session: Session) -> None:
         assert await told(watch) == [f"removed f{n}" for n in range(1998, 999, -1)]
 
 
-async def test_a_name_that_is_no_text_is_left_out(session: Session) -> None:
+async def test_a_name_that_is_no_text_is_left_out(session: SandboxSession) -> None:
     async with await session.watch(recursive=True) as watch:
         code = "import os; os.mkdir(b'\\xff'); open(b'\\xff/a', 'w'); open('ok', 'w')"
         await session.run(code)
         assert await told(watch) == ["created ok"]
 
 
-async def test_a_seventeenth_watch_is_refused_until_one_ends(session: Session) -> None:
+async def test_a_seventeenth_watch_is_refused_until_one_ends(
+    session: SandboxSession,
+) -> None:
     watches = [await session.watch() for _ in range(16)]
     with pytest.raises(InvalidInputError) as caught:
         await session.watch()
@@ -219,7 +224,7 @@ async def test_a_seventeenth_watch_is_refused_until_one_ends(session: Session) -
     await session.watch()
 
 
-async def test_a_reader_may_give_up_and_come_back(session: Session) -> None:
+async def test_a_reader_may_give_up_and_come_back(session: SandboxSession) -> None:
     async with await session.watch() as watch:
         with anyio.move_on_after(0.05) as scope:
             await anext(watch)
@@ -255,7 +260,7 @@ async def test_a_watch_ends_with_its_session(backend: BackendRow) -> None:
         await idle.aclose()
 
 
-async def test_a_pause_holds_the_watch(session: Session) -> None:
+async def test_a_pause_holds_the_watch(session: SandboxSession) -> None:
     async with await session.watch() as watch:
         await session.pause()
         with pytest.raises(InvalidInputError):
@@ -268,7 +273,7 @@ async def test_a_pause_holds_the_watch(session: Session) -> None:
         assert await told(watch) == ["created a"]
 
 
-async def test_looks_take_a_bounded_part_of_the_time(session: Session) -> None:
+async def test_looks_take_a_bounded_part_of_the_time(session: SandboxSession) -> None:
     await shell(session, f'python3 -c "{MANY_FOLDERS}"')
     async with await session.watch(recursive=True) as watch:
         used, lived = await times_of_looks(session)
@@ -278,7 +283,7 @@ async def test_looks_take_a_bounded_part_of_the_time(session: Session) -> None:
         assert used_then - used < 0.3 * (lived_then - lived)
 
 
-async def times_of_looks(session: Session) -> tuple[float, float]:
+async def times_of_looks(session: SandboxSession) -> tuple[float, float]:
     result = await (await session.exec(["python3", "-c", TIMES_OF_LOOKS])).wait()
     assert result.ok, result.stderr
     used, lived = map(float, result.stdout.split())

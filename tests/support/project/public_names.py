@@ -27,7 +27,7 @@ FACES = {
         OnDisplay OnOutput OnProgress OnStep OpaqueValue Output PackageLayer
         PackageRules PoolStats PortStream Preview Process Programs Resolver RunRequest
         Sandbox SandboxConfig SandboxManager SandboxProcess SandboxSession
-        Session Status Stderr Stdout Truncated Usage answer_for build_image
+        SandboxWatch Session Status Stderr Stdout Truncated Usage answer_for build_image
         call_program check_request clean diagnose early_launcher image_names
         list_images list_packages pause_deadline prune_images prune_packages
         pull_image returned run save_artifact
