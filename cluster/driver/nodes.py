@@ -88,7 +88,7 @@ class Nodes:
         self._fit: dict[Node, None] = {}
         self._rules: SandboxConfig | None = None
         self._changed = anyio.Event()
-        self._why_none = "the directory names no node"
+        self._why_none = "the directory has not answered yet"
         # Runs that wait while there is no node.
         self._waiting: set[anyio.CancelScope] = set()
         self._metrics = ExitStack()
@@ -218,7 +218,10 @@ class Nodes:
         """Open links to nodes as they appear in the directory."""
         while True:
             try:
-                for record in await self._directory.nodes():
+                records = await self._directory.nodes()
+                if not records:
+                    self._why_none = "the directory names no node"
+                for record in records:
                     if record.fingerprint not in self._known:
                         self._known.add(record.fingerprint)
                         self._tasks.start_soon(self._hold, record)

@@ -443,7 +443,7 @@ async def test_links_outlive_the_head_of_ray(
     quick = "RAY_gcs_rpc_server_reconnect_timeout_s"
     del environ[quick]
     drivers = [
-        start_driver(ray.address, each) for each in (environ, {**environ, quick: "3"})
+        ray.driver(ENDLESS, each) for each in (environ, {**environ, quick: "3"})
     ]
     try:
         for each in drivers:
@@ -463,17 +463,3 @@ async def test_links_outlive_the_head_of_ray(
         for each in drivers:
             each.kill()
             each.communicate()
-
-
-def start_driver(address: str, environ: dict[str, str]) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, Path(__file__).parents[1] / "support/cluster/driver_main.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environ,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps({"address": address, "code": ENDLESS}) + "\n")
-    process.stdin.flush()
-    return process

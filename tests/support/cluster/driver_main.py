@@ -22,7 +22,8 @@ async def main(asked: dict[str, Any]) -> None:
         asked["token"] = directory.token
     else:
         directory = RedisDirectory(asked["url"], token=asked["token"])
-    async with ClusterSandbox(directory, token=asked["token"]) as sandbox:
+    sandbox = ClusterSandbox(directory, token=asked["token"], wait_seconds=30.0)
+    async with sandbox:
         async with sandbox.session() as session:
             await session.run(asked["code"], on_output=show)
 

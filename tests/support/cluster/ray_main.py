@@ -54,12 +54,14 @@ class Requests:
         self._nodes.append(node)
         return str(node.node_id)
 
-    async def start(self, **sandbox: Any) -> str:
+    async def start(self, lost_seconds: float = 3.0, **sandbox: Any) -> str:
         """Start the nodes; return the token of their links."""
         self._directory = RayDirectory(self._cluster.address)
         config = SandboxConfig(backend="subprocess", **sandbox)
         # Tests count processes.
-        settings = NodeSettings(sandbox=config, check_seconds=3600.0, lost_seconds=3.0)
+        settings = NodeSettings(
+            sandbox=config, check_seconds=3600.0, lost_seconds=lost_seconds
+        )
         await self._directory.start(settings)
         return self._directory.token
 

@@ -93,6 +93,26 @@ class RayProcesses:
     async def waiting(self) -> int:
         return 0
 
+    def driver(self, code: str, environ: dict[str, str]) -> subprocess.Popen[str]:
+        """Start a driver that finds the nodes by Ray, and runs a program in a session.
+
+        Args:
+            code: The program.
+            environ: The whole environment of the process.
+        """
+        process = subprocess.Popen(
+            [sys.executable, MAIN.with_name("driver_main.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environ,
+            text=True,
+        )
+        assert process.stdin is not None
+        asked = {"address": self.address, "code": code}
+        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.flush()
+        return process
+
     def actors(self, kind: str) -> list[int]:
         """Return the processes of our actors of a kind, such as `NodeActor`."""
         title = f"ray::{kind}".encode()
