@@ -279,6 +279,31 @@ async def test_large_results_hold_up_no_other_run(stack: AsyncExitStack) -> None
     assert ended == ["small", "large"]
 
 
+async def test_what_is_being_sent_when_a_link_breaks_is_lost(
+    stack: AsyncExitStack,
+) -> None:
+    [_], [record] = await nodes_of(stack, 1, 400)
+    wire = await stack.enter_async_context(wire_to(record))
+    lost = 0
+    async with driver(wire.record) as sandbox:
+        wire.holds = True
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+
+                async def run() -> None:
+                    nonlocal lost
+                    with pytest.raises(CellLostError):
+                        await sandbox.run("x" * 60_000)
+                    lost += 1
+
+                # More than the buffers of two sockets take.
+                for _ in range(400):
+                    tasks.start_soon(run)
+                await anyio.wait_all_tasks_blocked()
+                await wire.cut()
+    assert lost == 400
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_nothing_is_left_of_a_driver(anyio_backend: str) -> None:
     async def once() -> None:

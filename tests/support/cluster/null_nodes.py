@@ -88,6 +88,9 @@ class Wire:
         self.bytes_left: float = float("inf")
         """Bytes to the driver until it is cut by itself."""
 
+        self.holds = False
+        """True: nothing more is carried to the node."""
+
         self.flips = False
         """True: the next piece to the driver has a bit turned over."""
 
@@ -103,6 +106,8 @@ class Wire:
         try:
             while True:
                 data = await source.receive()
+                if self.holds and not back:
+                    await anyio.sleep_forever()
                 if back and self.flips:
                     self.flips = False
                     data = bytes([*data[:-1], data[-1] ^ 1])
