@@ -442,9 +442,7 @@ async def test_links_outlive_the_head_of_ray(
     environ = {**os.environ, **ENVIRON}
     quick = "RAY_gcs_rpc_server_reconnect_timeout_s"
     del environ[quick]
-    drivers = [
-        ray.driver(ENDLESS, each) for each in (environ, {**environ, quick: "3"})
-    ]
+    drivers = [ray.driver(ENDLESS, each) for each in (environ, {**environ, quick: "3"})]
     try:
         for each in drivers:
             assert each.stdout is not None
