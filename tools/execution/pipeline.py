@@ -21,6 +21,7 @@ from toolcell.core import (
 )
 from toolcell.guard import ActionGuard
 
+from ..definition.previews import preview_of
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
 from ..hooks.hook import CallCancelledError, Invocation, Proceed
@@ -40,7 +41,6 @@ from .call_errors import (
 from .call_state import pause_deadlines
 from .components import ExecutorComponents, RunContext
 from .failure_policies import CircuitOutcome, RetryPolicy
-from .previews import preview_of
 from .runner import as_json
 from .slots import Slot
 from .spans import in_span, start_span

@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 from selenium.webdriver import Keys
 
+from toolcell.guard import Approve
 from toolcell.host.console.base.pages import Page
 from toolcell.host.console.routes import TABLE
+from toolcell.tools import tool
 
 from ...conftest import missing
 from ...support.console.browser import Browser, browser
@@ -27,9 +30,15 @@ PAGES = [
 ]
 EXAMPLES = [
     *("/runs/1", "/runs/1/why", "/agents/builder", "/audit/1", "/tools/pay"),
-    *("/runs?agent=nobody", "/audit?before=3"),
+    *("/runs?agent=nobody", "/audit?before=3", "/agents/waiter"),
 ]
 """Pages with parts in their addresses; the service has a record of a call."""
+
+HELD = """
+[[policies]]
+agent_id = "waiter"
+allow = ["hold"]
+"""
 
 RUN_AXE = """
 const done = arguments[arguments.length - 1];
@@ -44,8 +53,20 @@ OUTLINE_OF_FOCUS = "return getComputedStyle(document.activeElement).outlineStyle
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
+    begun, over = anyio.Event(), anyio.Event()
+
+    @tool
+    async def hold(text: str) -> None:
+        """Wait."""
+        begun.set()
+        await over.wait()
+
+    with served(tmp_path_factory.mktemp("console"), HELD) as made:
+        made.host.registry.register(hold)
+        made.call("hold", agent="waiter", text="a call that runs")
+        made.portal.call(begun.wait)
         yield made
+        made.portal.call(over.set)
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +87,19 @@ def page(service: Service) -> Iterator[Browser]:
         service.asked(to="bank", note=f"token={SECRET}")
         service.asked("run_script", script="rm -r /\n")
         service.asked(to="Пётр", agent="buyer")
+        two, _ = service.asked(to="landlord", agent="treasurer")
+        reply = Approve(approver="berta")
+        service.portal.call(service.host.approvals.answer, two.id, reply)
         yield started
 
 
 def urls(service: Service) -> list[str]:
     """Return the addresses of all pages, with examples of those with parts."""
     shown = [f"/approvals/{each.id}" for each in service.waiting()]
-    return [*PAGES, *EXAMPLES, *shown, "/nothing"]
+    live = [f"/runs/live/{each.number}" for each in service.host.live_calls.all()]
+    recent = service.portal.call(service.host.approvals.recent)
+    answered = [f"/approvals/{each.request.id}" for each in recent][-1:]
+    return [*PAGES, *EXAMPLES, *live, *shown, *answered, "/nothing"]
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +120,31 @@ def serious(page: Browser, axe: str) -> list[object]:
     return [each for each in found if each["impact"] in ("serious", "critical")]
 
 
+def prefer(page: Browser, scheme: str) -> None:
+    """Have the browser prefer light or dark pages."""
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+
+
+def wider(page: Browser, width: int) -> int:
+    """Return the pixels by which the page is wider than a window of so many."""
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 450, "deviceScaleFactor": 2, "mobile": False},
+    )
+    found = page.script(
+        "const page = document.documentElement;"
+        "return page.scrollWidth - page.clientWidth"
+    )
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    return int(found)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(
     service: Service, page: Browser, axe: str, scheme: str
 ) -> None:
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    prefer(page, scheme)
     found = {}
     for url in urls(service):
         page.open(f"{service.url}{url}")
@@ -108,11 +154,34 @@ def test_axe_finds_nothing_serious(
     assert len(found) > 4
 
 
-def test_axe_finds_nothing_serious_at_the_door(service: Service, axe: str) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_at_the_door(
+    service: Service, axe: str, scheme: str
+) -> None:
+    used = f"{service.url}/join/none"
     with browser() as stranger:
-        for url in (service.link("viewer"), f"{service.url}/login"):
+        prefer(stranger, scheme)
+        for url in (service.link("viewer"), f"{service.url}/login", used):
             stranger.open(url)
             assert serious(stranger, axe) == []
+            assert wider(stranger, 320) == 0
+
+
+def test_axe_finds_nothing_serious_in_what_an_act_shows(
+    service: Service, page: Browser, axe: str
+) -> None:
+    """Pages that only a form leads to: an edit, and the answer to a question."""
+    request = service.waiting()[-2]
+    page.open(f"{service.url}/approvals/{request.id}")
+    page.script("for (const d of document.querySelectorAll('details')) d.open = true")
+    page.send("See what is decided")
+    assert "edited" in page.driver.title
+    assert (serious(page, axe), wider(page, 600)) == ([], 0)
+    page.open(f"{service.url}/policies")
+    page.write("[name=agent]", "builder")
+    page.write("[name=tool]", "pay")
+    page.send("Explain")
+    assert (serious(page, axe), wider(page, 600)) == ([], 0)
 
 
 def test_axe_finds_what_is_wrong(service: Service, page: Browser, axe: str) -> None:
@@ -149,13 +218,13 @@ def test_a_call_is_approved_by_the_keyboard_alone(
     request, call = service.asked(to="keys")
     page.open(service.url)
     target = f"approve-{request.id}"
-    page.until(page.find(f"#{target}").is_enabled)
+    page.until(lambda: page.find(f"#{target}").is_enabled())
     focused: list[str] = []
-    while target not in focused and len(focused) < 80:
+    while target not in focused and len(focused) < 200:
         page.driver.switch_to.active_element.send_keys(Keys.TAB)
         focused.append(page.script(NAME_OF_FOCUS))
     outline = page.script(OUTLINE_OF_FOCUS)
-    page.until(page.find(f"#{target}").is_enabled)
+    page.until(lambda: page.find(f"#{target}").is_enabled())
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     page.reads("anna approved this call")
 

@@ -110,7 +110,7 @@ async def test_one_that_fails_leaves_the_arguments(preview: Any) -> None:
 async def test_one_that_takes_too_long_leaves_the_arguments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolcell.tools.execution.previews.PREVIEW_SECONDS", 0.01)
+    monkeypatch.setattr("toolcell.tools.definition.previews.PREVIEW_SECONDS", 0.01)
 
     async def preview(**_: Any) -> str:
         await anyio.sleep_forever()

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from toolcell.core import ToolCall
 
-from ..definition.tool import Tool
+from .tool import Tool
 
 PREVIEW_SECONDS = 1.0
 """Seconds for a preview. When it is reached people see the arguments alone."""
