@@ -218,13 +218,13 @@ def test_a_call_is_approved_by_the_keyboard_alone(
     request, call = service.asked(to="keys")
     page.open(service.url)
     target = f"approve-{request.id}"
-    page.until(lambda: page.find(f"#{target}").is_enabled())
+    page.can_press(f"#{target}")
     focused: list[str] = []
     while target not in focused and len(focused) < 200:
         page.driver.switch_to.active_element.send_keys(Keys.TAB)
         focused.append(page.script(NAME_OF_FOCUS))
     outline = page.script(OUTLINE_OF_FOCUS)
-    page.until(lambda: page.find(f"#{target}").is_enabled())
+    page.can_press(f"#{target}")
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     page.reads("anna approved this call")
 

@@ -38,8 +38,7 @@ def test_of_two_people_at_once_one_wins(service: Service, anna: Browser) -> None
         both = {"anna": anna, "berta": berta}
         for each in both.values():
             each.open(url)
-            button = each.find(f"#approve-{request.id}")
-            each.until(button.is_enabled)
+            each.can_press(f"#approve-{request.id}")
         with ThreadPoolExecutor(2) as threads:
             pressed = [threads.submit(b.send, "Approve once") for b in both.values()]
             for press in pressed:
@@ -282,7 +281,7 @@ def test_a_button_waits_for_the_eye(service: Service, anna: Browser) -> None:
     anna.complaints()
     anna.open(f"{service.url}/approvals/{request.id}")
     at_once = anna.script("return window.guarded")
-    anna.until(anna.find(f"#approve-{request.id}").is_enabled)
+    anna.can_press(f"#approve-{request.id}")
     Client(service).post(f"/approvals/{request.id}/deny")
 
     assert at_once == {"buttons": 3, "dead": 3}

@@ -74,6 +74,10 @@ class Browser:
         """Return the first element of a selector, once it is there."""
         return self.until(lambda: self.driver.find_element(By.CSS_SELECTOR, css))
 
+    def can_press(self, css: str) -> None:
+        """Wait until a button can be pressed; it may be replaced meanwhile."""
+        self.until(lambda: self.driver.find_element(By.CSS_SELECTOR, css).is_enabled())
+
     def press(self, text: str, within: str = "") -> None:
         """Press the button with a text, once it can be pressed."""
         path = f"//{within or '*'}//button[normalize-space()='{text}']"

@@ -8,11 +8,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from toolcell.guard import Approve
+
 from ..paths import ROOT
 from .browser import Browser, browser
 from .served import SECRET, Service, served
 
 FOLDER = ROOT / "docs" / "images"
+PAGES = ("", "runs", "agents", "audit", "policies", "health", "people")
 SCRIPT = """\
 import csv
 
@@ -35,6 +38,9 @@ def work(service: Service) -> None:
     )
     service.asked("run_script", script=SCRIPT)
     service.asked(to="Courier", sum=12, note=f"token={SECRET}", agent="buyer")
+    two, _ = service.asked(to="Landlord", sum=2400, note="Rent", agent="treasurer")
+    reply = Approve(approver="berta")
+    service.portal.call(service.host.approvals.answer, two.id, reply)
 
 
 def take(page: Browser, name: str, height: int = 900) -> None:
@@ -58,12 +64,16 @@ def main() -> None:
     ):
         page.join(service.link(), "anna")
         work(service)
-        hidden = service.waiting()[-1]
-        for name in ("", "runs", "audit", "people"):
+        hidden, several = service.waiting()[-2:]
+        for name in PAGES:
             page.open(f"{service.url}/{name}")
             take(page, name or "inbox")
+        page.open(f"{service.url}/agents/builder")
+        take(page, "agent")
         page.open(f"{service.url}/approvals/{hidden.id}")
         take(page, "request", 860)
+        page.open(f"{service.url}/approvals/{several.id}")
+        take(page, "several", 700)
 
 
 if __name__ == "__main__":
