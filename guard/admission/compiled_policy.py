@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from toolcell.core import PolicyError, ToolCall
+from toolcell.core import InvalidInputError, PolicyError, ToolCall
 from toolcell.core.text.canonical_json import canonical_digest
 
 from ..approvals.types import is_same_name
@@ -235,6 +235,23 @@ class PolicySet:
     def is_agent_name(self, name: str) -> bool:
         """Return whether a name is an agent's, or could be mistaken for one's."""
         return any(is_same_name(name, agent) for agent in self._by_agent)
+
+    def check_reset(self, agent_id: str, by: str) -> None:
+        """Check that a person resets the counters of an agent that is known.
+
+        Raises:
+            InvalidInputError: `by` is empty or an agent, or the agent has no policy.
+        """
+        if not by.strip() or self.is_agent_name(by):
+            raise InvalidInputError(
+                "a reset is an act of a person, whom 'by' names",
+                hint="pass the person's name as `by`, not an agent's id",
+            )
+        if not self.of(agent_id):
+            raise InvalidInputError(
+                f"agent {agent_id!r} has no policy",
+                hint="name an agent that has one; case counts",
+            )
 
     def tool_policy(self, call: ToolCall) -> ToolPolicy:
         """Return the policy of an agent for one tool, compiled at its first call.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolcell.core import AuditError, InvalidInputError, StoreUnavailableError, ToolCall
+from toolcell.core import AuditError, StoreUnavailableError, ToolCall
 
 from ..approvals.approvals import Approvals
 from ..approvals.types import ApprovalOutcome, Preview
 from ..audit.log import AuditLog
 from ..policy.policy import AgentPolicy
-from ..stores.base import NO_LIMITS, Store
+from ..stores.base import Store
 from ..stores.memory import MemoryStore
 from ..values.call_facts import NO_FACTS, CallFacts
-from ..values.clock import MICROSECONDS, Clock, microseconds, steady_time
+from ..values.clock import Clock, microseconds, steady_time
 from ..values.decision import NO_CAPS, Decision, Reason, Ruling
 from ..values.limit_state import LimitState
 from .call_records import CallRecords, GuardListener
@@ -22,20 +22,18 @@ from .compiled_policy import PolicySet, ToolPolicy
 from .decisions import (
     CallDenied,
     deny,
-    from_limits,
     from_rules,
-    limit_states,
     loop_detected,
     not_approved,
     refusal_for,
 )
 from .failure_mode import FailureMode
+from .forecasts import Forecasts
 from .hold import Hold, LoopEntry, WhileWaiting
-from .hold_ids import new_number
 from .ledger import Ledger
 from .loop_detector import LoopDetector
 from .permit import Permit
-from .quotas import MissingFacts, agent_prefix
+from .quotas import agent_prefix
 
 _log = logging.getLogger("toolcell.guard")
 
@@ -91,6 +89,7 @@ class ActionGuard:
         store = MemoryStore(clock=clock) if store is None else store
         self._ledger = Ledger(store, mode, clock, self._records.event)
         self._loops = LoopDetector()
+        self._forecasts = Forecasts(self._ledger, self._loops, clock)
 
     @property
     def listeners(self) -> list[GuardListener]:
@@ -142,7 +141,9 @@ class ActionGuard:
     async def decide(self, call: ToolCall, facts: CallFacts = NO_FACTS) -> Decision:
         """Return the decision that a call would get now, and why; reserve nothing."""
         try:
-            return await self._explain(call, facts)
+            return await self._forecasts.decision(
+                self._policies, self.approvals, call, facts
+            )
         except Exception as error:  # noqa: BLE001  (a fault of ours is a refusal)
             return refusal_for(error, self._policies.version)
 
@@ -180,15 +181,7 @@ class ActionGuard:
             StoreUnavailableError: The store did not answer.
         """
         call = ToolCall(id="limits", name=tool, agent_id=agent_id)
-        now = microseconds(self._clock())
-        try:
-            lines = self._policies.tool_policy(call).plan.lines(facts, now)
-        except MissingFacts:
-            return []
-        if not lines.limits:
-            return []
-        outcome = await self._ledger.peek(lines.request(""))
-        return limit_states(lines, outcome, now)
+        return await self._forecasts.limits(self._policies, call, facts)
 
     async def remaining(
         self, agent_id: str, tool: str, facts: CallFacts = NO_FACTS
@@ -224,16 +217,7 @@ class ActionGuard:
             StoreUnavailableError: The store did not answer.
             AuditError: The act could not be recorded; nothing was done.
         """
-        if not by.strip() or self._policies.is_agent_name(by):
-            raise InvalidInputError(
-                "a reset is an act of a person, whom 'by' names",
-                hint="pass the person's name as `by`, not an agent's id",
-            )
-        if not self._policies.of(agent_id):
-            raise InvalidInputError(
-                f"agent {agent_id!r} has no policy",
-                hint="name an agent that has one; case counts",
-            )
+        self._policies.check_reset(agent_id, by)
         _log.warning("counters of agent %s reset by %r", agent_id, by)
         await self._records.event("reset", agent_id=agent_id, by=by)
         self._loops.forget(agent_id)
@@ -256,7 +240,8 @@ class ActionGuard:
             if ruling.verdict == "deny":
                 decision = from_rules(ruling, policies.version)
             else:
-                self._prepare(hold, tool_policy, ruling, policies.version)
+                now = microseconds(self._clock())
+                hold.prepare(tool_policy.plan, ruling, policies.version, now)
                 if self._ledger.sync is None or tool_policy.caps is not NO_CAPS:
                     await self._take(hold, tool_policy)
                 elif hold.lines.limits:
@@ -318,34 +303,6 @@ class ActionGuard:
         if self._records.audit is not None:
             self._records.outcome(hold, cost, status, error_kind, result)
 
-    async def _explain(self, call: ToolCall, facts: CallFacts) -> Decision:
-        policies = self._policies
-        ruling = policies.tool_policy(call).judge(call, facts, explain=True)
-        if ruling.verdict == "deny":
-            return from_rules(ruling, policies.version)
-        if ruling.verdict == "ask" and self.approvals is not None:
-            answer = await self.approvals.peek(call, facts, approvers=ruling.approvers)
-            if answer.status == "rejected":
-                return self._refused("approval_denied", answer.reason)
-            if answer.approved:
-                ruling = ruling.approved()
-        return await self._peek_limits(policies, ruling, call, facts)
-
-    async def _peek_limits(
-        self, policies: PolicySet, ruling: Ruling, call: ToolCall, facts: CallFacts
-    ) -> Decision:
-        """Return the decision that the limits would make; reserve nothing."""
-        tool_policy = policies.tool_policy(call)
-        circle = self._loops.peek(tool_policy.caps, call, facts)
-        if circle is not None:
-            return loop_detected(ruling, circle, policies.version)
-        now = microseconds(self._clock())
-        lines = tool_policy.plan.lines(facts, now)
-        outcome = NO_LIMITS
-        if lines.limits:
-            outcome = await self._ledger.peek(lines.request(""))
-        return from_limits(ruling, lines, outcome, now, policies.version, took=False)
-
     async def _ask(
         self, hold: Hold, policies: PolicySet, ruling: Ruling
     ) -> ApprovalOutcome:
@@ -355,7 +312,7 @@ class ActionGuard:
             CallDenied: The person refused, or there is nobody to ask.
         """
         call, facts = hold.call, hold.facts
-        expected = await self._peek_limits(policies, ruling, call, facts)
+        expected = await self._forecasts.by_limits(policies, ruling, call, facts)
         if expected.verdict == "deny":
             raise CallDenied(expected)
         if self.approvals is None:
@@ -391,20 +348,6 @@ class ActionGuard:
         if any(map(self._policies.is_agent_name, answer.approved_by)):
             return False
         return await self.approvals.use(answer)
-
-    def _prepare(
-        self, hold: Hold, tool_policy: ToolPolicy, ruling: Ruling, version: str
-    ) -> None:
-        """Note in the hold what is to be reserved.
-
-        Raises:
-            MissingFacts: A limit needs to know the run or the turn.
-        """
-        hold.now = now = round(self._clock() * MICROSECONDS)
-        hold.lines = tool_policy.plan.lines(hold.facts, now)
-        hold.ruling = ruling if ruling.verdict == "allow" else ruling.approved()
-        hold.version = version
-        hold.number = new_number()
 
     async def _take(self, hold: Hold, tool_policy: ToolPolicy) -> None:
         """Reserve what a call needs, all or nothing, unless it continues a loop.

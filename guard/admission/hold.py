@@ -21,8 +21,8 @@ from ..stores.base import (
 from ..values.call_facts import CallFacts
 from ..values.decision import Decision, Degraded, Ruling
 from .decisions import from_limits, from_rules
-from .hold_ids import hold_id
-from .quotas import Lines
+from .hold_ids import hold_id, new_number
+from .quotas import LimitPlan, Lines
 
 WhileWaiting = Callable[[], AbstractAsyncContextManager[object]]
 """Returns a context manager that is entered while a call waits for a person."""
@@ -86,6 +86,18 @@ class Hold:
         """The call to run; a person may have changed its arguments."""
 
         self.facts = facts
+
+    def prepare(self, plan: LimitPlan, ruling: Ruling, version: str, now: int) -> None:
+        """Note what is to be reserved for a call that rules let pass.
+
+        Raises:
+            MissingFacts: A limit needs to know the run or the turn.
+        """
+        self.now = now
+        self.lines = plan.lines(self.facts, now)
+        self.ruling = ruling if ruling.verdict == "allow" else ruling.approved()
+        self.version = version
+        self.number = new_number()
 
     @property
     def id(self) -> str:
