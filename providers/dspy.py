@@ -17,6 +17,7 @@ from toolcell.guard import ActionGuard
 from toolcell.sandbox import ExecutionResult, SandboxConfig
 
 from .cells.host_tools import run_with_tools
+from .cells.shown_outputs import printed_and_displayed
 from .cells.thread_session import ThreadSession
 
 _SUBMIT = "SUBMIT"
@@ -77,7 +78,7 @@ class ToolcellInterpreter:
                 raise CodeInterpreterError(str(error)) from error
 
     def execute(self, code: str, variables: dict[str, Any] | None = None) -> Any:
-        """Run a program; return a FinalOutput, what it printed, or its last value.
+        """Run a program; return a FinalOutput, what it showed, or its last value.
 
         Raises:
             CodeExecutionError: It failed, or the guard refuses it.
@@ -98,7 +99,7 @@ class ToolcellInterpreter:
         if self._submitted:
             return FinalOutput(self._submitted[0])
         _check(result)
-        return result.stdout or result.value
+        return printed_and_displayed(result) or result.value
 
     def shutdown(self) -> None:
         """End the session; again: nothing."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from contextvars import ContextVar
 from typing import Any
 
-from pydantic_ai import ApprovalRequired, RunContext
+from pydantic_ai import ApprovalRequired, BinaryContent, RunContext
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.toolsets import FunctionToolset, ToolsetTool
 
@@ -14,6 +15,7 @@ from toolcell.guard import ActionGuard, ApprovalRequest, Approvals, Approve
 from toolcell.sandbox import ExecutionResult, SandboxConfig
 
 from .cells.guarded_session import exit_code
+from .cells.shown_outputs import texts_and_pictures
 from .cells.thread_session import ThreadSession
 
 _APPROVER = "user-of-pydantic-ai"
@@ -96,12 +98,23 @@ class ToolcellToolset(FunctionToolset[Any]):
         result = await self._thread.acall(guarded.exec, command, cwd=cwd)
         return {**_printed(result), "exit_code": exit_code(result)}
 
-    async def run_python(self, code: str) -> dict[str, Any]:
-        """Run Python where the last program left off; variables stay."""
+    async def run_python(self, code: str) -> Any:
+        """Run Python where the last program left off; variables stay.
+
+        What it displays is shown, pictures too.
+        """
         result = await self._thread.acall(self._thread.guarded.run_python, code)
         failed = None if result.exception is None else result.exception.traceback
         value = result.model_dump(mode="json")["value"]
-        return {**_printed(result), "value": value, "error": failed}
+        facts = {**_printed(result), "value": value, "error": failed}
+        texts, pictures = texts_and_pictures(result)
+        if texts:
+            facts["outputs"] = texts
+        shown = [
+            BinaryContent(base64.b64decode(each.data), media_type=each.mime)
+            for each in pictures
+        ]
+        return [facts, *shown] if shown else facts
 
     async def read_file(self, path: str) -> str:
         """Return the text of a file of the sandbox."""

@@ -14,6 +14,7 @@ from toolcell.guard import ActionGuard
 from toolcell.sandbox import ExecutionResult, SandboxConfig
 
 from .cells.host_tools import run_with_tools
+from .cells.shown_outputs import printed_and_displayed
 from .cells.thread_session import ThreadSession
 
 _FINAL = "final_answer"
@@ -53,7 +54,7 @@ class ToolcellExecutor(PythonExecutor):
         self._variables: dict[str, Any] = {}
         self._final: list[Any] = []
         self.state: dict[str, Any] = {}
-        """What the last program printed, where the agent looks for it."""
+        """What the last program printed and displayed, where the agent looks for it."""
 
     def send_tools(self, tools: Mapping[str, Tool]) -> None:
         """Let programs call these tools; `final_answer` ends a program."""
@@ -79,12 +80,13 @@ class ToolcellExecutor(PythonExecutor):
         except GuardError as error:
             raise RuntimeError(str(error)) from error
         self._variables = {}
-        self.state["_print_outputs"] = result.stdout
+        printed = printed_and_displayed(result)
+        self.state["_print_outputs"] = printed
         if self._final:
-            return CodeOutput(self._final[0], result.stdout, is_final_answer=True)
+            return CodeOutput(self._final[0], printed, is_final_answer=True)
         if result.status != "ok":
             raise RuntimeError(_why(result))
-        return CodeOutput(result.value, result.stdout, is_final_answer=False)
+        return CodeOutput(result.value, printed, is_final_answer=False)
 
     def cleanup(self) -> None:
         """End the session; again: nothing."""
