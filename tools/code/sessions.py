@@ -173,8 +173,7 @@ class CodeSessions:
         """Return what a session uses now, also while a program runs.
 
         A cell that does not answer within a second has the amounts of the last time.
-        None: it was not measured yet, as before the end of its first run, or it is on
-        a node of a cluster.
+        None: it was not measured yet, as before the end of its first run.
         """
         if session.measured is None:
             session.measured = anyio.Event()
@@ -185,10 +184,8 @@ class CodeSessions:
         return session.usage
 
     async def _measure(self, session: CodeSession, measured: anyio.Event) -> None:
-        from toolcell.sandbox import Session
-
         try:
-            if isinstance(session.session, Session):
+            if session.session is not None:
                 session.usage = await session.session.usage()
         except ToolcellError:
             # Its next user is told that it is lost.

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from toolcell.guard import AgentPolicy, Approve, Reject
+from toolcell.guard import AgentPolicy, Approve, Reject, Rule
 from toolcell.host import Host, HostConfig
 from toolcell.host.desk.events import EVENTS, Event, SessionClosed
 from toolcell.host.rest import approvals
@@ -145,6 +145,15 @@ async def approved(made: Listened) -> None:
     await made.host.approvals.answer(await asked(made), Approve(approver="ann"))
 
 
+async def approved_by_one_of_two(made: Listened) -> None:
+    rule = Rule(tools=["pay"], approvers=2)
+    both = AgentPolicy(agent_id="a", ask=[rule])
+    await anyio.to_thread.run_sync(made.host.guard.replace_policies, [both])
+    request = await asked(made)
+    await made.until("approval.asked")
+    await made.host.approvals.answer(request, Approve(approver="ann"))
+
+
 async def denied(made: Listened) -> None:
     request = await asked(made)
     await made.until("approval.asked")
@@ -190,6 +199,7 @@ CAUSES: dict[str, Callable[[Listened], Awaitable[Any]]] = {
     "call.resumed": approved,
     "call.ended": one_call,
     "approval.asked": asked,
+    "approval.voted": approved_by_one_of_two,
     "approval.ended": denied,
     "session.opened": a_program,
     "session.closed": a_closed_session,
