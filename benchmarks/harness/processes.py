@@ -13,6 +13,7 @@ from toolcell.sandbox import SandboxManager
 
 _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 0.002
+_REST_SECONDS = 0.01
 _CALM_POLLS = 5
 _OWNER_LABEL = "dev.toolcell.owner"
 
@@ -70,6 +71,21 @@ async def cells_settled(sandbox: SandboxManager, prepared: int) -> None:
             calm = calm + 1 if full and now == before else 0
             before = now
             await anyio.sleep(_POLL_SECONDS)
+
+
+async def all_settled() -> None:
+    """Wait until no process below this one has come or gone for a while.
+
+    Pools of other processes, which cannot be asked, have been filled then: they begin
+    0.02 seconds after a run.
+    """
+    before, calm = [0], 0
+    with anyio.fail_after(_SETTLE_SECONDS):
+        while calm < _CALM_POLLS:
+            await anyio.sleep(_REST_SECONDS)
+            now = descendants(os.getpid())
+            calm = calm + 1 if now == before else 0
+            before = now
 
 
 async def containers_settled(count: int = 0) -> None:

@@ -30,7 +30,7 @@ from harness.measure import (
     against,
     take_turns,
 )
-from harness.processes import descendants
+from harness.processes import all_settled, descendants
 
 from toolcell.cluster import ClusterSandbox, FixedNodes, NodeRecord, new_token
 from toolcell.core import CellLostError
@@ -263,9 +263,13 @@ async def run(options: Options) -> list[Row]:
     config = SandboxConfig(**_cells(_SLOTS))
     async with _cluster(1, seconds=None, **_cells(_SLOTS)) as cluster:
         async with SandboxManager(config) as here:
+            works: dict[str, Sandbox] = {
+                "run on a node": cluster,
+                "run on this machine": here,
+            }
             contenders = [
-                Contender(name="run on a node", run=_none(_program(cluster))),
-                Contender(name="run on this machine", run=_none(_program(here))),
+                Contender(name=name, run=_none(_program(box)), settle=all_settled)
+                for name, box in works.items()
             ]
             samples = await take_turns(contenders, options.runs)
     return against("a prepared cell of a node, one task", samples, [1.5], "share")
