@@ -120,6 +120,13 @@ class Nodes:
         """The state of each node with a link."""
         return tuple(node.state for node in self.open)
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What users of each node should know, with its name."""
+        return tuple(
+            f"{node.record.name}: {each}" for node in self.open for each in node.notices
+        )
+
     async def start(self) -> None:
         """Find the nodes; return when there is a link to one.
 

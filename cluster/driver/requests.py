@@ -38,12 +38,6 @@ class RemoteRun:
     was_heard: bool = False
     """True once a function of the caller was called; it must not be called again."""
 
-    @property
-    def hears(self) -> bool:
-        """True if the caller hears of the run while it goes on."""
-        functions = (self.request.calls, self.on_output, self.on_connection)
-        return any(each is not None for each in functions)
-
     def packed(self, limits: Limits, more: _Fields) -> tuple[_Fields, list[bytes]]:
         """Return the fields and blobs of the request; defaults are left out.
 

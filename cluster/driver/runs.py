@@ -26,6 +26,7 @@ from toolcell.sandbox import (
 from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link
 from ..wire.message import Message, WireError
+from ..wire.protocol import HEARD
 from ..wire.tasks import tasks_beside
 from . import metrics
 from .places import Place
@@ -97,7 +98,7 @@ async def run_on(
         ToolcellError: What the node raised.
         Exception: What a function of the caller raised.
     """
-    if not run.hears:
+    if HEARD.isdisjoint(asked[0]):
         message = await ask(link, asked[0], *asked[1], on_answer=on_answer)
     else:
         message = await _run_heard(link, run, asked, on_answer)

@@ -133,10 +133,9 @@ class ClusterSandbox(Detachable):
             raise InvalidInputError(
                 "the cluster is open already", hint="make another ClusterSandbox"
             )
-        tasks = await self._stack.enter_async_context(anyio.create_task_group())
-        self._stack.callback(tasks.cancel_scope.cancel)
-        self._tasks = tasks
-        self._nodes = self._find_nodes(tasks=tasks)
+        self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(self._tasks.cancel_scope.cancel)
+        self._nodes = self._find_nodes(tasks=self._tasks)
         try:
             await self._nodes.start()
         except BaseException:
@@ -176,11 +175,7 @@ class ClusterSandbox(Detachable):
     @property
     def notices(self) -> tuple[str, ...]:
         """Facts that users of the nodes should know, each with the node's name."""
-        return tuple(
-            f"{node.record.name}: {each}"
-            for node in self._open_nodes.open
-            for each in node.notices
-        )
+        return self._open_nodes.notices
 
     async def run(
         self,
@@ -271,8 +266,8 @@ class ClusterSandbox(Detachable):
             network=network,
             minimum_freshness=minimum_freshness,
         )
-        run = RemoteRun(request=request)
-        asked = run.packed(self._open_nodes.rules.limits, {"op": "stream"})
+        limits_there = self._open_nodes.rules.limits
+        asked = RemoteRun(request=request).packed(limits_there, {"op": "stream"})
         with await self._open_nodes.place(agent_id, packages=packages) as node:
             async with aclosing(stream_on(node.link, asked)) as events:
                 async for event in events:

@@ -27,6 +27,7 @@ from ..wire.codec import (
 )
 from ..wire.link import Exchange, Kind
 from ..wire.message import Message
+from ..wire.protocol import HEARD
 from ..wire.tasks import tasks_beside
 from . import metrics
 from .calls import CallerFailedError, RunDriver
@@ -34,7 +35,6 @@ from .sessions import Sessions
 
 _Fields = dict[str, Any]
 _Answer = tuple[_Fields, list[bytes]]
-_HEARD = frozenset(("on_output", "on_connection", "calls"))
 _log = logging.getLogger(__name__)
 
 
@@ -170,7 +170,7 @@ class Visitor:
     ) -> _Answer:
         fields = message.fields
         options = _options(message)
-        if not _HEARD.isdisjoint(fields):
+        if not HEARD.isdisjoint(fields):
             result = await self._heard_run(exchange, fields, options, place, stop)
         else:
             result = await place.run(**options)

@@ -10,6 +10,10 @@ PROTOCOL = 3
 LOST_SECONDS = 10.0
 """Default seconds without a sign of life until the other end is given up."""
 
+HEARD = frozenset(("calls", "on_output", "on_display", "on_connection"))
+"""Fields of a run whose caller hears of it while it goes on; without them it has an
+answer, and nothing before."""
+
 _TOLD = (
     "minimum_isolation",
     "limits",
