@@ -25,6 +25,7 @@ from toolcell.host.runtime.policy_reload import PolicyReloader
 from toolcell.tools import RunContext, tool
 
 from ...support.guard.redis_server import RedisServer
+from ...support.paths import ROOT
 
 pytestmark = pytest.mark.anyio
 CONFIG = """
@@ -216,6 +217,8 @@ def test_the_table_is_closed() -> None:
     described = schemas["StreamedEvent"]["discriminator"]["mapping"]
     assert set(described) == {"stream.opened", *EVENTS}
     assert all(each.__doc__ for each in EVENTS.values())
+    told = (ROOT / "docs" / "rest.md").read_text()
+    assert [each for each in EVENTS if f"`{each}`" not in told] == []
 
 
 @pytest.mark.parametrize("kind", CAUSES)
