@@ -280,6 +280,7 @@ def _save_artifacts(
             "name": artifact.name,
             "mime": artifact.mime,
             "bytes": artifact.size,
+            "sha256": artifact.sha256,
         }
         if context.artifacts is not None:
             try:

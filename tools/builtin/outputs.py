@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 
 from pydantic import JsonValue
@@ -20,7 +22,8 @@ def shown_outputs(outputs: Sequence[Output], context: ToolContext) -> list[JsonV
     """Return outputs in order, for the facts of a call; show their pictures beside it.
 
     Each has its media types, and either its `text` or the number of its `picture` among
-    those of the call, from 1.
+    those of the call, from 1. The size and SHA-256 of a picture stay in the record of
+    the call, which has no picture.
     """
     shown: list[JsonValue] = []
     pictures, room = 0, MAX_CHARACTERS
@@ -35,8 +38,14 @@ def shown_outputs(outputs: Sequence[Output], context: ToolContext) -> list[JsonV
                 if context.show(part):
                     pictures += 1
                     about["picture"] = pictures
+                about |= _reference(part)
             elif len(part.text) <= room:
                 room -= len(part.text)
                 about["text"] = part.text
         shown.append(about)
     return shown
+
+
+def _reference(picture: ImagePart) -> dict[str, JsonValue]:
+    data = base64.b64decode(picture.data)
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ async def test_programs_show_what_they_display(tmp_path: Path, mode: Any) -> Non
         client_of(server, mode=mode) as client,
     ):
         result = await client.call_tool("run_python", {"code": DISPLAYING})
+        [record] = server.host.executor.records.all_records()
 
     assert isinstance(result, CallToolResult)
     told, first, second = result.content
@@ -50,7 +52,17 @@ async def test_programs_show_what_they_display(tmp_path: Path, mode: Any) -> Non
     for number, block in enumerate((first, second), 1):
         assert isinstance(block, ImageContent)
         assert block.mime_type == "image/png"
-        assert base64.b64decode(block.data)[16:20] == bytes([0, 0, 0, number])
+        data = base64.b64decode(block.data)
+        assert data[16:20] == bytes([0, 0, 0, number])
+        [about] = [each for each in outputs if each.get("picture") == number]
+        assert about["bytes"] == len(data)
+        assert about["sha256"] == hashlib.sha256(data).hexdigest()
+    [artifact] = result.structured_content["artifacts"]
+    assert (artifact["mime"], artifact["sha256"]) == ("image/png", about["sha256"])
+    assert isinstance(record.result, dict)
+    assert record.result["outputs"] == outputs
+    assert record.result["artifacts"] == [artifact]
+    assert base64.b64encode(data).decode() not in json.dumps(record.result)
     shown = [(each.get("picture"), each.get("text")) for each in outputs]
     assert shown[:3] == [(1, None), (None, "# between"), (2, None)]
     assert shown[3][0] is None
