@@ -20,6 +20,7 @@ from toolcell.cluster import (
 )
 from toolcell.cluster.directory.records import read_signed, sign
 from toolcell.cluster.wire.handshake import driver_context, meet_node, new_identity
+from toolcell.cluster.wire.message import encode_message
 from toolcell.cluster.wire.tls import TLSSocket, connected
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import SandboxManager
@@ -29,6 +30,7 @@ from ..support.cluster.processes import ClusterProcesses, NodeProcess
 
 pytestmark = pytest.mark.anyio
 TOKEN = new_token()
+HELLO = encode_message({"op": "hello"})
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +119,9 @@ async def test_a_stranger_is_cut_off(agent: NodeAgent) -> None:
         struct.pack(">BII", 99, 1, 0),
         struct.pack(">BII", 1, 1, 4) + struct.pack(">I", 2**31),
         struct.pack(">BII", 1, 1, 7) + struct.pack(">I", 3) + b"{}]",
+        2 * (struct.pack(">BII", 1, 1, len(HELLO)) + HELLO),
     ],
-    ids=["too large", "unknown", "no length", "no JSON"],
+    ids=["too large", "unknown", "no length", "no JSON", "opened twice"],
 )
 async def test_nonsense_ends_the_link_and_nothing_else(
     agent: NodeAgent, frame: bytes
