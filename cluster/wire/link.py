@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import anyio
 import anyio.abc
+from anyio.lowlevel import checkpoint
 
 from toolcell.core import CellLostError
 
@@ -120,6 +121,8 @@ class Exchange:
         """Return the next message. Raises CellLostError if the link is gone."""
         while not self._inbox:
             if self._link.lost:
+                # Whoever tries again at once must not keep the link from ending.
+                await checkpoint()
                 raise self._link.lost_error()
             self._heard = anyio.Event()
             await self._heard.wait()
@@ -234,15 +237,12 @@ class Link:
             self._tasks.cancel_scope.cancel()
 
     def exchange(self, fields: dict[str, Any], blobs: Sequence[bytes] = ()) -> Exchange:
-        """Open an exchange, which has to be left.
+        """Open an exchange, which has to be left; on a link that is gone it hears so.
 
         Raises:
-            CellLostError: The link is gone.
             InvalidInputError: It cannot be sent.
         """
         data = encode(fields, blobs)
-        if self.lost:
-            raise self.lost_error()
         self._made += 1
         exchange = self._exchanges[self._made] = Exchange(self, self._made)
         self.put(Kind.OPEN, exchange.number, data)
@@ -257,6 +257,7 @@ class Link:
         if not self.lost:
             await self._outbox.deliver(kind, number, data)
         if self.lost:
+            await checkpoint()
             raise self.lost_error()
 
     def put(self, kind: Kind, number: int, data: bytes) -> None:

@@ -304,6 +304,26 @@ async def test_what_is_being_sent_when_a_link_breaks_is_lost(
     assert lost == 400
 
 
+async def test_who_tries_again_at_once_gets_a_new_link(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(nodes_module, "_LOOK_SECONDS", 0.01)
+    [cells], [record] = await nodes_of(stack, 1, 1)
+    cells.waits = False
+    async with driver(record) as sandbox:
+        [node] = sandbox._nodes.open
+        node.link.give_up("it takes nothing")
+        for _ in range(100):
+            try:
+                assert (await sandbox.run("1")).value == "1"
+                break
+            except CellLostError:
+                pass
+        else:
+            pytest.fail("the link that is gone is still used")
+
+
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_nothing_is_left_of_a_driver(anyio_backend: str) -> None:
     async def once() -> None:
