@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
 from toolcell.core import ToolCall, ToolcellError, ToolResult
@@ -61,7 +60,7 @@ class Attempt:
             None if error is None else error.kind,
             None if error is None else self._reason(error),
             None if error is None else _traceback_text(error, redactor),
-            MappingProxyType(dict(self.state.usage)),
+            dict(self.state.usage),
             self.state.backend,
             self.number,
             not self.retry,
