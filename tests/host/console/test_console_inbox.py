@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time
@@ -15,19 +14,6 @@ from toolcell.host.console.base.people import Role
 from ...support.console.browser import Browser, browser
 from ...support.console.person import Client
 from ...support.console.served import SECRET, Service, served
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def anna(service: Service) -> Iterator[Browser]:
-    with browser() as started:
-        started.join(service.link(), "anna")
-        yield started
 
 
 def test_of_two_people_at_once_one_wins(service: Service, anna: Browser) -> None:

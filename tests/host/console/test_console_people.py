@@ -174,6 +174,40 @@ def test_a_touch_is_fresh_for_five_minutes(file: PeopleFile, clock: Clock) -> No
     assert found is not None and sessions.fresh_seconds(found) == 300
 
 
+def test_each_session_has_its_own_times_and_form_token(
+    file: PeopleFile, clock: Clock
+) -> None:
+    joined(People(file))
+    sessions = Sessions(file, 12 * 3600, 1800)
+    secrets = [sessions.open("anna", ""), sessions.open("anna", "")]
+    clock.now += 1000
+    used, other = (sessions.find(each) for each in secrets)
+    assert used is not None and other is not None
+    sessions.note_use(used)
+    sessions.note_touch(used)
+    after, untouched = (sessions.find(each) for each in secrets)
+    assert after is not None and untouched is not None
+
+    assert used.form_token != other.form_token
+    assert (after.used_at, after.fresh_at) == (clock.now, clock.now)
+    assert (untouched.used_at, untouched.fresh_at) == (NOW, NOW)
+    sessions.close(used.id)
+    assert [sessions.is_open(each) for each in (used, other)] == [False, True]
+
+
+def test_what_has_ended_leaves_the_file(file: PeopleFile, clock: Clock) -> None:
+    joined(People(file))
+    sessions, failures = Sessions(file, 600, 600), Failures(file)
+    sessions.open("anna", "")
+    failures.add("1.2.3.4")
+    clock.now += 600
+    sessions.open("anna", "")
+    failures.add("1.2.3.4")
+
+    for table in ("sessions", "failures"):
+        assert file.run(f"SELECT count(*) FROM {table}") == [(1,)]
+
+
 def test_failures_are_limited_for_a_minute(file: PeopleFile, clock: Clock) -> None:
     failures = Failures(file)
     for _ in range(MAX_FAILURES):

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from ...support.console.browser import Browser, browser
 from ...support.console.person import Client
-from ...support.console.served import Service, served
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def anna(service: Service) -> Iterator[Browser]:
-    with browser() as started:
-        started.join(service.link(), "anna")
-        yield started
+from ...support.console.served import Service
 
 
 def test_an_admin_invites_changes_and_removes(service: Service, anna: Browser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from toolcell.core import InterruptDeniedError
 from toolcell.flow import Flow, SQLiteCheckpointer, interrupt
 
-from ...support.console.served import Service, served
+from ...support.console.served import Service
 from ...support.flow.graphs import Log, chain, said
 
 
@@ -24,12 +23,6 @@ def ask() -> dict[str, Any]:
         return said(str(interrupt({"question": "how many?"}, answer=int | bool)))
     except InterruptDeniedError as error:
         return said(f"{error.details['reason']}: {error.hint}")
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from toolcell.core import ToolResult
 from toolcell.guard import audit_page
@@ -32,24 +29,6 @@ allow = ["run_python", "calculate"]
 WAITS = (
     "print('begun <b>bold</b>', flush=True)\nimport time\nwhile True: time.sleep(0.02)"
 )
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console"), CODE) as made:
-        yield made
-
-
-@pytest.fixture
-def operator(service: Service) -> Iterator[Client]:
-    with signed_in(service, "operator") as client:
-        yield client
-
-
-@pytest.fixture
-def viewer(service: Service) -> Iterator[Client]:
-    with signed_in(service, "viewer") as client:
-        yield client
 
 
 def begun(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -12,20 +11,7 @@ import pytest
 from ...support.console.browser import Browser, browser
 from ...support.console.client import signed_in
 from ...support.console.person import Client
-from ...support.console.served import Service, served
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def anna(service: Service) -> Iterator[Browser]:
-    with browser() as started:
-        started.join(service.link(), "anna")
-        yield started
+from ...support.console.served import Service
 
 
 def test_two_people_at_once_both_count(service: Service, anna: Browser) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from toolcell.guard import audit_page, verify_audit
 
-from ...support.console.client import Client, signed_in
+from ...support.console.client import Client
 from ...support.console.served import Service, served
 
 CODE = """
@@ -29,18 +29,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         made.call("pay", to="thief").result(10)
         made.call("note", agent="str/anger", text="x").result(10)
         yield made
-
-
-@pytest.fixture
-def operator(service: Service) -> Iterator[Client]:
-    with signed_in(service, "operator") as client:
-        yield client
-
-
-@pytest.fixture
-def viewer(service: Service) -> Iterator[Client]:
-    with signed_in(service, "viewer") as client:
-        yield client
 
 
 def log(service: Service) -> Path:

@@ -19,12 +19,6 @@ OURS = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
 STRANGE = "https://evil.test"
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
-        yield made
-
-
 @pytest.fixture
 def http(service: Service) -> Iterator[httpx2.Client]:
     with httpx2.Client(base_url=service.url, timeout=20) as client:

@@ -33,12 +33,6 @@ const key = PublicKeyCredential;
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def page(service: Service) -> Iterator[Browser]:
     """A browser in which anna is signed in."""
     with browser() as started:

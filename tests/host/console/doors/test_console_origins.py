@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from ....support.console.browser import Browser, browser
-from ....support.console.served import Service, served
+from ....support.console.served import Service
 
 FORM = """
 <form id="f" method="post" action="{url}/approvals/{id}/approve" {more}>
@@ -74,12 +74,6 @@ class Pages(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Write no line for a request."""
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with served(tmp_path_factory.mktemp("console")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

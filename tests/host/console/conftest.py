@@ -1,0 +1,43 @@
+"""A served console, and people who are signed in; modules may replace each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ...support.console.browser import Browser, browser
+from ...support.console.client import Client, signed_in
+from ...support.console.served import Service, served
+
+
+@pytest.fixture(scope="module")
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    """A console, with the tables `CODE` of the module in its configuration."""
+    more = getattr(request.module, "CODE", "")
+    with served(tmp_path_factory.mktemp("console"), more) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def anna(service: Service) -> Iterator[Browser]:
+    """The browser of an admin."""
+    with browser() as started:
+        started.join(service.link(), "anna")
+        yield started
+
+
+@pytest.fixture
+def operator(service: Service) -> Iterator[Client]:
+    """An operator without a browser."""
+    with signed_in(service, "operator") as client:
+        yield client
+
+
+@pytest.fixture
+def viewer(service: Service) -> Iterator[Client]:
+    """A viewer without a browser."""
+    with signed_in(service, "viewer") as client:
+        yield client
