@@ -33,7 +33,11 @@ def processes(
 @pytest.fixture(scope="module")
 def nodes(processes: ClusterProcesses) -> dict[str, NodeProcess]:
     """Two nodes of four slots each."""
-    return {name: processes.node(name, max_concurrency=4) for name in ("one", "two")}
+    limits = {"disk_mb": 256}
+    return {
+        name: processes.node(name, max_concurrency=4, limits=limits)
+        for name in ("one", "two")
+    }
 
 
 @pytest.fixture

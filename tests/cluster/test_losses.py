@@ -17,7 +17,7 @@ from toolcell.core import CellLostError, SandboxUnavailableError
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.guard.redis_server import RedisServer
 from ..support.polling import until
-from ..support.process_tree import below
+from ..support.process_tree import below, look, runs
 
 pytestmark = pytest.mark.anyio
 ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(60)"
@@ -171,6 +171,57 @@ async def test_a_dead_driver_leaves_nothing(processes: ClusterProcesses) -> None
     async with ClusterSandbox(directory, token=processes.token) as sandbox:
         assert (await sandbox.run("6 * 7")).value == 42
     directory.close()
+
+
+async def test_a_dead_driver_costs_others_nothing(processes: ClusterProcesses) -> None:
+    node = processes.node("two", max_concurrency=4, pool=2)
+    sleeps = "import subprocess\nsubprocess.Popen(['sleep', '{}'])\n"
+    driver = processes.driver(sleeps.format(611) + ENDLESS)
+    assert driver.stdout is not None
+    assert await anyio.to_thread.run_sync(driver.stdout.readline) == "started\n"
+    directory = processes.directory()
+    async with ClusterSandbox(directory, token=processes.token) as sandbox:
+        async with sandbox.session() as session, anyio.create_task_group() as tasks:
+            await session.run(sleeps.format(622) + "x = 42")
+            going = anyio.Event()
+            ended: list[object] = []
+
+            async def run() -> None:
+                code = "import time\nprint(1, flush=True)\ntime.sleep(2)\n7"
+                show = lambda *_: going.set()  # noqa: E731
+                ended.append((await sandbox.run(code, on_output=show)).value)
+
+            tasks.start_soon(run)
+            await going.wait()
+            of_the_dead, of_other = line_of(node, "611"), line_of(node, "622")
+            # The launcher is of both; spare cells of the pool are of neither.
+            own = {each: at for each, at in of_the_dead.items() if each not in of_other}
+            assert own
+
+            os.kill(driver.pid, signal.SIGKILL)
+
+            with anyio.fail_after(2):
+                while any(runs(*each) for each in own.items()):
+                    await anyio.sleep(0.01)
+            assert ended == []
+            assert all(runs(*each) for each in of_other.items())
+            assert (await session.run("x")).value == 42
+        assert ended == [7]
+    directory.close()
+
+
+def line_of(node: NodeProcess, seconds: str) -> dict[int, str]:
+    """Return a `sleep` of a node's cell, and the processes between it and the node."""
+    found = below(node.process.pid)
+    asked = f"sleep\0{seconds}\0".encode()
+    [pid] = [pid for pid in found if Path(f"/proc/{pid}/cmdline").read_bytes() == asked]
+    line = {}
+    while pid in found:
+        line[pid] = found[pid]
+        process = look(pid)
+        assert process is not None
+        pid = process.parent
+    return line
 
 
 async def test_a_stopped_driver_leaves_nothing(processes: ClusterProcesses) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -62,8 +63,9 @@ open('artifacts/a.bin', 'wb').write(b'\\x00\\xff')
     assert result.isolation.level == "namespaces"
 
 
-async def test_large_data_comes_whole(cluster: ClusterSandbox) -> None:
-    data = bytes(range(256)) * 20_000
+@pytest.mark.parametrize("size", [5, pytest.param(100, marks=pytest.mark.full)])
+async def test_large_data_comes_whole(cluster: ClusterSandbox, size: int) -> None:
+    data = bytes(range(250)) * 4_000 * size
     async with cluster.session() as session:
         await session.write_file("large", data)
         assert await session.read_file("large") == data
@@ -112,6 +114,43 @@ async def test_sessions_spread_and_stay(cluster: ClusterSandbox) -> None:
         assert [session.node for session in sessions] == where
     with pytest.raises(CellLostError):
         await sessions[0].run("x")
+
+
+@pytest.mark.full
+async def test_fifty_sessions_keep_to_themselves(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    processes = ClusterProcesses(redis_server.url, tmp_path)
+    names = [f"n{number}" for number in range(4)]
+    directory = processes.directory()
+    try:
+        for name in names:
+            processes.node(name, max_concurrency=13)
+        async with (
+            ClusterSandbox(directory, token=processes.token) as sandbox,
+            AsyncExitStack() as stack,
+        ):
+            await until(lambda: {*names} == {*sandbox.nodes})
+            sessions = [
+                await stack.enter_async_context(sandbox.session()) for _ in range(50)
+            ]
+            where = [session.node for session in sessions]
+            assert {where.count(name) for name in names} == {12, 13}
+
+            async def steps(number: int) -> None:
+                session = sessions[number]
+                await session.run(f"import os\nx, pid = {number}, os.getpid()")
+                for step in range(1, 20):
+                    found = await session.run("x += 100; [x, os.getpid() == pid]")
+                    assert found.value == [number + 100 * step, True]
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(50):
+                    tasks.start_soon(steps, number)
+            assert [session.node for session in sessions] == where
+    finally:
+        directory.close()
+        processes.end()
 
 
 async def test_calls_come_back_to_the_caller(cluster: ClusterSandbox) -> None:
