@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import anyio
 import pytest
@@ -146,10 +147,13 @@ class Victims:
 
 def cut(port: int) -> None:
     """Shut the connections of this process that lead to a port."""
-    for each in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(each))) as found:
-            if found.family == socket.AF_INET and found.getpeername()[1] == port:
-                found.shutdown(socket.SHUT_RDWR)
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if not os.readlink(each).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(each.name))) as found:
+                if found.family == socket.AF_INET and found.getpeername()[1] == port:
+                    found.shutdown(socket.SHUT_RDWR)
 
 
 @asynccontextmanager
