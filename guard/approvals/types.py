@@ -79,7 +79,7 @@ class ApprovalRequest:
     """The people who have to approve it."""
 
     preview: str = ""
-    """What the call would do, in the words of its tool; nothing checks them. Empty: the
+    """The effect of the call in the words of its tool, which nothing checks. Empty: the
     tool says nothing."""
 
     approved_by: tuple[str, ...] = ()

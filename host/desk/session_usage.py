@@ -1,4 +1,4 @@
-"""What sessions of code use, measured when somebody looks."""
+"""The usage of sessions of code, measured when somebody looks."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ class Approval(Body):
     nobody approves what was not seen."""
 
     preview: str
-    """What the call would do, in the words of its tool, which nothing checks; likely
+    """The effect of the call in the words of its tool, which nothing checks; likely
     secrets are hidden. Empty: the tool says nothing."""
 
     shell_like: bool

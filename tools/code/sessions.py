@@ -56,7 +56,7 @@ class CodeSession:
     """The reason of its end; None while it is open."""
 
     usage: CellUsage | None = None
-    """What its cell used when it was measured last."""
+    """The usage of its cell when it was measured last."""
 
     measured: anyio.Event | None = None
     """Set once the measurement under way has ended; None: there is none."""

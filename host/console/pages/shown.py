@@ -56,7 +56,7 @@ class ShownRequest:
     """The hash of all that is shown and counts. An approval has to name it."""
 
     preview: str
-    """What the tool says that the call would do."""
+    """The effect of the call in the words of its tool."""
 
     decision: Decision | None
     """The decision about the call now. None: this process does not know the tool."""
