@@ -16,6 +16,7 @@ from anyio import to_thread
 
 from toolcell.cluster import ClusterSandbox
 from toolcell.core import CellLostError, SandboxUnavailableError
+from toolcell.sandbox import Limits
 
 from ...support.cluster.ray_processes import ENVIRON, RayProcesses
 from ...support.polling import until
@@ -25,6 +26,9 @@ MINUTES = int(os.environ.get("TOOLCELL_SOAK_MINUTES", "30"))
 RATE = 50
 SLOTS = 8
 GROWTH_MB = 16
+SHORT = Limits(wall_seconds=10)
+"""A program that hangs in its cell is told from an answer that does not come."""
+
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.full,
@@ -64,12 +68,13 @@ class Soak:
         try:
             with anyio.fail_after(30):
                 if number % 10:
-                    value = (await self._sandbox.run(f"{number} + 1")).value
+                    code = f"{number} + 1"
+                    result = await self._sandbox.run(code, limits=SHORT)
                 else:
                     async with self._sandbox.session() as session:
                         await session.run(f"x = {number}")
-                        value = (await session.run("x + 1")).value
-            assert value == number + 1
+                        result = await session.run("x + 1", limits=SHORT)
+            assert result.value == number + 1, result
             self.ends["ok"] += 1
         except CellLostError as error:
             self.ends[str(error.details["reason"])] += 1
