@@ -67,6 +67,7 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "cluster status": ((), 2, "config"),
     "cluster doctor": ((), 2, "config"),
     "cluster drain": (("x",), 2, "config"),
+    "cluster undrain": (("x",), 2, "config"),
     "cluster down": ((), 2, "config"),
     "cluster prefetch": (("x",), 2, "config"),
     "cluster manifest": (("--image", "x"), 2, "config"),

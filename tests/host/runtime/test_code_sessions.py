@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -265,7 +266,13 @@ async def test_artifacts_are_handed_out_once(desk: Desk) -> None:
         assert isinstance(result.content, dict)
         told.append(result.content.get("artifacts"))
 
-    facts = {"name": "a.png", "mime": "image/png", "bytes": 16, "reference": "kept:1"}
+    facts = {
+        "name": "a.png",
+        "mime": "image/png",
+        "bytes": 16,
+        "sha256": hashlib.sha256(b"\x89PNG\r\n\x1a\n" + bytes(8)).hexdigest(),
+        "reference": "kept:1",
+    }
     assert told == [[facts], None]
     assert [(name, len(data), kind) for name, data, kind in sink.saved] == [
         ("a.png", 16, "image/png")
