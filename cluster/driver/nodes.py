@@ -33,8 +33,6 @@ from .runs import next_message
 _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 5.0
 _log = logging.getLogger(__name__)
-
-
 _load = operator.attrgetter("load")
 
 
@@ -253,7 +251,7 @@ class Nodes:
                 tasks.start_soon(link.run)
                 await self._use(record, link)
                 tasks.cancel_scope.cancel()
-        except* (OSError, TimeoutError, anyio.EndOfStream) as group:
+        except* OSError as group:
             self._complain(record, f"no connection ({group.exceptions[0]})")
         except* (RefusedError, SandboxError) as group:
             self._complain(record, str(group.exceptions[0]))

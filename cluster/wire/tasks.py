@@ -8,15 +8,13 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.abc
 
+from toolcell.core.task_groups import lone_error_as_it_is
+
 
 @asynccontextmanager
 async def tasks_beside() -> AsyncIterator[anyio.abc.TaskGroup]:
     """Yield a group whose tasks end with the body; one error is raised as it is."""
-    try:
+    with lone_error_as_it_is():
         async with anyio.create_task_group() as tasks:
             yield tasks
             tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
-        raise

@@ -15,6 +15,7 @@ import anyio
 import anyio.abc
 
 from toolcell.core import CellLostError, InvalidInputError
+from toolcell.core.task_groups import lone_error_as_it_is
 from toolcell.core.text.json_size import count_values
 
 from ..cell.wire.frames import CALLS_AHEAD, FrameError, strict_json
@@ -117,13 +118,9 @@ class CallServer:
     ) -> None:
         # The run is over: nobody waits for the calls that are still served.
         self._tasks.cancel_scope.cancel()
-        try:
+        # As that of a handler, or of the body.
+        with lone_error_as_it_is():
             await self._tasks.__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            # An exception of a handler, or of the body, is raised without a group.
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
 
     def serve(self, payload: bytes) -> None:
         """Begin to answer a call.

@@ -54,6 +54,7 @@ INTERNAL = (
     "core.models",
     "core.redis_client",
     "core.storage.",
+    "core.task_groups",
     "core.text.",
 )
 """Modules that every room may import, and no user."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import anyio
 
+from toolcell.core.task_groups import lone_error_as_it_is
 from toolcell.core.text.printable import escaped
 from toolcell.sandbox import Output, Sandbox
 
@@ -47,14 +48,10 @@ class ProgramView:
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Show what comes meanwhile; at the end all of it is shown."""
-        try:
+        with lone_error_as_it_is():
             async with self._items, anyio.create_task_group() as tasks, self._send:
                 tasks.start_soon(self._follow)
                 yield
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
 
     def end_line(self) -> None:
         """Begin a new line if the last one has no end."""

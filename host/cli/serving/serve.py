@@ -18,7 +18,12 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .console import beside, require_console
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from ...config.host_config import HostConfig
+    from ...runtime.host import Host
+
+    _ServeHost = Callable[[Host, str, Callable[[str], None]], Awaitable[None]]
 
 _MODULES = {
     "mcp": ("mcp",),
@@ -79,19 +84,35 @@ def serve(
             f"--{served[0]} excludes the other servers, and --agent",
             hint="start one server for each; tokens say which agent calls",
         )
-    if sandbox_api is not None:
-        anyio.run(_serve_sandboxes, settings, config, sandbox_api, console, as_json)
-    elif rest is not None:
-        anyio.run(_serve_rest, settings, config, rest, console, as_json)
-    elif http is None:
-        anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
-    elif agent is not None:
+    if http is not None and agent is not None:
         raise ConfigError(
             "over HTTP the token says which agent calls",
             hint="leave out --agent; `toolcell tokens create --agent` makes a token",
         )
+    server = _server(sandbox_api, rest, http)
+    if server is None:
+        anyio.run(_serve_stdio, settings, config, agent or settings.server.agent_id)
     else:
-        anyio.run(_serve_http, settings, config, http, console, as_json)
+        anyio.run(_serve_over_http, *server, settings, config, console, as_json)
+
+
+def _server(
+    sandbox_api: str | None, rest: str | None, http: str | None
+) -> tuple[_ServeHost, str] | None:
+    """Return what serves a host over HTTP, and its address; None: nothing does."""
+    if sandbox_api is not None:
+        from ...sandbox_api.app import serve_sandboxes
+
+        return serve_sandboxes, sandbox_api
+    if rest is not None:
+        from ...rest.server import serve_rest
+
+        return serve_rest, rest
+    if http is not None:
+        from ...mcp_http.server import serve_http
+
+        return serve_http, http
+    return None
 
 
 def _check_console(*, beside_http: bool) -> None:
@@ -122,40 +143,20 @@ async def _serve_stdio(settings: HostConfig, path: Path, agent_id: str | None) -
         await serve_stdio(host, agent_id)
 
 
-async def _serve_http(
-    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
+async def _serve_over_http(
+    serve_host: _ServeHost,
+    address: str,
+    settings: HostConfig,
+    path: Path,
+    console: str | None,
+    as_json: bool,
 ) -> None:
     from ...mcp_http.metrics import serve_metrics
-    from ...mcp_http.server import serve_http
     from ...runtime.policy_reload import open_watched
 
     async with open_watched(settings, path) as host, serve_metrics(settings):
         async with beside(host, console, as_json):
-            await serve_http(host, address, partial(_print_url, as_json))
-
-
-async def _serve_sandboxes(
-    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
-) -> None:
-    from ...mcp_http.metrics import serve_metrics
-    from ...runtime.policy_reload import open_watched
-    from ...sandbox_api.app import serve_sandboxes
-
-    async with open_watched(settings, path) as host, serve_metrics(settings):
-        async with beside(host, console, as_json):
-            await serve_sandboxes(host, address, partial(_print_url, as_json))
-
-
-async def _serve_rest(
-    settings: HostConfig, path: Path, address: str, console: str | None, as_json: bool
-) -> None:
-    from ...mcp_http.metrics import serve_metrics
-    from ...rest.server import serve_rest
-    from ...runtime.policy_reload import open_watched
-
-    async with open_watched(settings, path) as host, serve_metrics(settings):
-        async with beside(host, console, as_json):
-            await serve_rest(host, address, partial(_print_url, as_json))
+            await serve_host(host, address, partial(_print_url, as_json))
 
 
 def _print_url(as_json: bool, url: str) -> None:

@@ -18,6 +18,21 @@ from joserfc.jwk import RSAKey
 
 CLIENT = "console"
 SECRET = "the secret of the console"
+_TABLE = """
+[console.oidc]
+issuer = "{url}"
+client_id = "{client}"
+client_secret = "file:secret"
+[console.oidc.people.1001]
+name = "anna"
+role = "approver"
+agents = ["builder"]
+"""
+
+
+def oidc_table(url: str) -> str:
+    """Return the configuration of a console whose people this issuer vouches for."""
+    return _TABLE.format(url=url, client=CLIENT)
 
 
 class Issuer(ThreadingHTTPServer):

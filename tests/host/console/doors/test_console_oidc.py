@@ -15,19 +15,14 @@ from toolcell.core import ConfigError
 from toolcell.host.console.base.sessions import MAX_FAILURES
 
 from ....support.console.browser import browser
-from ....support.console.issuer import CLIENT, SECRET, Issuer, served_issuer
+from ....support.console.issuer import (
+    CLIENT,
+    SECRET,
+    Issuer,
+    oidc_table,
+    served_issuer,
+)
 from ....support.console.served import Service, configured, served
-
-TABLE = """
-[console.oidc]
-issuer = "{url}"
-client_id = "{client}"
-client_secret = "file:secret"
-[console.oidc.people.1001]
-name = "anna"
-role = "approver"
-agents = ["builder"]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +43,7 @@ def service(
 ) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("console")
     (folder / "secret").write_text(SECRET)
-    with served(folder, TABLE.format(url=issuer.url, client=CLIENT)) as made:
+    with served(folder, oidc_table(issuer.url)) as made:
         yield made
 
 
@@ -173,7 +168,7 @@ def test_failures_are_limited(honest: Issuer, http: httpx2.Client) -> None:
 
 def test_people_follow_the_configuration(tmp_path: Path, honest: Issuer) -> None:
     (tmp_path / "secret").write_text(SECRET)
-    table = TABLE.format(url=honest.url, client=CLIENT)
+    table = oidc_table(honest.url)
     with served(tmp_path, table) as first:
         assert [each.id for each in first.people.all()] == ["anna"]
     with served(tmp_path, table.replace("approver", "viewer")) as second:
@@ -196,7 +191,7 @@ def test_people_follow_the_configuration(tmp_path: Path, honest: Issuer) -> None
 def test_a_table_that_is_unsafe_is_refused(
     tmp_path: Path, line: str, other: str
 ) -> None:
-    lines = TABLE.format(url="https://issuer.test", client=CLIENT).splitlines()
+    lines = oidc_table("https://issuer.test").splitlines()
     table = "\n".join(other if each.startswith(line) else each for each in lines)
 
     with pytest.raises(ConfigError, match=r"console\.oidc"):

@@ -11,20 +11,11 @@ from toolcell.core import ConfigError
 from toolcell.guard import audit_page
 from toolcell.host.console.base.sessions import MAX_FAILURES
 
-from ....support.console.issuer import CLIENT, SECRET, served_issuer
+from ....support.console.issuer import SECRET, oidc_table, served_issuer
 from ....support.console.served import Service, configured, served
 
 TRUSTED = '[console]\ntrusted_proxies = ["127.0.0.1", "10.0.0.0/24"]\n'
 OTHERS = '[console]\ntrusted_proxies = ["10.0.0.0/24"]\n'
-PERSON = """
-[console.oidc]
-issuer = "{url}"
-client_id = "{client}"
-client_secret = "file:secret"
-[console.oidc.people.1001]
-name = "anna"
-role = "viewer"
-"""
 
 
 def tried(service: Service, forwarded: str) -> int:
@@ -77,7 +68,7 @@ def test_a_link_for_this_machine_is_closed_to_those_behind_the_proxy(
 def test_sessions_and_records_have_the_address_of_the_person(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     with served_issuer() as issuer:
-        table = PERSON.format(url=issuer.url, client=CLIENT)
+        table = oidc_table(issuer.url)
         with served(tmp_path, TRUSTED + table) as service:
             forwarded = {"X-Forwarded-For": "203.0.113.9"}
             with httpx2.Client(base_url=service.url, headers=forwarded) as http:
