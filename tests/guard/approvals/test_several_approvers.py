@@ -100,6 +100,18 @@ async def test_it_runs_once_two_people_have_approved(desk: Desk, path: Path) -> 
             await later.ran(sum=1)
 
 
+async def test_a_forecast_knows_who_has_approved(desk: Desk) -> None:
+    request = await desk.ask(sum=1)
+    told = []
+    for name in ("anna", "bob", ""):
+        decision = await desk.guard.decide(call("pay", sum=1), FACTS)
+        told.append((decision.verdict, decision.approvers))
+        if name:
+            await desk.approvals.answer(request, Approve(approver=name))
+
+    assert told == [("ask", 2), ("ask", 2), ("allow", 1)]
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize("name", ["anna", "Anna", " anna.", "ａｎｎａ"])
 async def test_the_same_person_counts_once(desk: Desk, name: str) -> None:

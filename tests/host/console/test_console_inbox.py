@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from time import time
 
 import pytest
 
 from toolcell.host.console.base.people import Role
+from toolcell.host.console.base.sources import sources_of
+from toolcell.host.console.pages.shown import show_request
 
 from ...support.console.browser import Browser, browser
 from ...support.console.person import Client
@@ -161,6 +164,19 @@ def test_the_words_of_a_tool_are_text_and_counted_as_seen(
     assert opened.count(SECRET) == 4
     assert anna.script("return window.hacked") is None
     assert call.result(timeout=20).status == "denied"
+
+
+def test_the_words_of_a_tool_count_in_digest_and_length(service: Service) -> None:
+    request, _ = service.asked(to="words")
+    sources = sources_of(service.host)
+    others = [replace(request, preview=text) for text in ("other", "x" * 4_001)]
+    seen, other, long = (
+        service.portal.call(show_request, sources, each) for each in (request, *others)
+    )
+    service.deny(request)
+
+    assert len({seen.digest, other.digest, long.digest}) == 3
+    assert (seen.is_long, other.is_long, long.is_long) == (False, False, True)
 
 
 def test_an_approval_names_the_request_that_was_seen(service: Service) -> None:

@@ -94,7 +94,19 @@ def test_a_page_hears_what_was_before_it_listened(service: Service) -> None:
     service.call("note", text="between").result(timeout=20)
     with signed_in(service) as berta:
         told = berta.lines(f"/events?after={after}")
-        kinds = [*islice((each for each in told if each.startswith("event: ")), 2)]
+        lines = (each for each in told if each.startswith(("event: ", "data: ")))
+        found = [*islice(lines, 3)]
 
-    assert kinds[0] == "event: stream.opened"
-    assert kinds[1].startswith("event: call.")
+    assert found[:2] == ["event: stream.opened", 'data: {"complete": true}']
+    assert after and found[2].startswith("event: call.")
+
+
+def test_the_page_of_a_request_hears_of_the_first_person(
+    service: Service, anna: Browser
+) -> None:
+    request, _ = service.asked(agent="treasurer", to="open page")
+    anna.open(f"{service.url}/approvals/{request.id}")
+    carl = Client(service)
+    carl.post(f"/approvals/{request.id}/approve", digest=carl.digest(request))
+    anna.reads("carl has approved it")
+    service.deny(request)
