@@ -116,6 +116,15 @@ class Browser:
 
         self.until(written)
 
+    def close_others(self, own: str) -> None:
+        """Close all windows but one, and go on in that one."""
+        for each in {*self.driver.window_handles} - {own}:
+            self.driver.switch_to.window(each)
+            # Chromium may wait for ever for one that closes while its page loads.
+            self.until(lambda: self.script("return document.readyState") == "complete")
+            self.driver.close()
+        self.driver.switch_to.window(own)
+
     @property
     def text(self) -> str:
         """The text of the page, as a person reads it."""

@@ -132,9 +132,7 @@ def test_a_form_elsewhere_does_nothing(
         page.until(lambda: len(page.driver.window_handles) == 2)
         page.driver.switch_to.window(page.driver.window_handles[1])
     page.reads("asked from another origin")
-    if "_blank" in more:
-        page.driver.close()
-    page.driver.switch_to.window(own)
+    page.close_others(own)
 
     assert known["id"] in {each.id for each in service.waiting()}
 
@@ -158,12 +156,10 @@ def test_no_page_elsewhere_frames_or_holds_ours(
     service: Service, page: Browser, elsewhere: str
 ) -> None:
     page.open(elsewhere)
+    [own] = page.driver.window_handles
     framed = page.driver.execute_async_script(FRAME, service.url)
     held = page.driver.execute_async_script(WINDOW, service.url)
-    for each in page.driver.window_handles[1:]:
-        page.driver.switch_to.window(each)
-        page.driver.close()
-    page.driver.switch_to.window(page.driver.window_handles[0])
+    page.close_others(own)
 
     # Our window has left the group of its opener, to whom it looks closed.
     assert (framed, held) == ("nothing", "nothing")
