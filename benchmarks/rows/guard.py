@@ -11,7 +11,7 @@ import itertools
 import shutil
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -55,6 +55,8 @@ _CALL = ToolCall(id="1", name="add", arguments={"a": 1}, agent_id="a")
 _FACTS = CallFacts(cost={"usd": "0.000001"})
 _COST = {"usd": "0.000001"}
 _SUM: dict[str, JsonValue] = {"a": 2, "b": 3}
+_Timed = Callable[[], Awaitable[float]]
+"""Makes one call, and returns its time in seconds."""
 
 
 def _guard(
@@ -160,25 +162,46 @@ async def _full_guard() -> ActionGuard:
 
 
 async def whole(options: Options) -> list[Row]:
-    """A tool call with all that belongs to it, and the same with the audit log."""
+    """A tool call with all that belongs to it, and the same with the audit log.
+
+    In a row, and each after one of the others: a processor foresees the way through
+    a piece of code that runs again and again, if it is short, and a host's calls come
+    one by one.
+    """
     names = ["mcp call_tool", "executor.call", "with the audit log"]
-    seen: dict[str, list[float]] = {name: [] for name in names}
+    in_a_row, by_turns = (_samples(names) for _ in range(2))
     with TemporaryDirectory() as folder, _audit_log(folder) as log:
-        contenders = [_mcp_calls(names[0], seen[names[0]])]
-        contenders += [
-            _tool_calls(name, audit, seen[name])
-            for name, audit in zip(names[1:], (None, log), strict=True)
+        calls = [_mcp_call(), _tool_call(None), _tool_call(log)]
+        contenders = [
+            *(
+                _timed([call], [each])
+                for call, each in zip(calls, in_a_row, strict=True)
+            ),
+            _timed(calls, by_turns),
         ]
         await take_turns(contenders, options.runs)
-    bare, plain, audited = (
-        Sample(name=name, unit="µs", values=seen[name]) for name in names
-    )
-    slow = [plain.slowest(), bare.slowest()]
-    return [
-        *against("one guarded tool call", [plain, bare], [2.2], "share"),
-        *against("one guarded tool call, p99", slow, [1.9], "share"),
-        *against("one guarded tool call, audited", [audited, bare], [4], "share"),
-    ]
+    rows = []
+    for how, (bare, plain, audited) in (("", in_a_row), (", by turns", by_turns)):
+        work, slow = f"one guarded tool call{how}", [plain.slowest(), bare.slowest()]
+        rows += against(work, [plain, bare], [2.2], "share")
+        rows += against(f"{work}, p99", slow, [None if how else 1.9], "share")
+        rows += against(f"{work}, audited", [audited, bare], [4], "share")
+    return rows
+
+
+def _samples(names: Sequence[str]) -> list[Sample]:
+    return [Sample(name=name, unit="µs") for name in names]
+
+
+def _timed(calls: Sequence[_Timed], samples: Sequence[Sample]) -> Contender:
+    """Return a contender that makes each call in turn, and notes their times."""
+
+    async def in_turn() -> None:
+        for _ in range(CALLS):
+            for call, sample in zip(calls, samples, strict=True):
+                sample.values.append(await call() * 1_000_000)
+
+    return Contender(name=" and ".join(each.name for each in samples), run=in_turn)
 
 
 def _audit_log(folder: str) -> AuditLog:
@@ -186,29 +209,35 @@ def _audit_log(folder: str) -> AuditLog:
     return AuditLog(Path(folder, "audit.jsonl"), run_records=1_000_000)
 
 
-def _mcp_calls(name: str, seen: list[float]) -> Contender:
+def _mcp_call() -> _Timed:
     server = _load("mcp.server.mcpserver", "mcp").MCPServer("peer")
     server.tool(name="add")(_add)
 
-    return _each(name, partial(server.call_tool, "add", _SUM), seen)
+    async def call() -> float:
+        started = time.perf_counter()
+        await server.call_tool("add", _SUM)
+        return time.perf_counter() - started
+
+    return call
 
 
-def _tool_calls(name: str, audit: AuditLog | None, seen: list[float]) -> Contender:
+def _tool_call(audit: AuditLog | None) -> _Timed:
     registry = ToolRegistry([tool(name="add", cost=_COST)(_add)])
     guard = _guard(MemoryStore(), audit=audit)
     executor = ConcurrentExecutor(registry, guard=guard)
     run, numbers = RunContext(run_id="r"), itertools.count()
 
-    async def calls() -> None:
-        for number in itertools.islice(numbers, CALLS):
-            call = ToolCall(id=f"{number}", name="add", arguments=_SUM, agent_id="a")
-            started = time.perf_counter()
-            result = await executor.call(call, run=run)
-            seen.append((time.perf_counter() - started) * 1_000_000)
-            if result.content != 5:
-                raise WrongResult(f"2 + 3 became {result!r}")
+    async def call() -> float:
+        number = next(numbers)
+        request = ToolCall(id=f"{number}", name="add", arguments=_SUM, agent_id="a")
+        started = time.perf_counter()
+        result = await executor.call(request, run=run)
+        took = time.perf_counter() - started
+        if result.content != 5:
+            raise WrongResult(f"2 + 3 became {result!r}")
+        return took
 
-    return Contender(name=name, run=calls)
+    return call
 
 
 async def _add(a: int, b: int) -> int:
