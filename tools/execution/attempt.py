@@ -6,7 +6,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, Self
 
 from toolcell.core import ToolCall, ToolcellError, ToolResult
 from toolcell.guard import Redactor
@@ -14,6 +14,8 @@ from toolcell.guard import Redactor
 from ..definition.tool import Tool
 from ..stores.records import RecordedVerdict, ToolExecutionRecord
 from .call_state import CallState
+
+FailureStatus = Literal["error", "denied", "timeout", "cancelled"]
 
 
 class Attempt:
@@ -28,21 +30,37 @@ class Attempt:
     retry = False
     """True if another attempt follows."""
 
-    def __init__(self, started_at: datetime, number: int = 1) -> None:
+    in_doubt = False
+    """True if the tool may have had its effect, though nobody knows."""
+
+    def __init__(self, call: ToolCall, started_at: datetime, number: int = 1) -> None:
+        self.call = call
         self.started_at = started_at
         self.number = number
         self.began = time.perf_counter()
         self.state = CallState()
 
+    def next(self, started_at: datetime) -> Self:
+        """Return another attempt at the call, in the same slots."""
+        following = type(self)(self.call, started_at, self.number + 1)
+        following.tool = self.tool
+        following.state.held = self.state.held
+        return following
+
+    def failed(self, error: ToolcellError, status: FailureStatus) -> ToolResult:
+        """Return the result of this attempt, which an error ended."""
+        call = self.call
+        result = ToolResult.failed(call.id, call.name, error, status=status)
+        return result.model_copy(update={"usage": self.state.usage})
+
     def record(
         self,
-        call: ToolCall,
         result: ToolResult,
         error: ToolcellError | None,
         redactor: Redactor,
     ) -> ToolExecutionRecord:
         """Return the record of this attempt, now that it has ended."""
-        tool = self.tool
+        call, tool = self.call, self.tool
         shown: Any = redactor(call.arguments if self.edited is None else self.edited)
         # By position, in the order of the fields: by name it takes twice as long.
         return ToolExecutionRecord(

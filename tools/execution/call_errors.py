@@ -13,6 +13,8 @@ from toolcell.core import (
     ToolTimeoutError,
 )
 
+from ..hooks.hook import CallCancelledError
+from .attempt import FailureStatus
 from .sandboxed import TRY_OTHERS
 
 
@@ -21,6 +23,13 @@ def masked(name: str, error: BaseException) -> ToolExecutionError:
     hidden = ToolExecutionError(f"{name} failed ({_type_name(error)})", hint=TRY_OTHERS)
     hidden.__cause__ = error
     return hidden
+
+
+def failure_status(error: ToolcellError) -> FailureStatus:
+    """Return the status of a call that an error of its tool or a hook ended."""
+    if isinstance(error, ToolTimeoutError):
+        return "timeout"
+    return "cancelled" if isinstance(error, CallCancelledError) else "error"
 
 
 def fault(error: BaseException) -> ToolExecutionError:
@@ -88,7 +97,9 @@ def _label(value: Any) -> str | None:
 
 
 def is_in_doubt(error: Exception) -> bool:
-    """Tell whether the tool itself does not know whether the call took effect."""
+    """Tell whether the tool was stopped, or does not know what took effect."""
+    if isinstance(error, ToolTimeoutError):
+        return True
     details = error.details if isinstance(error, ToolExecutionError) else {}
     return details.get("outcome") == "unknown"
 

@@ -6,32 +6,31 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 from pydantic import JsonValue
 
 from toolcell.core import (
-    StoreUnavailableError,
     ToolCall,
     ToolcellError,
     ToolResult,
     ToolStatus,
-    ToolTimeoutError,
 )
 from toolcell.guard import ActionGuard
 
 from ..definition.previews import preview_of
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
-from ..hooks.hook import CallCancelledError, Invocation, Proceed
+from ..hooks.hook import CallCancelledError, Invocation, Proceed, chained
 from ..hooks.watcher import NO_WATCH, CallWatch, CallWatcher
 from ..registry.snapshot import Snapshot
-from ..stores.call_keys import CallKey, call_keys
-from .attempt import Attempt
+from ..stores.call_keys import CallKey, call_keys, end_key
+from .attempt import Attempt, FailureStatus
 from .call_errors import (
     cancelled,
     cancelled_itself,
+    failure_status,
     fault,
     is_in_doubt,
     is_worth_retrying,
@@ -48,7 +47,6 @@ from .stepping import CALLERS_TASK, TaskCancels
 
 _log = logging.getLogger(__name__)
 _RunOutcome = tuple[ToolResult, ToolcellError | None]
-_FailureStatus = Literal["error", "denied", "timeout", "cancelled"]
 
 
 class Pipeline:
@@ -75,6 +73,7 @@ class Pipeline:
 
     _tool: Tool
     _arguments: Arguments
+    _validated_call_cache: ToolCall | None
     _on_output: Sequence[Callable[[str, bytes], None]] = ()
     _watch: CallWatch = NO_WATCH
 
@@ -95,9 +94,7 @@ class Pipeline:
         self._run = run
         self._slot = slot
         self._cancels = cancels
-        self._attempt = Attempt(components.now())
-        self._in_doubt = False
-        self._validated_call_cache: ToolCall | None = None
+        self._attempt = Attempt(call, components.now())
         self.error = problem
         """The error that ended the call, if it failed."""
 
@@ -119,7 +116,7 @@ class Pipeline:
         except CallCancelledError as error:
             # Its record is written: the pipeline was cancelled.
             self.error = error
-            return self._failed_result(error, "cancelled")
+            return self._attempt.failed(error, "cancelled")
 
     def refuse(self, error: ToolcellError) -> ToolResult:
         """Return the result of a call that is not made at all."""
@@ -210,20 +207,7 @@ class Pipeline:
             result = await (self._run_once_per_key(*rest) if rest else self._attempts())
             return result
         finally:
-            self._end_key(key, result)
-
-    def _end_key(self, key: str, result: ToolResult | None) -> None:
-        idempotency = self._components.idempotency
-        try:
-            if result is not None and result.ok:
-                idempotency.finish(key, result)
-            elif self._in_doubt and not self._tool.idempotent:
-                idempotency.doubt(key)
-            else:
-                idempotency.forget(key)
-        except StoreUnavailableError as error:
-            # The key stays as claimed, and a later call finds its outcome unknown.
-            _log.warning("an idempotency key was not ended: %s", error)
+            end_key(idempotency, key, result, self._attempt.in_doubt, repeatable)
 
     async def _replay(self, earlier: ToolResult) -> ToolResult:
         """Return an earlier result, if the agent may still make the call."""
@@ -235,7 +219,7 @@ class Pipeline:
             facts = self._components.facts_of(self._tool, self._run)
             decision = await self._components.guard.decide(self._validated_call, facts)
             if decision.verdict == "deny":
-                return self._close_failed(decision.to_error(), "denied")
+                raise decision.to_error()
             attempt.verdict = "allowed"
         names = {"call_id": self._call.id, "name": self._call.name}
         return self._close_attempt(earlier.model_copy(update=names))
@@ -253,10 +237,7 @@ class Pipeline:
             result = await self._one_attempt(final=False)
             if not self._attempt.retry:
                 return result
-            failed = self._attempt
-            self._attempt = Attempt(self._components.now(), number + 1)
-            self._attempt.tool = self._tool
-            self._attempt.state.held = failed.state.held
+            self._attempt = self._attempt.next(self._components.now())
             await anyio.sleep(policy.pause(number))
             # The tool may have changed the values that it got.
             self._validate()
@@ -286,14 +267,9 @@ class Pipeline:
         attempt.verdict = "denied"
         request = self._validated_call
         facts = self._components.facts_of(self._tool, self._run)
-        preview = None
-        if self._tool.preview is not None:
-            preview = partial(preview_of, self._tool, request)
+        preview = self._tool.preview and partial(preview_of, self._tool, request)
         async with guard.admit(
-            request,
-            facts,
-            while_waiting=self._while_waiting,
-            preview=preview,
+            request, facts, while_waiting=self._while_waiting, preview=preview
         ) as permit:
             attempt.verdict = "allowed"
             try:
@@ -319,8 +295,6 @@ class Pipeline:
 
     def _take_edits(self, requested: ToolCall, admitted: ToolCall) -> None:
         """Take over the arguments that the person who approved the call changed."""
-        if admitted.arguments is requested.arguments:
-            return
         if admitted.arguments != requested.arguments:
             self._attempt.edited = admitted.arguments
             self._arguments = self._tool.validate(admitted.arguments)
@@ -347,28 +321,15 @@ class Pipeline:
             proceed = self._hook_chain() if self._components.hooks else self._run_tool
             content = await proceed()
             state = self._attempt.state
-            returned = ToolResult.returned(
-                self._call, content, state.usage, state.parts
-            )
-            return returned, None
-        except ToolTimeoutError as error:
-            return self._failed_result(error, "timeout"), error
-        except CallCancelledError as error:
-            return self._failed_result(error, "cancelled"), error
+            done = ToolResult.returned(self._call, content, state.usage, state.parts)
+            return done, None
         except ToolcellError as error:
-            return self._failed_result(error, "error"), error
+            return self._attempt.failed(error, failure_status(error)), error
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its own
             hidden = masked(self._tool.name, error)
-            return self._failed_result(hidden, "error"), hidden
-
-    def _failed_result(
-        self, error: ToolcellError, status: _FailureStatus
-    ) -> ToolResult:
-        result = ToolResult.failed(self._call.id, self._call.name, error, status=status)
-        return result.model_copy(update={"usage": self._attempt.state.usage})
+            return self._attempt.failed(hidden, "error"), hidden
 
     def _hook_chain(self) -> Proceed:
-        proceed: Proceed = self._run_tool
         invocation = Invocation(
             call=self._validated_call,
             tool=self._tool,
@@ -380,9 +341,7 @@ class Pipeline:
             on_output=[*self._on_output],
         )
         self._on_output = invocation.on_output
-        for hook in reversed(self._components.hooks):
-            proceed = partial(hook.around, invocation, proceed)
-        return proceed
+        return chained(self._components.hooks, invocation, self._run_tool)
 
     async def _run_tool(self) -> JsonValue:
         tool, attempt, components = self._tool, self._attempt, self._components
@@ -393,7 +352,7 @@ class Pipeline:
                 self._call, tool, self._run, config, attempt
             )
             context.on_output = self._on_output
-        self._in_doubt = True
+        attempt.in_doubt = True
         try:
             value = await components.runner.run(
                 tool,
@@ -403,10 +362,8 @@ class Pipeline:
                 components.seconds_of(tool),
                 cancels=self._cancels,
             )
-        except ToolTimeoutError:
-            raise
         except Exception as error:
-            self._in_doubt = is_in_doubt(error)
+            attempt.in_doubt = is_in_doubt(error)
             raise
         return as_json(tool.name, value)
 
@@ -415,16 +372,15 @@ class Pipeline:
     def _close_failed(
         self,
         error: ToolcellError,
-        status: _FailureStatus | None = None,
+        status: FailureStatus | None = None,
         *,
         cause: BaseException | None = None,
     ) -> ToolResult:
         """Close an attempt that an error ended outside the tool."""
         if status is None:
-            denied = self._attempt.verdict == "denied"
-            status = "denied" if denied else "error"
+            status = "denied" if self._attempt.verdict == "denied" else "error"
         error.__cause__ = cause or error.__cause__
-        return self._close_attempt(self._failed_result(error, status), error)
+        return self._close_attempt(self._attempt.failed(error, status), error)
 
     def _close_attempt(
         self, result: ToolResult, error: ToolcellError | None = None
@@ -433,7 +389,7 @@ class Pipeline:
         self.error = error
         redactor = self._components.redactor
         try:
-            record = self._attempt.record(self._call, result, error, redactor)
+            record = self._attempt.record(result, error, redactor)
             self._components.records.add(record)
         except Exception as error_of_record:  # noqa: BLE001 - not the batch's fault
             _log.exception("the record of call %r is lost", self._call.id)

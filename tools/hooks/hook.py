@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pydantic import JsonValue
 
@@ -58,3 +59,13 @@ class Hook(ABC):
     @abstractmethod
     async def around(self, invocation: Invocation, proceed: Proceed) -> JsonValue:
         """Return the content of the call; `await proceed()` returns the tool's own."""
+
+
+def chained(
+    hooks: Sequence[Hook], invocation: Invocation, innermost: Proceed
+) -> Proceed:
+    """Return the run of a tool with hooks around it, the first outermost."""
+    proceed = innermost
+    for hook in reversed(hooks):
+        proceed = partial(hook.around, invocation, proceed)
+    return proceed

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from toolcell.core import ToolCall
+import logging
+
+from toolcell.core import StoreUnavailableError, ToolCall, ToolResult
 
 from ..definition.tool import Tool
 from ..definition.validation import Arguments
-from .idempotency import CallBody
+from .idempotency import CallBody, Idempotency
 
+_log = logging.getLogger(__name__)
 CallKey = tuple[str, CallBody]
 """A key, and the request that is made under it."""
 
@@ -29,6 +32,26 @@ def call_keys(
         run = length_prefixed(run_id)
         keys.append((f"arguments/{agent}/{run}/{body.text}", body))
     return keys
+
+
+def end_key(
+    store: Idempotency,
+    key: str,
+    result: ToolResult | None,
+    in_doubt: bool,
+    repeatable: bool,
+) -> None:
+    """End a key by the result of its run; None: the run was stopped."""
+    try:
+        if result is not None and result.ok:
+            store.finish(key, result)
+        elif in_doubt and not repeatable:
+            store.doubt(key)
+        else:
+            store.forget(key)
+    except StoreUnavailableError as error:
+        # The key stays as claimed, and a later call finds its outcome unknown.
+        _log.warning("an idempotency key was not ended: %s", error)
 
 
 def length_prefixed(name: str | None) -> str:
