@@ -82,7 +82,7 @@ def test_a_run_is_followed_as_text_and_ended(
     # The page hears of it, and of the call inside it.
     page.reads("run_python")
     page.reads("gate")
-    page.find("#live a").click()
+    page.click("#live a")
     page.reads("begun")
     before = page.script("return document.querySelectorAll('*').length")
     service.portal.call(gates[0].set)

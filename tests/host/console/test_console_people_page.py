@@ -28,12 +28,12 @@ def test_an_admin_invites_changes_and_removes(service: Service, anna: Browser) -
         assert found is not None
         assert (found.role, found.agents) == ("approver", ("buyer",))
         anna.open(f"{service.url}/people")
-        anna.find("details summary").click()
+        anna.click("details summary")
         anna.script("document.querySelector('details form').role.value = 'viewer'")
         anna.send("Change")
         found = service.people.find("berta")
         assert found is not None and found.role == "viewer"
-        anna.find("details summary").click()
+        anna.click("details summary")
         anna.send("Remove berta")
         assert service.people.find("berta") is None
         berta.open(service.url)

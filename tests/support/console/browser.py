@@ -81,16 +81,22 @@ class Browser:
     def press(self, text: str, within: str = "") -> None:
         """Press the button with a text, once it can be pressed."""
         path = f"//{within or '*'}//button[normalize-space()='{text}']"
+        self._click(By.XPATH, path)
 
-        def pressed() -> bool:
-            # A part of the page may be replaced at any time, and its buttons with it.
-            button = self.driver.find_element(By.XPATH, path)
-            if button.is_enabled():
-                button.click()
+    def click(self, css: str) -> None:
+        """Click on the first element of a selector, once that can be done."""
+        self._click(By.CSS_SELECTOR, css)
+
+    def _click(self, by: str, what: str) -> None:
+        def clicked() -> bool:
+            # A part of the page may be replaced at any time, and this element with it.
+            element = self.driver.find_element(by, what)
+            if element.is_enabled():
+                element.click()
                 return True
             return False
 
-        self.until(pressed)
+        self.until(clicked)
 
     def send(self, text: str, within: str = "") -> None:
         """Press a button that sends a form, and wait for the page that answers."""

@@ -65,7 +65,7 @@ def signed_in(http: httpx2.Client, **query: str) -> httpx2.Response:
 def test_a_person_signs_in(honest: Issuer, service: Service) -> None:
     with browser() as page:
         page.open(f"{service.url}/people")
-        page.find("a.button").click()
+        page.click("a.button")
         page.until(lambda: page.driver.current_url == f"{service.url}/people")
         page.reads("anna")
         names = {each["name"] for each in page.driver.get_cookies()}

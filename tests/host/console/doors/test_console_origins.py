@@ -170,7 +170,7 @@ def test_a_link_from_elsewhere_leads_in(
 ) -> None:
     monkeypatch.setattr(Pages, "page", f"<a href='{service.url}/?x=1'>approve</a>")
     page.open(elsewhere)
-    page.find("a").click()
+    page.click("a")
     page.until(lambda: "Inbox" in page.driver.title)
 
     assert page.driver.current_url == f"{service.url}/?x=1"
