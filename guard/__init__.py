@@ -4,7 +4,8 @@ from .admission.guard import ActionGuard
 from .admission.permit import Permit
 from .admission.reload import watch_policies
 from .approvals.approvals import Approvals
-from .approvals.store import ApprovalRecord, ApprovalState, ApprovalStore
+from .approvals.records import ApprovalRecord, ApprovalState
+from .approvals.store import ApprovalStore
 from .approvals.types import (
     ApprovalHandler,
     ApprovalOutcome,

@@ -4,42 +4,28 @@ A request is bound to the agent, the run, the tool with its version and definiti
 the arguments and a time of expiry. The same call, asked for again in this process or
 after a crash in another, finds the same request and its answer. An approval is used
 once: by the first call that is about to run with it.
-
-Waiting calls look at the store again and again, at growing intervals of at most a
-second: an answer may come from any process that has the store. The calls of one event
-loop look together, so that a thousand take no more threads than one.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
-import anyio
-import anyio.lowlevel
-from anyio.abc import TaskGroup
 from anyio.lowlevel import RunVar
 
-from toolcell.core import (
-    ConfigError,
-    InvalidInputError,
-    StoreUnavailableError,
-    ToolCall,
-)
+from toolcell.core import ConfigError, ToolCall
 
 from ..audit.log import AuditLog
 from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts
 from ..values.clock import Clock, steady_time
 from ..values.decision import Decision
-from .look_limit import LAST_PAUSE_SECONDS, ApprovalLookups, until_next_look
-from .outcomes import UNANSWERED, as_it_stands, no_answer, outcome_of
-from .shared_question import SharedQuestion
-from .store import ApprovalRecord, ApprovalState, ApprovalStore
+from .answer_waits import AnswerWaits
+from .look_limit import ApprovalLookups
+from .outcomes import as_it_stands, no_answer
+from .records import ApprovalRecord, ApprovalState
+from .store import ApprovalStore
 from .types import (
     ApprovalHandler,
     ApprovalOutcome,
@@ -52,7 +38,6 @@ from .types import (
 )
 from .workflow import ApprovalWorkflow
 
-_FIRST_PAUSE_SECONDS = 0.02
 _log = logging.getLogger(__name__)
 
 
@@ -123,13 +108,12 @@ class Approvals:
             expiry_seconds=expiry_seconds,
             max_pending=max_pending,
         )
-        self._handler = handler
+        self._waits = AnswerWaits(
+            self._workflow, handler, answered_elsewhere=answered_elsewhere
+        )
         self._profile = profile
-        self._answered_elsewhere = answered_elsewhere
         self._reachable = answered_elsewhere or handler is not None
         self._wait_seconds = wait_seconds
-        self._questions: dict[str, SharedQuestion] = {}
-        self._counting = threading.Lock()
         self._of_loop = RunVar[ApprovalLookups](f"approvals-{id(self)}")
 
     @property
@@ -218,7 +202,7 @@ class Approvals:
         )
         if wait <= 0 or opened is None:
             return as_it_stands(call, opened)
-        return await self._wait(call, opened.request, wait)
+        return await self._waits.outcome(call, opened.request, wait, self._lookups)
 
     async def put(self, call: ToolCall, facts: CallFacts) -> ApprovalOutcome:
         """Put a question to people, or return the answer that it has got.
@@ -345,100 +329,3 @@ class Approvals:
     async def revoke(self, grant_id: str, *, by: str) -> bool:
         """End a grant now; return whether there was one."""
         return await self._lookups.in_thread(self._workflow.revoke, grant_id, by)
-
-    async def _wait(
-        self, call: ToolCall, request: ApprovalRequest, seconds: float
-    ) -> ApprovalOutcome:
-        """Wait for an answer, and run the handler unless it runs for another call."""
-        result: ApprovalOutcome | StoreUnavailableError
-        with self._question(request.id) as question:
-            async with anyio.create_task_group() as tasks:
-                try:
-                    result = await self._look(call, request, seconds, question, tasks)
-                except StoreUnavailableError as error:
-                    # Raised in here it would come out as an exception group.
-                    result = error
-                tasks.cancel_scope.cancel()
-        if isinstance(result, ApprovalOutcome):
-            return result
-        raise result
-
-    @contextmanager
-    def _question(self, request_id: str) -> Iterator[SharedQuestion]:
-        """Join the question that all calls waiting for this answer share."""
-        with self._counting:
-            question = self._questions.setdefault(request_id, SharedQuestion())
-            question.waiting += 1
-        try:
-            yield question
-        finally:
-            with self._counting:
-                question.waiting -= 1
-                if not question.waiting:
-                    # A later call asks anew.
-                    del self._questions[request_id]
-
-    async def _look(
-        self,
-        call: ToolCall,
-        request: ApprovalRequest,
-        seconds: float,
-        question: SharedQuestion,
-        tasks: TaskGroup,
-    ) -> ApprovalOutcome:
-        """Look at the store until there is an answer, or nobody can give one."""
-        gone = anyio.Event()
-        pause = _FIRST_PAUSE_SECONDS
-        with anyio.move_on_after(seconds):
-            while True:
-                handled = question.asked
-                ended = await self._lookups.ended(request.id)
-                if request.id in ended:
-                    record = ended[request.id]
-                    if record is None or record.status == "used":
-                        return no_answer(call, "the approval of this call is used up")
-                    return outcome_of(call, record)
-                if self._workflow.clock() >= request.expires_at:
-                    break
-                handler = self._handler
-                # A call that was cancelled during the look asks nobody.
-                await anyio.lowlevel.checkpoint_if_cancelled()
-                if handler is not None and question.take():
-                    tasks.start_soon(self._handle, handler, request, question, gone)
-                elif not (handled or self._answered_elsewhere):
-                    break
-                with anyio.move_on_after(until_next_look(pause)):
-                    await (anyio.sleep_forever() if gone.is_set() else gone.wait())
-                pause = min(pause * 1.5, LAST_PAUSE_SECONDS)
-        return no_answer(call, UNANSWERED, request)
-
-    async def _handle(
-        self,
-        handler: ApprovalHandler,
-        request: ApprovalRequest,
-        question: SharedQuestion,
-        gone: anyio.Event,
-    ) -> None:
-        automatic = isinstance(handler, AutoApprove)
-        try:
-            reply = await handler(request)
-            if reply is not None:
-                await self._hand_in(request, reply, automatic=automatic)
-        except Exception as error:  # noqa: BLE001 - whatever it raises, nobody approved
-            # The error's text may hold arguments of the call.
-            _log.error("a handler of approvals failed: %s", type(error).__name__)
-        except BaseException:
-            question.drop()
-            raise
-        question.asked = False
-        gone.set()
-
-    async def _hand_in(
-        self, request: ApprovalRequest, reply: ApprovalReply, *, automatic: bool
-    ) -> None:
-        try:
-            await self._lookups.in_thread(
-                self._workflow.answer, request.id, reply, automatic=automatic
-            )
-        except InvalidInputError as error:
-            _log.error("an answer does not count: %s", error)

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from toolcell.core import StoreUnavailableError
 
-from .store import ApprovalRecord
+from .records import ApprovalRecord
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

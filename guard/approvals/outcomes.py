@@ -6,7 +6,7 @@ from typing import Any
 
 from toolcell.core import ToolCall
 
-from .store import ApprovalRecord
+from .records import ApprovalRecord
 from .types import ApprovalOutcome, ApprovalRequest
 
 UNANSWERED = "nobody has answered the request for approval"

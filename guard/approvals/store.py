@@ -8,9 +8,8 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 from pydantic import JsonValue, TypeAdapter
 
@@ -18,21 +17,23 @@ from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.storage.forks import ForkAware, awaited_lock
 from toolcell.core.storage.sqlite import SharedDatabase, open_sqlite
 
+from .records import (
+    IN_STATE,
+    REQUEST,
+    SELECT_RECORD,
+    ApprovalRecord,
+    ApprovalState,
+    current_record,
+    read_record,
+)
 from .types import ApprovalRequest, StandingGrant
-from .votes import APPROVED_BY, VOTES_SCHEMA, add_vote, forget_votes
+from .votes import VOTES_SCHEMA, add_vote, forget_votes
 
 BUSY_SECONDS = 0.5
 """Longest wait for other writers. When it is over, a `StoreUnavailableError`."""
 
 KEEP_SECONDS = 30 * 86_400
 """Seconds that requests and grants are remembered after they have expired."""
-
-ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
-
-ApprovalState = Literal["waiting", "approved", "rejected", "used", "expired"]
-"""The state of a request at a moment: it waits for an answer, it was approved and may
-be used, it was rejected, its approval was used, or nobody answered or used it in
-time."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS approvals (
@@ -58,54 +59,7 @@ CREATE TABLE IF NOT EXISTS approval_grants (
 CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id);
 """
 _SCHEMA += VOTES_SCHEMA
-_RECORD = (
-    "SELECT request, status, approver, reason, arguments, rowid,"  # noqa: S608 - ours
-    f" {APPROVED_BY} FROM approvals"
-)
-_REQUEST = TypeAdapter(ApprovalRequest)
 _GRANT = TypeAdapter(StandingGrant)
-# A request that nobody answered in time, and an approval that nobody used, expire.
-_IN_STATE: dict[ApprovalState, str] = {
-    "waiting": "status = 'pending' AND expires_at > ?",
-    "approved": "status = 'approved' AND expires_at > ?",
-    "rejected": "status = 'rejected' AND ? IS NOT NULL",
-    "used": "status = 'used' AND ? IS NOT NULL",
-    "expired": "status IN ('pending', 'approved') AND expires_at <= ?",
-}
-"""The condition of each state, at a time."""
-
-_STANDS = (
-    "(status = 'rejected' OR status IN ('pending', 'approved') AND expires_at > ?)"
-)
-
-
-class ApprovalRecord(NamedTuple):
-    """A request and its answer, if it has one."""
-
-    request: ApprovalRequest
-    status: ApprovalStatus
-    approver: str | None
-    reason: str | None
-    arguments: dict[str, JsonValue] | None
-    """The arguments that the approver put in the place of the call's."""
-
-    number: int = 0
-    """Grows from request to request of one store."""
-
-    @property
-    def approved_by(self) -> tuple[str, ...]:
-        """The people who approved it; of several who have to, those who have."""
-        if self.request.approvers == 1 and self.status in ("approved", "used"):
-            return (self.approver or "",)
-        return self.request.approved_by
-
-    def state(self, now: float) -> ApprovalState:
-        """Return its state at a time, in seconds since 1970 (UTC)."""
-        if self.status in ("rejected", "used"):
-            return self.status
-        if self.request.expires_at <= now:
-            return "expired"
-        return "waiting" if self.status == "pending" else "approved"
 
 
 class ApprovalStore(ForkAware):
@@ -217,7 +171,7 @@ class ApprovalStore(ForkAware):
         """
         now = request.asked_at
         with self._transaction() as db:
-            found = _current_record(db, request.digest, now)
+            found = current_record(db, request.digest, now)
             if found is not None:
                 return found
             [waiting] = db.execute(
@@ -234,7 +188,7 @@ class ApprovalStore(ForkAware):
                 " NULL)",
                 (
                     *(request.id, request.digest, request.call.agent_id),
-                    *(now, request.expires_at, _REQUEST.dump_json(request).decode()),
+                    *(now, request.expires_at, REQUEST.dump_json(request).decode()),
                 ),
             )
             return ApprovalRecord(request, "pending", None, None, None)
@@ -242,7 +196,7 @@ class ApprovalStore(ForkAware):
     def current_record(self, digest: str, now: float) -> ApprovalRecord | None:
         """Return the last request for a call that has not expired."""
         with self._reading() as db:
-            return _current_record(db, digest, now)
+            return current_record(db, digest, now)
 
     def check(self) -> None:
         """Check that the store can be written. Raises StoreUnavailableError."""
@@ -252,8 +206,8 @@ class ApprovalStore(ForkAware):
     def get(self, request_id: str) -> ApprovalRecord | None:
         """Return a request by its id."""
         with self._reading() as db:
-            row = db.execute(f"{_RECORD} WHERE id = ?", (request_id,)).fetchone()
-            return None if row is None else _read(row)
+            row = db.execute(f"{SELECT_RECORD} WHERE id = ?", (request_id,)).fetchone()
+            return None if row is None else read_record(row)
 
     def ended(self, request_ids: Iterable[str]) -> dict[str, ApprovalRecord | None]:
         """Return the records of requests that no longer wait; None: forgotten."""
@@ -266,20 +220,20 @@ class ApprovalStore(ForkAware):
             )
             wanted.difference_update(request_id for (request_id,) in waiting)
             rows = {
-                each: db.execute(f"{_RECORD} WHERE id = ?", (each,)).fetchone()
+                each: db.execute(f"{SELECT_RECORD} WHERE id = ?", (each,)).fetchone()
                 for each in wanted
             }
-        return {each: row and _read(row) for each, row in rows.items()}
+        return {each: row and read_record(row) for each, row in rows.items()}
 
     def pending(self, now: float) -> list[ApprovalRequest]:
         """Return the requests that wait for an answer, the oldest first."""
         with self._reading() as db:
             rows = db.execute(
-                f"{_RECORD} WHERE status = 'pending' AND expires_at > ?"
+                f"{SELECT_RECORD} WHERE status = 'pending' AND expires_at > ?"
                 " ORDER BY asked_at, rowid",
                 (now,),
             ).fetchall()
-            return [_read(row).request for row in rows]
+            return [read_record(row).request for row in rows]
 
     def recent(
         self,
@@ -293,12 +247,12 @@ class ApprovalStore(ForkAware):
         """Return the newest requests, with their answers, the newest first."""
         with self._reading() as db:
             rows = db.execute(
-                f"{_RECORD} WHERE {'? > 0' if state is None else _IN_STATE[state]}"
+                f"{SELECT_RECORD} WHERE {'? > 0' if state is None else IN_STATE[state]}"
                 " AND (agent_id = ? OR ? IS NULL) AND (rowid < ? OR ? IS NULL)"
                 " ORDER BY rowid DESC LIMIT ?",
                 (now, agent_id, agent_id, before, before, limit),
             ).fetchall()
-            return [_read(row) for row in rows]
+            return [read_record(row) for row in rows]
 
     def answer(
         self,
@@ -389,33 +343,7 @@ class ApprovalStore(ForkAware):
             return True
 
 
-def _current_record(
-    db: sqlite3.Connection, digest: str, now: float
-) -> ApprovalRecord | None:
-    row = db.execute(
-        f"{_RECORD} WHERE digest = ? AND {_STANDS} ORDER BY rowid DESC LIMIT 1",
-        (digest, now),
-    ).fetchone()
-    return None if row is None else _read(row)
-
-
 def _forget(db: sqlite3.Connection, before: float) -> None:
     db.execute("DELETE FROM approvals WHERE expires_at <= ?", (before,))
     forget_votes(db)
     db.execute("DELETE FROM approval_grants WHERE expires_at <= ?", (before,))
-
-
-def _read(
-    row: tuple[str, ApprovalStatus, str | None, str | None, str | None, int, str],
-) -> ApprovalRecord:
-    request, status, approver, reason, arguments, number, votes = row
-    return ApprovalRecord(
-        request=replace(
-            _REQUEST.validate_json(request), approved_by=tuple(json.loads(votes))
-        ),
-        status=status,
-        approver=approver,
-        reason=reason,
-        arguments=None if arguments is None else json.loads(arguments),
-        number=number,
-    )

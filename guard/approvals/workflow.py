@@ -15,7 +15,8 @@ from ..values.clock import Clock
 from ..values.decision import Decision
 from .approver_view import hidden_as_json
 from .outcomes import UNANSWERED, no_answer, outcome_of, with_arguments
-from .store import ApprovalRecord, ApprovalStore
+from .records import ApprovalRecord
+from .store import ApprovalStore
 from .types import (
     PREVIEW_CHARACTERS,
     REASON_CHARACTERS,

@@ -102,7 +102,7 @@ async def test_who_comes_later_asks_anew() -> None:
 
     async def nobody(_: ApprovalRequest) -> None:
         # As a traceback would, it keeps alive what the first call waited for.
-        asked.append([*approvals._questions.values()])
+        asked.append([*approvals._waits._questions.values()])
 
     approvals = Approvals(ApprovalStore(), handler=nobody)
     for _ in range(2):
@@ -110,4 +110,4 @@ async def test_who_comes_later_asks_anew() -> None:
         assert not answer.approved
 
     assert len(asked) == 2
-    assert approvals._questions == {}
+    assert approvals._waits._questions == {}

@@ -1,0 +1,168 @@
+"""Calls that wait for the answers to their requests.
+
+They look at the store again and again, at growing intervals of at most a second: an
+answer may come from any process that has the store. The calls of one event loop look
+together, so that a thousand take no more threads than one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core.task_groups import lone_error_as_it_is
+
+from .look_limit import LAST_PAUSE_SECONDS, ApprovalLookups, until_next_look
+from .outcomes import UNANSWERED, no_answer, outcome_of
+from .shared_question import SharedQuestion
+from .types import (
+    ApprovalHandler,
+    ApprovalOutcome,
+    ApprovalReply,
+    ApprovalRequest,
+    AutoApprove,
+)
+from .workflow import ApprovalWorkflow
+
+_FIRST_PAUSE_SECONDS = 0.02
+_log = logging.getLogger(__name__)
+
+
+class AnswerWaits:
+    """Waits for answers, and asks the handler once for all calls that share a request.
+
+    Args:
+        workflow: Knows the requests, and takes the handler's replies.
+        handler: Asks a person; None: replies come from elsewhere alone.
+        answered_elsewhere: True if replies may also come from elsewhere.
+    """
+
+    def __init__(
+        self,
+        workflow: ApprovalWorkflow,
+        handler: ApprovalHandler | None,
+        *,
+        answered_elsewhere: bool,
+    ) -> None:
+        self._workflow = workflow
+        self._handler = handler
+        self._answered_elsewhere = answered_elsewhere
+        self._questions: dict[str, SharedQuestion] = {}
+        self._counting = threading.Lock()
+
+    async def outcome(
+        self,
+        call: ToolCall,
+        request: ApprovalRequest,
+        seconds: float,
+        lookups: ApprovalLookups,
+    ) -> ApprovalOutcome:
+        """Wait for the answer about a call, and return what it makes of it.
+
+        Args:
+            call: The call.
+            request: Its request, which is stored.
+            seconds: Seconds to wait. When it is reached the call is unanswered.
+            lookups: The look-ups of this event loop.
+
+        Raises:
+            StoreUnavailableError: The store did not answer.
+        """
+        with self._question(request.id) as question, lone_error_as_it_is():
+            async with anyio.create_task_group() as tasks:
+                outcome = await self._look(
+                    call, request, seconds, question, lookups, tasks
+                )
+                tasks.cancel_scope.cancel()
+        return outcome
+
+    @contextmanager
+    def _question(self, request_id: str) -> Iterator[SharedQuestion]:
+        """Join the question that all calls waiting for this answer share."""
+        with self._counting:
+            question = self._questions.setdefault(request_id, SharedQuestion())
+            question.waiting += 1
+        try:
+            yield question
+        finally:
+            with self._counting:
+                question.waiting -= 1
+                if not question.waiting:
+                    # A later call asks anew.
+                    del self._questions[request_id]
+
+    async def _look(
+        self,
+        call: ToolCall,
+        request: ApprovalRequest,
+        seconds: float,
+        question: SharedQuestion,
+        lookups: ApprovalLookups,
+        tasks: TaskGroup,
+    ) -> ApprovalOutcome:
+        """Look at the store until there is an answer, or nobody can give one."""
+        gone = anyio.Event()
+        pause = _FIRST_PAUSE_SECONDS
+        with anyio.move_on_after(seconds):
+            while True:
+                handled = question.asked
+                ended = await lookups.ended(request.id)
+                if request.id in ended:
+                    record = ended[request.id]
+                    if record is None or record.status == "used":
+                        return no_answer(call, "the approval of this call is used up")
+                    return outcome_of(call, record)
+                if self._workflow.clock() >= request.expires_at:
+                    break
+                handler = self._handler
+                # A call that was cancelled during the look asks nobody.
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                if handler is not None and question.take():
+                    tasks.start_soon(
+                        self._handle, handler, request, question, lookups, gone
+                    )
+                elif not (handled or self._answered_elsewhere):
+                    break
+                with anyio.move_on_after(until_next_look(pause)):
+                    await (anyio.sleep_forever() if gone.is_set() else gone.wait())
+                pause = min(pause * 1.5, LAST_PAUSE_SECONDS)
+        return no_answer(call, UNANSWERED, request)
+
+    async def _handle(
+        self,
+        handler: ApprovalHandler,
+        request: ApprovalRequest,
+        question: SharedQuestion,
+        lookups: ApprovalLookups,
+        gone: anyio.Event,
+    ) -> None:
+        automatic = isinstance(handler, AutoApprove)
+        try:
+            reply = await handler(request)
+            if reply is not None:
+                await lookups.in_thread(
+                    self._hand_in, request, reply, automatic=automatic
+                )
+        except Exception as error:  # noqa: BLE001 - whatever it raises, nobody approved
+            # The error's text may hold arguments of the call.
+            _log.error("a handler of approvals failed: %s", type(error).__name__)
+        except BaseException:
+            question.drop()
+            raise
+        question.asked = False
+        gone.set()
+
+    def _hand_in(
+        self, request: ApprovalRequest, reply: ApprovalReply, *, automatic: bool
+    ) -> None:
+        try:
+            self._workflow.answer(request.id, reply, automatic=automatic)
+        except InvalidInputError as error:
+            _log.error("an answer does not count: %s", error)

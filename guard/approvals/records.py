@@ -1,0 +1,99 @@
+"""A request for approval with its answer, and how it is read from the store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from pydantic import JsonValue, TypeAdapter
+
+from .types import ApprovalRequest
+from .votes import APPROVED_BY
+
+ApprovalStatus = Literal["pending", "approved", "rejected", "used"]
+
+ApprovalState = Literal["waiting", "approved", "rejected", "used", "expired"]
+"""The state of a request at a moment: it waits for an answer, it was approved and may
+be used, it was rejected, its approval was used, or nobody answered or used it in
+time."""
+
+SELECT_RECORD = (
+    "SELECT request, status, approver, reason, arguments, rowid,"  # noqa: S608 - ours
+    f" {APPROVED_BY} FROM approvals"
+)
+"""Begins a query of records; `read_record` reads its rows."""
+
+REQUEST = TypeAdapter(ApprovalRequest)
+
+# A request that nobody answered in time, and an approval that nobody used, expire.
+IN_STATE: dict[ApprovalState, str] = {
+    "waiting": "status = 'pending' AND expires_at > ?",
+    "approved": "status = 'approved' AND expires_at > ?",
+    "rejected": "status = 'rejected' AND ? IS NOT NULL",
+    "used": "status = 'used' AND ? IS NOT NULL",
+    "expired": "status IN ('pending', 'approved') AND expires_at <= ?",
+}
+"""The condition of each state, at a time."""
+
+_STANDS = (
+    "(status = 'rejected' OR status IN ('pending', 'approved') AND expires_at > ?)"
+)
+
+
+class ApprovalRecord(NamedTuple):
+    """A request and its answer, if it has one."""
+
+    request: ApprovalRequest
+    status: ApprovalStatus
+    approver: str | None
+    reason: str | None
+    arguments: dict[str, JsonValue] | None
+    """The arguments that the approver put in the place of the call's."""
+
+    number: int = 0
+    """Grows from request to request of one store."""
+
+    @property
+    def approved_by(self) -> tuple[str, ...]:
+        """The people who approved it; of several who have to, those who have."""
+        if self.request.approvers == 1 and self.status in ("approved", "used"):
+            return (self.approver or "",)
+        return self.request.approved_by
+
+    def state(self, now: float) -> ApprovalState:
+        """Return its state at a time, in seconds since 1970 (UTC)."""
+        if self.status in ("rejected", "used"):
+            return self.status
+        if self.request.expires_at <= now:
+            return "expired"
+        return "waiting" if self.status == "pending" else "approved"
+
+
+def current_record(
+    db: sqlite3.Connection, digest: str, now: float
+) -> ApprovalRecord | None:
+    """Return the last request of a digest that was rejected or has not expired."""
+    row = db.execute(
+        f"{SELECT_RECORD} WHERE digest = ? AND {_STANDS} ORDER BY rowid DESC LIMIT 1",
+        (digest, now),
+    ).fetchone()
+    return None if row is None else read_record(row)
+
+
+def read_record(
+    row: tuple[str, ApprovalStatus, str | None, str | None, str | None, int, str],
+) -> ApprovalRecord:
+    """Return the record that a row of `SELECT_RECORD` holds."""
+    request, status, approver, reason, arguments, number, votes = row
+    return ApprovalRecord(
+        request=replace(
+            REQUEST.validate_json(request), approved_by=tuple(json.loads(votes))
+        ),
+        status=status,
+        approver=approver,
+        reason=reason,
+        arguments=None if arguments is None else json.loads(arguments),
+        number=number,
+    )
