@@ -19,7 +19,7 @@ from pydantic import (
 
 from .errors import ToolcellError
 from .models import FrozenModel, put_together
-from .parts import ImagePart, Part, TextPart
+from .parts import Part
 from .text.strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
@@ -369,7 +369,7 @@ class Message(_Record):
         """
         message: dict[str, Any] = {"role": self.role.value, "content": self.content}
         if self.parts:
-            shown = [_as_text(each) for each in self.parts] if self.call_id else []
+            shown = [each.as_text() for each in self.parts] if self.call_id else []
             message["content"] = [
                 *self._said(),
                 *(part.to_openai_format() for part in shown or self.parts),
@@ -414,9 +414,3 @@ class Message(_Record):
 
     def _blocks(self) -> list[dict[str, Any]]:
         return [*self._said(), *(part.to_anthropic_format() for part in self.parts)]
-
-
-def _as_text(part: Part) -> TextPart:
-    if isinstance(part, ImagePart):
-        return TextPart(text=f"[{part.mime}: not sent]")
-    return part

@@ -31,6 +31,10 @@ class TextPart(FrozenModel):
         """Return a block of the Messages API."""
         return {"type": "text", "text": self.text}
 
+    def as_text(self) -> TextPart:
+        """Return the part itself."""
+        return self
+
 
 class ImagePart(FrozenModel):
     """A picture."""
@@ -51,6 +55,10 @@ class ImagePart(FrozenModel):
         """Return a block of the Messages API."""
         source = {"type": "base64", "media_type": self.mime, "data": self.data}
         return {"type": "image", "source": source}
+
+    def as_text(self) -> TextPart:
+        """Return a text that names the picture, where it cannot be sent or kept."""
+        return TextPart(text=f"[{self.mime}: not sent]")
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from toolcell.core import (
     ErrorInfo,
     InvalidInputError,
+    TextPart,
     ToolCall,
     ToolcellError,
     ToolExecutionError,
@@ -178,12 +179,17 @@ class Calls:
     def _cut(self, result: ToolResult) -> ToolResult:
         """Return a result as it is stored: a large one is cut, but never refused.
 
-        Pictures are not stored.
+        Pictures are named.
         """
+        most = self._parts.flow.limits.record_bytes
         if result.parts:
-            result = result.model_copy(update={"parts": ()})
+            parts = tuple(each.as_text() for each in result.parts)
+            size = sum(len(each.text.encode()) for each in parts)
+            if size > most:
+                parts = (TextPart(text=f"[{size} bytes of texts: not kept]"),)
+            result = result.model_copy(update={"parts": parts})
         text = json_bytes(result.content)
-        if len(text) <= self._parts.flow.limits.record_bytes:
+        if len(text) <= most:
             return result
         shown = text.decode()[:_SHOWN_CHARACTERS]
         cut: JsonValue = {"cut": True, "bytes": len(text), "begins": shown}

@@ -7,6 +7,7 @@ declares is only a claim: HTML that is declared as an image is sent as plain byt
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -22,17 +23,16 @@ MAX_BYTES = 8_388_608
 """Bytes of all artifacts of one call. When it is reached the same happens."""
 
 PLAIN = "application/octet-stream"
-_MAGIC = (
-    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
-    (0, b"\xff\xd8\xff", "image/jpeg"),
-    (0, b"GIF87a", "image/gif"),
-    (0, b"GIF89a", "image/gif"),
-    (8, b"WEBP", "image/webp"),
-    (8, b"WAVE", "audio/wav"),
-    (0, b"OggS", "audio/ogg"),
-    (0, b"fLaC", "audio/flac"),
-    (0, b"ID3", "audio/mpeg"),
-)
+_MAGIC = {
+    rb"\x89PNG\r\n\x1a\n": "image/png",
+    rb"\xff\xd8\xff": "image/jpeg",
+    rb"GIF8[79]a": "image/gif",
+    rb"RIFF....WEBP": "image/webp",
+    rb"RIFF....WAVE": "audio/wav",
+    rb"OggS": "audio/ogg",
+    rb"fLaC": "audio/flac",
+    rb"ID3": "audio/mpeg",
+}
 _TEXTS = frozenset({"text/plain", "text/csv", "text/markdown", "application/json"})
 
 
@@ -82,8 +82,8 @@ def _uri(name: str) -> str:
 def media_type_of(artifact: SavedArtifact) -> str:
     """Return the media type that the bytes show, or that of plain bytes."""
     data = artifact.data
-    for start, magic, media_type in _MAGIC:
-        if data[start : start + len(magic)] == magic:
+    for magic, media_type in _MAGIC.items():
+        if re.match(magic, data, re.DOTALL):
             return media_type
     declared = artifact.media_type.partition(";")[0].strip().lower()
     if not _is_text(data):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from .pictures import picture_type
+
 _MAGIC = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
     (b"%PDF-", "application/pdf"),
     (b"PK\x03\x04", "application/zip"),
     (b"\x1f\x8b", "application/gzip"),
@@ -22,6 +20,8 @@ _TEXT = {
 
 def mime_of(name: str, data: bytes) -> str:
     """Return the media type of a file; no decoder but that of UTF-8 runs."""
+    if (picture := picture_type(data)) is not None:
+        return picture
     for magic, mime in _MAGIC:
         if data.startswith(magic):
             return mime

@@ -11,20 +11,24 @@ import pytest
 from pydantic import BaseModel
 
 from toolcell.core import (
+    ImagePart,
     InvalidInputError,
     Message,
     ModelAuthError,
     ModelChunk,
     ModelResponse,
     ModelThrottledError,
+    TextPart,
     ToolCall,
 )
 from toolcell.flow import (
     START,
     Emitted,
     Flow,
+    FlowLimits,
     Graph,
     NodeContext,
+    SQLiteCheckpointer,
     add_messages,
     agent_turn,
     interrupt,
@@ -40,6 +44,7 @@ from toolcell.guard import (
 from toolcell.tools import (
     ConcurrentExecutor,
     RetryPolicy,
+    ToolContext,
     ToolRegistry,
     check_model,
     tool,
@@ -213,6 +218,66 @@ async def test_a_turn_waits_for_the_approval_of_one_of_its_calls(
     ]
     assert (results[0].content, results[2].content) == ("3", "5")
     assert len(model.heard) == 2
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+async def test_pictures_of_tools_are_named_and_those_of_people_kept(
+    tmp_path: Path, pauses: bool
+) -> None:
+    """A thread that pauses, and goes on elsewhere, tells the model the same."""
+    picture = ImagePart(mime="image/png", data="iVBORw0KGgo=")
+    note = TextPart(text="a note")
+
+    @tool
+    def draw(context: ToolContext) -> str:
+        """Draw, and say something about it."""
+        assert context.show(picture)
+        assert context.show(note)
+        return "drawn"
+
+    model = Scripted(
+        asks(("draw", {}), ("echo", {"number": 5})), Message.assistant("seen")
+    )
+    allowed = ["draw", *([] if pauses else ["echo"])]
+    policy = AgentPolicy(agent_id="a", allow=allowed, ask=["echo"] if pauses else [])
+    person = {"messages": [Message.user("like this", [picture])]}
+    with ApprovalStore(tmp_path / "approvals.db") as store:
+        desk = Approvals(store, answered_elsewhere=True)
+        guard = ActionGuard([policy], approvals=desk)
+        made = ConcurrentExecutor(ToolRegistry([draw, echo]), guard=guard)
+
+        async with SQLiteCheckpointer(tmp_path / "flow.db") as file:
+            flow = Flow(talk(model), executor=made, agent_id="a", checkpointer=file)
+            result = await flow.run(person, "t")
+        if pauses:
+            [request] = await desk.pending()
+            await desk.answer(request.id, Approve(approver="anna"))
+            async with SQLiteCheckpointer(tmp_path / "flow.db") as file:
+                flow = Flow(talk(model), executor=made, agent_id="a", checkpointer=file)
+                result = await flow.resume("t")
+
+    asked, _, drawn, *_ = result.unwrap().messages
+    assert asked.parts == (picture,)
+    assert drawn.parts == (TextPart(text="[image/png: not sent]"), note)
+    heard, _ = model.heard[-1]
+    assert (heard[0], heard[2]) == (asked, drawn)
+
+
+async def test_texts_that_a_tool_shows_are_bounded() -> None:
+    @tool
+    def tell(context: ToolContext) -> str:
+        """Say much."""
+        return str(context.show(TextPart(text="é" * 600)))
+
+    model = Scripted(asks(("tell", {})), Message.assistant("heard"))
+    limits = FlowLimits(record_bytes=1_000)
+    flow = Flow(talk(model), executor=executor(tell), limits=limits)
+    told = (await flow.run(question("?"))).unwrap().messages[2]
+
+    assert (told.content, told.parts) == (
+        "True",
+        (TextPart(text="[1200 bytes of texts: not kept]"),),
+    )
 
 
 async def test_an_answer_is_replayed_with_its_usage() -> None:

@@ -244,6 +244,8 @@ def _for_model(result: ExecutionResult) -> dict[str, JsonValue]:
         facts["value"] = result.value
     if result.truncated:
         facts["truncated"] = result.truncated.model_dump()
+    if result.warnings:
+        facts["warnings"] = list(result.warnings)
     if result.exception is not None:
         facts["traceback"] = result.exception.traceback
     if result.reasons:
