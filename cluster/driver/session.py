@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -38,12 +37,12 @@ from toolcell.sandbox import (
 from ..wire.codec import pack_model, read_limits, read_network
 from ..wire.exchange_stream import ExchangeStream
 from ..wire.folders import pack_folder, require_new, unpack_folder
-from ..wire.link import Exchange, Link
+from ..wire.link import Link
 from ..wire.message import Message
-from ..wire.parts import receive_file, send_file
 from .process import ClusterProcess
+from .remote_session import RemoteSession
 from .requests import RemoteRun, bytes_of, listed
-from .runs import last_message, next_message, run_on, stream_on
+from .runs import next_message, run_on, stream_on
 from .watch import ClusterWatch
 
 if TYPE_CHECKING:
@@ -80,11 +79,9 @@ class ClusterSession:
         processes: dict[int, ClusterProcess] | None = None,
     ) -> None:
         self._link = link
-        self._number = int(about["session"])
+        self._remote = RemoteSession(link, int(about["session"]))
         self._start = start
         self._processes = {} if processes is None else processes
-        self._alive = True
-        self._paused = False
         self.node = node
         """The name of its node."""
 
@@ -103,46 +100,7 @@ class ClusterSession:
     @property
     def alive(self) -> bool:
         """True if the next run finds its cell, as far as this process has heard."""
-        return self._alive and not self._link.lost
-
-    def _note(self, answer: dict[str, Any]) -> None:
-        self._alive = bool(answer.get("alive", True))
-        self._paused = bool(answer.get("paused", False))
-
-    async def _ask(self, operation: str, *blobs: bytes, **fields: Any) -> Message:
-        async with self._asking(operation, *blobs, **fields) as exchange:
-            message = await last_message(exchange)
-        self._note(message.fields)
-        return message
-
-    @asynccontextmanager
-    async def _asking(
-        self, operation: str, *blobs: bytes, **fields: Any
-    ) -> AsyncIterator[Exchange]:
-        """Open an exchange for something that the session is to do."""
-        asked = {"op": f"session.{operation}", "session": self._number, **fields}
-        try:
-            async with self._link.exchange(asked, blobs) as exchange:
-                yield exchange
-        except CellLostError:
-            self._alive = False
-            raise
-
-    async def _send(self, archive: Path, operation: str, **fields: Any) -> Message:
-        """Send an archive to the node; return what came of it."""
-        async with self._asking(operation, **fields) as exchange:
-            await send_file(exchange, partial(next_message, exchange), archive)
-            message = await last_message(exchange)
-        self._note(message.fields)
-        return message
-
-    async def _fetch(self, archive: Path, operation: str, **fields: Any) -> Message:
-        """Write an archive that the node sends; return what it says of it."""
-        async with self._asking(operation, **fields) as exchange:
-            await receive_file(exchange, partial(next_message, exchange), archive)
-            message = await last_message(exchange)
-        self._note(message.fields)
-        return message
+        return self._remote.alive and not self._link.lost
 
     async def run(
         self,
@@ -174,10 +132,10 @@ class ClusterSession:
             on_connection=on_connection,
         )
         try:
-            asked = self._packed(run, "run")
-            return await run_on(self._link, run, asked, on_answer=self._note)
+            asked = run.packed(self.limits, self._remote.fields("run"))
+            return await run_on(self._link, run, asked, on_answer=self._remote.note)
         except CellLostError:
-            self._alive = False
+            self._remote.alive = False
             raise
 
     async def stream(
@@ -199,17 +157,12 @@ class ClusterSession:
             secrets=secrets,
             streamed=True,
         )
-        asked = self._packed(RemoteRun(request=request, fresh=fresh), "stream")
-        streamed = stream_on(self._link, asked, on_answer=self._note)
+        run = RemoteRun(request=request, fresh=fresh)
+        asked = run.packed(self.limits, self._remote.fields("stream"))
+        streamed = stream_on(self._link, asked, on_answer=self._remote.note)
         async with aclosing(streamed) as events:
             async for event in events:
                 yield event
-
-    def _packed(
-        self, run: RemoteRun, operation: str
-    ) -> tuple[dict[str, Any], list[bytes]]:
-        more = {"op": f"session.{operation}", "session": self._number}
-        return run.packed(self.limits, more)
 
     async def exec(
         self,
@@ -234,11 +187,12 @@ class ClusterSession:
             "background": background,
         }
         blobs = [stdin] if isinstance(stdin, bytes) else []
-        asking = self._asking("exec", *blobs, options=options, has_stdin=has_stdin)
+        more = {"options": options, "has_stdin": has_stdin}
+        asking = self._remote.exchange("exec", *blobs, **more)
         async with AsyncExitStack() as stack:
             exchange = await stack.enter_async_context(asking)
             about = (await next_message(exchange)).fields
-            process = ClusterProcess(self._link, self._number, about)
+            process = ClusterProcess(self._link, self._remote.number, about)
             self._start(partial(process.follow, exchange, stack.pop_all()))
         self._processes[process.number] = process
         return process
@@ -253,7 +207,7 @@ class ClusterSession:
     async def connect(self, port: int) -> ByteStream:
         """Connect to a server inside the session's cell; as `Session.connect`."""
         async with AsyncExitStack() as stack:
-            asking = self._asking("connect", options={"port": port})
+            asking = self._remote.exchange("connect", options={"port": port})
             exchange = await stack.enter_async_context(asking)
             await next_message(exchange)
             return ExchangeStream(exchange, stack.pop_all())
@@ -264,37 +218,37 @@ class ClusterSession:
         """Watch a folder of the session's cell; as `Session.watch`."""
         async with AsyncExitStack() as stack:
             options = {"path": _path(path), "recursive": recursive}
-            asking = self._asking("watch", options=options)
+            asking = self._remote.exchange("watch", options=options)
             exchange = await stack.enter_async_context(asking)
             await next_message(exchange)
             return ClusterWatch(exchange, stack.pop_all())
 
     async def pause(self) -> None:
         """Stop all processes of this session and its forks; as `Session.pause`."""
-        await self._ask("pause")
+        await self._remote.ask("pause")
 
     async def resume(self) -> None:
         """Let the processes go on; as `Session.resume`."""
-        await self._ask("resume")
+        await self._remote.ask("resume")
 
     @property
     def paused(self) -> bool:
         """True from `pause` to `resume`, as far as this process has heard."""
-        return self._paused
+        return self._remote.paused
 
     async def save(
         self, target: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> tuple[str, ...]:
         """Write the work dir into an archive of this machine; as `Session.save`."""
         require_new(Path(target), "archive")
-        found = await self._fetch(Path(target), "save", max_bytes=max_bytes)
+        found = await self._remote.fetch(Path(target), "save", max_bytes=max_bytes)
         return tuple(map(str, found.fields["left"]))
 
     async def load(
         self, source: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> int:
         """Unpack an archive into the work dir; as `Session.load`."""
-        found = await self._send(Path(source), "load", max_bytes=max_bytes)
+        found = await self._remote.send(Path(source), "load", max_bytes=max_bytes)
         return int(found.fields["entries"])
 
     async def install(
@@ -304,7 +258,7 @@ class ClusterSession:
 
         `on_step` is called once, with the node's name.
         """
-        await self._ask("install", options={"packages": listed(packages)})
+        await self._remote.ask("install", options={"packages": listed(packages)})
         if on_step is not None:
             on_step(f"{self.node} has them")
 
@@ -314,21 +268,21 @@ class ClusterSession:
             raise InvalidInputError(
                 "network must be a Network", hint="use Network.allow([...])"
             )
-        await self._ask("set_network", network=pack_model(network))
+        await self._remote.ask("set_network", network=pack_model(network))
         self.network = network
 
     async def interrupt(self) -> None:
         """Interrupt the run of this session; as `Session.interrupt`."""
-        await self._ask("interrupt")
+        await self._remote.ask("interrupt")
 
     async def fork(self, *, allow_threads: bool = False) -> ClusterSession:
         """Return a second session with the same variables; as `Session.fork`."""
-        found = await self._ask("fork", options={"allow_threads": allow_threads})
+        found = await self._remote.ask("fork", options={"allow_threads": allow_threads})
         return self._second(found)
 
     async def context(self) -> ClusterSession:
         """Return a second session without variables; as `Session.context`."""
-        return self._second(await self._ask("context"))
+        return self._second(await self._remote.ask("context"))
 
     def _second(self, told: Message) -> ClusterSession:
         return ClusterSession(
@@ -342,52 +296,54 @@ class ClusterSession:
 
     async def usage(self) -> CellUsage:
         """Return what the session's cell uses now; as `Session.usage`."""
-        found = await self._ask("usage")
+        found = await self._remote.ask("usage")
         return CellUsage.model_validate(found.fields["usage"])
 
     async def checkpoint(self) -> str:
         """Save the variables and files; as `Session.checkpoint`."""
-        found = await self._ask("checkpoint")
+        found = await self._remote.ask("checkpoint")
         return str(found.fields["checkpoint"])
 
     async def rollback(self, checkpoint: str) -> None:
         """Return to a checkpoint; as `Session.rollback`."""
-        await self._ask("rollback", options={"checkpoint": checkpoint})
+        await self._remote.ask("rollback", options={"checkpoint": checkpoint})
 
     async def drop(self, checkpoint: str) -> None:
         """Forget a checkpoint; as `Session.drop`."""
-        await self._ask("drop", options={"checkpoint": checkpoint})
+        await self._remote.ask("drop", options={"checkpoint": checkpoint})
 
     async def aclose(self) -> None:
         """End a fork; the session that it came from goes on."""
-        await self._ask("aclose")
+        await self._remote.ask("aclose")
 
     async def write_file(self, path: str | PathLike[str], data: bytes | str) -> None:
         """Write a file of the work dir; as `Session.write_file`."""
-        await self._ask("write_file", bytes_of(data), path=_path(path))
+        await self._remote.ask("write_file", bytes_of(data), path=_path(path))
 
     async def read_file(
         self, path: str | PathLike[str], max_bytes: int = _MAX_READ_BYTES
     ) -> bytes:
         """Return the bytes of a file of the work dir; as `Session.read_file`."""
-        found = await self._ask("read_file", path=_path(path), max_bytes=max_bytes)
+        found = await self._remote.ask(
+            "read_file", path=_path(path), max_bytes=max_bytes
+        )
         return found.blobs[0]
 
     async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder of the work dir; as `Session.list_files`."""
-        found = await self._ask("list_files", path=path)
+        found = await self._remote.ask("list_files", path=path)
         return tuple(FileInfo.model_validate(each) for each in found.fields["files"])
 
     async def remove(self, path: str | PathLike[str]) -> None:
         """Remove a file or a folder of the work dir; as `Session.remove`."""
-        await self._ask("remove", path=_path(path))
+        await self._remote.ask("remove", path=_path(path))
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's files into the work dir; as `Session.upload`."""
         async with TemporaryDirectory() as place:
             archive = Path(place, "archive")
             await to_thread.run_sync(pack_folder, Path(source), archive)
-            found = await self._send(archive, "upload", path=path)
+            found = await self._remote.send(archive, "upload", path=path)
         return int(found.fields["files"])
 
     async def download(
@@ -402,7 +358,7 @@ class ClusterSession:
         async with TemporaryDirectory() as place:
             archive = Path(place, "archive")
             asked = {"path": path, "max_bytes": max_bytes}
-            found = await self._fetch(archive, "download", **asked)
+            found = await self._remote.fetch(archive, "download", **asked)
             await to_thread.run_sync(unpack_folder, archive, Path(target))
         return int(found.fields["files"])
 

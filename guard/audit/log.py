@@ -44,6 +44,7 @@ from .file import AuditFile
 from .lock_wait import AuditBusyError
 from .locked_file import HeldByOthersError
 from .redaction import Redactor
+from .shortening import DELETE, shortened
 
 RUNS = 10_000
 """Runs whose records are counted. When it is reached, the oldest run is forgotten."""
@@ -51,12 +52,7 @@ RUNS = 10_000
 _CALLERS = 1_024
 """Callers whose members are noted. When it is reached all are forgotten."""
 
-FIELD_BYTES = 2_048
-"""Largest field of a line that is too long, in bytes. When it is reached, the size and
-the hash of the field take its place."""
-
 _FRAME_BYTES = 256
-_DELETE = "\\u007f"
 _sorted_json = json.JSONEncoder(sort_keys=True).encode
 _RESERVED = frozenset({"seq", "time", "event", "prev", "hash"})
 _OWN_EVENTS = frozenset({"repaired", "rotated", "pruned"})
@@ -366,9 +362,9 @@ class AuditLog:
 
     def _record(self, members: str) -> str:
         """Return the members of a record with its time, as text of a JSON object."""
-        members = members.replace("\x7f", _DELETE)
+        members = members.replace("\x7f", DELETE)
         if len(members) > LINE_BYTES - _FRAME_BYTES:
-            members = _shortened(members)
+            members = shortened(members)
         now = self._clock()
         second = int(now)
         known, text = self._second
@@ -384,25 +380,3 @@ class AuditLog:
 def _quoted(text: str | None) -> str:
     """Return the JSON of text of the host's own, which holds no secret."""
     return "null" if text is None else quoted(text)
-
-
-def _printable(members: str) -> str:
-    """Escape the one character that is ASCII, unprintable, and bare in JSON."""
-    return members.replace("\x7f", _DELETE)
-
-
-def _shortened(members: str) -> str:
-    fields = json.loads(f"{{{members}}}")
-    small = {name: _small(value) for name, value in fields.items()}
-    return _printable(ascii_json(small)[1:-1])
-
-
-def _small(value: Any) -> Any:
-    text = _printable(ascii_json(value))
-    if len(text) <= FIELD_BYTES:
-        return value
-    return f"[{len(text)} bytes left out, sha256 {_sha256(text)}]"
-
-
-def _sha256(text: str) -> str:
-    return sha256(text.encode("ascii")).hexdigest()
