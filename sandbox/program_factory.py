@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from toolcell.core import InvalidInputError, SandboxUnavailableError
@@ -116,7 +115,7 @@ class ProgramFactory:
         """Return a program that finds its packages. Raises as `install`."""
         if not packages and not self.config.packages:
             return program
-        return replace(program, packages=await self.install(packages))
+        return program._replace(packages=await self.install(packages))
 
     def narrowed_network(self, network: Network | None) -> Network:
         """Return the configuration's network, or one within it.
@@ -166,7 +165,7 @@ class ProgramFactory:
             agent_id: The agent whose share of the name look-ups it uses.
         """
         egress = self.egress(network, program.limits, on_connection, agent_id)
-        return replace(program, egress=egress)
+        return program._replace(egress=egress)
 
     def egress(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -188,7 +187,7 @@ class Session(SessionPauses, SessionFiles):
         line = self._own_branch
         if program.branch in (None, line):
             return program
-        return replace(program, branch=line)
+        return program._replace(branch=line)
 
     async def install(
         self,

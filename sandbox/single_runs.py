@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .client.argument_checks import check_freshness
@@ -88,7 +87,7 @@ class SingleRuns:
             and program.egress is None
             and not request.secrets
         )
-        return replace(program, again=True) if again else program
+        return program._replace(again=True) if again else program
 
     def _cell(
         self, program: Program, request: RunRequest

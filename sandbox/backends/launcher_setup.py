@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..cell.wire.contract import CELL_UID, MOUNTS
 from ..config import mount_rules
@@ -53,8 +52,7 @@ _SHOWN = (
 _NODE = "/node/bin/node"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherSetup:
+class LauncherSetup(NamedTuple):
     """A configuration, and the groups on this machine in which its cells are to be."""
 
     config: SandboxConfig

@@ -38,7 +38,7 @@ _REASONS: tuple[Status, ...] = (
 _MAX_REPORT_VALUES = MAX_RESULT_VALUES + 16
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _OutputStream:
     data: bytearray = field(default_factory=bytearray)
     tail: bytes = b""
@@ -51,7 +51,7 @@ class _OutputStream:
         return kept_text(self.data, self.tail, self.dropped)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RunReport:
     """The report about one run, filled frame by frame.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ..config.settings import Enforcer, IsolationLevel, Limits
 from .host_calls import HostCalls
@@ -37,8 +37,7 @@ class Spawn(Protocol):
     ) -> object: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(NamedTuple):
     """Functions of the caller that hear of a run while it goes on."""
 
     on_output: OnOutput | None = None
@@ -56,23 +55,22 @@ class Listener:
 NOBODY = Listener()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(NamedTuple):
     """A checked and packed program, ready for a cell."""
 
     code: bytes
-    source: str = ""
     language: Language
-    inputs: bytes = field(repr=False)
+    inputs: bytes
     """Variables, and secrets, as JSON; empty if there are none."""
 
-    large_inputs: bytes = field(default=b"", repr=False)
+    limits: Limits
+    source: str = ""
+    large_inputs: bytes = b""
     """Variables as JSON that go as a file; empty if there are none."""
 
     inputs_file: str = ""
     """The file of the work dir that they are in; empty until they are sent."""
 
-    limits: Limits
     restricted_imports: tuple[str, ...] | None = None
     refused: tuple[str, ...] = ()
     """Reasons not to run it at all; empty if it may run."""
@@ -101,15 +99,18 @@ class Program:
     streamed: bool = False
     """True if output is passed on as it comes, and not kept for the result."""
 
+    def __repr__(self) -> str:
+        """Show no value: inputs and secrets are among them."""
+        return f"<{self.language} program of {len(self.code)} bytes>"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellTraits:
+
+class CellTraits(NamedTuple):
     """The promises of a backend about the cells that it makes."""
 
     backend: Literal["docker", "subprocess"]
     level: IsolationLevel
     layers: tuple[str, ...]
-    enforced_by: dict[str, Enforcer] = field(default_factory=dict)
+    enforced_by: Mapping[str, Enforcer] = MappingProxyType({})
     required_layers: tuple[str, ...] = ()
 
 

@@ -9,7 +9,6 @@ import secrets
 import stat
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -167,7 +166,7 @@ class WorkDir:
             with contextlib.suppress(InvalidInputError):
                 await self.remove(name)
             raise
-        return replace(program, large_inputs=b"", inputs_file=name)
+        return program._replace(large_inputs=b"", inputs_file=name)
 
     async def read(
         self, path: str | PathLike[str], max_bytes: int = MAX_READ_BYTES

@@ -261,7 +261,7 @@ class Process:
                 wall_ms=float(header["wall_ms"]),
                 cpu_ms=float(header["cpu_ms"]),
                 peak_memory_bytes=int(header["peak_memory_bytes"]),
-                enforced_by=self._traits.enforced_by,
+                enforced_by=dict(self._traits.enforced_by),
             ),
             backend=self._traits.backend,
             isolation=Isolation(level=self._traits.level, layers=self._traits.layers),

@@ -7,8 +7,7 @@ import json
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import SecretStr
 
@@ -30,8 +29,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MAX_SECRET_BYTES = 65_536
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
+class RunRequest(NamedTuple):
     """One program and its options, as a caller of `run` or `stream` gave them.
 
     Nothing of it is checked yet; `make_program` does that.
@@ -39,23 +37,27 @@ class RunRequest:
 
     code: str
     language: Language = "python"
-    inputs: Mapping[str, Any] | None = field(default=None, repr=False)
+    inputs: Mapping[str, Any] | None = None
     limits: Limits | None = None
     """Narrower limits for this run; None takes the manager's."""
 
     argv: Sequence[str] = ()
-    stdin: bytes | None = field(default=None, repr=False)
+    stdin: bytes | None = None
     secrets: Mapping[str, SecretStr] | None = None
     calls: HostCalls | None = None
     streamed: bool = False
     """True if output is passed on as it comes, and not kept for the result."""
 
-    files: Mapping[str, bytes | str] | None = field(default=None, repr=False)
+    files: Mapping[str, bytes | str] | None = None
     packages: Sequence[str] = ()
     agent_id: str | None = None
     network: Network | None = None
     minimum_freshness: Freshness = "program"
     """The fields from `files` on are for runs outside of sessions."""
+
+    def __repr__(self) -> str:
+        """Show no value: inputs and files may be secret."""
+        return f"<request to run {len(self.code)} characters of {self.language}>"
 
 
 def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
@@ -27,8 +26,7 @@ from .run_hints import hints
 _MAX_UNREACHED = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """The options of one `toolcell run`."""
 
     code: str
@@ -38,9 +36,9 @@ class RunOptions:
     argv: list[str]
     stdin: bytes | None
     shows_value: bool
-    files: dict[str, bytes] = field(default_factory=dict)
-    packages: list[str] = field(default_factory=list)
-    out: Path | None = None
+    files: dict[str, bytes]
+    packages: list[str]
+    out: Path | None
     as_json: bool
 
 
