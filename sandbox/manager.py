@@ -14,13 +14,13 @@ from .client.types import Freshness, Language, OnDisplay, OnOutput
 from .config.settings import Limits, Network, SandboxConfig
 from .lifecycle import SandboxLifecycle
 from .programs.program import RunRequest
-from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
     from .batch import BatchResults, OnProgress, Programs
     from .network.types import OnConnection
     from .packages.distributions import OnStep
     from .results.events import Event
+    from .results.result import ExecutionResult
     from .session import Session
 
 

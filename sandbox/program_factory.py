@@ -13,13 +13,13 @@ from .client.types import Program, Spawn
 from .config.settings import Limits, Network, SandboxConfig
 from .network.look_ups import LookUps
 from .programs.program import RunRequest, make_program, refused
-from .results.result import ExecutionResult
 
 if TYPE_CHECKING:
     from .network.egress import Egress
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep, OpenBuildSession
     from .packages.installer import PackageInstaller
+    from .results.result import ExecutionResult
 
 
 def not_open() -> SandboxUnavailableError:

@@ -12,12 +12,12 @@ from .client.types import Listener, OnDisplay, OnOutput, Program
 from .client.workdir import WorkDir
 from .program_factory import ProgramFactory
 from .programs.program import RunRequest
-from .results.result import ExecutionResult
 from .scheduling.cell_supply import CellSupply
 
 if TYPE_CHECKING:
     from .network.types import OnConnection
     from .results.events import Event
+    from .results.result import ExecutionResult
 
 
 class SingleRuns:

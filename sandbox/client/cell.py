@@ -18,17 +18,16 @@ from ..cell.wire.frames import (
     encode_header,
     frame_prefix,
 )
-from ..results.result import ExecutionResult
 from .channel import Channel
 from .handshake import Handshake
 from .host_calls import CallServer, UnansweredCalls
 from .request_encoder import RequestEncoder
-from .result_builder import build_result, is_clean
-from .run_report import RunReport
 from .types import NOBODY, CellProcess, CellTraits, Listener, Program
 
 if TYPE_CHECKING:
     from ..network.egress import Egress
+    from ..results.result import ExecutionResult
+    from .run_report import RunReport
 
 _GRACE_SECONDS = 0.1
 # A session has more time, since the backstop ends it as a whole.
@@ -184,6 +183,9 @@ class Cell:
         await self._channel.send(
             self._handshake.hello() + self._requests.encode(program)
         )
+        # Imported while the cell starts the program: 3 ms of a process's first run.
+        from .run_report import RunReport
+
         await self.wait_ready()
         return RunReport(
             cap=program.limits.output_bytes,
@@ -344,6 +346,8 @@ class Cell:
             report.network_bytes = program.egress.spent
             report.warnings = program.egress.warnings
         report.program_number = self.program_number
+        from .result_builder import build_result, is_clean
+
         result = build_result(report, program.language, program.limits, self.traits)
         self.clean = self.settled and not program.egress and is_clean(report, result)
         return result

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -20,12 +20,14 @@ from pydantic import BaseModel, ConfigDict
 from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.frames import strict_json
-from ..results.result import Artifact
 from .argument_checks import check_kinds
 from .cell import Cell
 from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk, create_local
 from .file_errors import file_error, host_error, known
 from .types import Program
+
+if TYPE_CHECKING:
+    from ..results.result import Artifact
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 # Read first: the file may turn out to be a second name of one that was written.

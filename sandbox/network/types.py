@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..results.result import Connection
+if TYPE_CHECKING:
+    from ..results.result import Connection
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host name and port, or raises OSError."""
 
-OnConnection = Callable[[Connection], None]
+OnConnection = Callable[["Connection"], None]
 """Called with each connection that has ended or was refused."""
 
 

@@ -7,7 +7,7 @@ import json
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from pydantic import SecretStr
 
@@ -19,9 +19,11 @@ from ..client.argument_checks import check_freshness, check_kinds
 from ..client.host_calls import HostCalls
 from ..client.types import Freshness, Language, Program
 from ..config.settings import CodePolicy, Limits, Network
-from ..results.result import ExecutionResult, Usage
 from . import code_policy
 from .code_policy import LAST_RESORT_IMPORTS, compile_restricted
+
+if TYPE_CHECKING:
+    from ..results.result import ExecutionResult
 
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 _LANGUAGES = get_args(Language)
@@ -67,6 +69,8 @@ def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | No
         reasons = code_policy.find_violations(program.source, policy)
     if not reasons:
         return None
+    from ..results.result import ExecutionResult, Usage
+
     return ExecutionResult(status="refused", reasons=reasons, usage=Usage())
 
 

@@ -6,18 +6,19 @@ import math
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeAlias, Union
 
 import anyio
 
 from toolcell.core.task_groups import lone_error_as_it_is
 from toolcell.core.text.printable import escaped
-from toolcell.sandbox import Output, Sandbox
 
 if TYPE_CHECKING:
+    from toolcell.sandbox import Output, Sandbox
+
     from .shown_outputs import OutputView
 
-_Item = Output | tuple[str, bytes]
+_Item: TypeAlias = Union["Output", tuple[str, bytes]]
 
 
 class ProgramView:
@@ -61,10 +62,10 @@ class ProgramView:
 
     async def _follow(self) -> None:
         async for item in self._items:
-            if isinstance(item, Output):
-                await self._display(item)
-            else:
+            if isinstance(item, tuple):
                 self._write(*item)
+            else:
+                await self._display(item)
         for stream, rest in self._partial.items():
             # The bytes of a character that never became complete.
             self._targets[stream].write(rest.decode("utf-8", "replace"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from toolcell.sandbox import ExecutionResult
+if TYPE_CHECKING:
+    from toolcell.sandbox import ExecutionResult
 
 _NO_MODULE = re.compile(r"No module named '?([A-Za-z_][A-Za-z0-9_]*)")
 _NO_NETWORK = re.compile(

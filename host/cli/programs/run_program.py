@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolcell.core import InvalidInputError
 from toolcell.sandbox import (
-    Artifact,
-    ExecutionResult,
     SandboxConfig,
     SandboxManager,
     save_artifact,
@@ -22,6 +20,9 @@ from ...terminal.signals import run_async
 from ..base.artifact_folder import new_folder
 from .program_view import ProgramView
 from .run_hints import hints
+
+if TYPE_CHECKING:
+    from toolcell.sandbox import Artifact, ExecutionResult
 
 _MAX_UNREACHED = 10
 

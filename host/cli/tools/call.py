@@ -89,7 +89,8 @@ async def _call(
 ) -> ToolResult:
     from toolcell.tools import RunContext
 
-    from ..base.artifact_folder import FolderArtifacts, drop_if_empty, new_folder
+    from ..base.artifact_folder import drop_if_empty, new_folder
+    from ..base.artifact_sink import FolderArtifacts
 
     sink = None if out is None else FolderArtifacts(out)
     run = RunContext(run_id=run_id, approval_seconds=wait, artifacts=sink)
