@@ -16,25 +16,33 @@ _HIDDEN = frozenset({"style", "script", "head", "title", "template"})
 def table_as_markdown(text: str, max_rows: int) -> str | None:
     """Return the first table of an HTML text as Markdown; None if there is none.
 
+    A cell has at most 200 characters, of which the last is `…` if there are more.
+
     Args:
-        text: HTML; what is past the first 256 KiB is not looked at.
-        max_rows: Rows below the heading. When it is reached a last line says that
-            there are more.
+        text: HTML; what is past the first 256 KiB is not looked at. When that is
+            reached inside the table a last line says so.
+        max_rows: Rows below the heading; columns are 100. When one of both is reached
+            a last line says that there are more.
     """
-    rows, more = _rows(text[:_MAX_CHARACTERS], max_rows + 1)
+    table = _read(text[:_MAX_CHARACTERS], max_rows + 1)
+    rows = [row for row in table.rows if row]
     if not rows:
         return None
-    width = min(max(map(len, rows)), _MAX_COLUMNS)
+    width = max(map(len, rows))
     heading, *others = rows
     lines = [_line(heading, width), "|" + " --- |" * width]
     lines += [_line(row, width) for row in others]
-    if more:
-        lines.append(f"\n(only the first {max_rows} rows)")
-    return "\n".join(lines)
+    notes = {
+        f"only the first {max_rows} rows": table.has_more_rows,
+        f"only the first {_MAX_COLUMNS} columns": table.has_more_columns,
+        "the end was not read": table.is_open and len(text) > _MAX_CHARACTERS,
+    }
+    told = ", ".join(note for note, holds in notes.items() if holds)
+    return "\n".join([*lines, *([f"\n({told})"] if told else [])])
 
 
 def _line(row: list[str], width: int) -> str:
-    cells = [*row[:width], *[""] * (width - len(row))]
+    cells = [*row, *[""] * (width - len(row))]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -42,12 +50,15 @@ class _Table:
     """Collects the rows of the first table, tag by tag.
 
     Args:
-        max_rows: Rows to collect; `has_more` is then True where there are further ones.
+        max_rows: Rows to collect.
     """
 
     def __init__(self, max_rows: int) -> None:
         self.rows: list[list[str]] = []
-        self.has_more = False
+        self.has_more_rows = self.has_more_columns = False
+        self.is_open = True
+        """False once all of the rows are there."""
+
         self._max_rows = max_rows
         self._inside = 0
         self._hidden = ""
@@ -63,7 +74,8 @@ class _Table:
             self._hidden = name
         elif name == "table":
             self._inside += -1 if closes else 1
-            return self._inside > 0 or not closes
+            self.is_open = self._inside > 0 or not closes
+            return self.is_open
         elif self._inside > 0:
             return self._take_inside(piece, closes, name)
         return True
@@ -71,14 +83,17 @@ class _Table:
     def _take_inside(self, piece: str, closes: bool, name: str) -> bool:
         if name == "tr" and not closes:
             self.end_cell()
-            self.has_more = len(self.rows) == self._max_rows
-            if self.has_more:
+            if len(self.rows) == self._max_rows:
+                self.has_more_rows, self.is_open = True, False
                 return False
             self.rows.append([])
         elif name in ("td", "th"):
             self.end_cell()
-            if not closes and self.rows and len(self.rows[-1]) < _MAX_COLUMNS:
-                self._pieces = []
+            if not closes and self.rows:
+                if len(self.rows[-1]) < _MAX_COLUMNS:
+                    self._pieces = []
+                else:
+                    self.has_more_columns = True
         elif self._pieces is not None:
             # A tag parts words, as `<br>` does.
             self._pieces.append(" " if piece[0] == "<" and piece != "<" else piece)
@@ -87,15 +102,17 @@ class _Table:
     def end_cell(self) -> None:
         if self._pieces is not None:
             words = " ".join(html.unescape("".join(self._pieces)).split())
-            self.rows[-1].append(words[:_MAX_CELL].replace("|", "\\|"))
+            if len(words) > _MAX_CELL:
+                words = words[: _MAX_CELL - 1] + "…"
+            self.rows[-1].append(words.replace("\\", "\\\\").replace("|", "\\|"))
             self._pieces = None
 
 
-def _rows(text: str, wanted: int) -> tuple[list[list[str]], bool]:
-    """Return the rows of the first table, and True if it has further ones."""
+def _read(text: str, wanted: int) -> _Table:
+    """Return the first table, of so many rows."""
     table = _Table(wanted)
     for match in _TOKEN.finditer(text):
         if not table.take(match[0], bool(match[1]), (match[2] or "").lower()):
             break
     table.end_cell()
-    return [row for row in table.rows if row], table.has_more
+    return table

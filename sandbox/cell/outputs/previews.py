@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 _TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
+# JPEGs are decoded at a fraction of their size, others whole: 128 MiB, with alpha.
+_MAX_PIXELS = 1 << 25
 _QUALITY = 80
 _SMALLEST_SIDE = 64
 
@@ -52,8 +54,11 @@ def _scaled(data: bytes) -> Optional[Tuple[str, str]]:
         if small and image.format in ("JPEG", "PNG"):
             return None
         side = MAX_PREVIEW_SIDE
+        image.draft(None, (side, side))
+        if image.width * image.height > _MAX_PIXELS:
+            return None
+        copy = _of_8_bits(image, side)
         while side >= _SMALLEST_SIDE:
-            copy = image.convert("RGBA" if _has_alpha(image) else "RGB")
             copy.thumbnail((side, side))
             for kind in ("PNG", "JPEG"):
                 found = _saved(pillow, copy, kind)
@@ -62,6 +67,19 @@ def _scaled(data: bytes) -> Optional[Tuple[str, str]]:
                     return "image/" + kind.lower(), text
             side //= 2
     return None
+
+
+def _of_8_bits(image: Any, side: int) -> Any:
+    """Return a picture of at most `side` pixels in RGB or RGBA."""
+    mode = "RGBA" if _has_alpha(image) else "RGB"
+    if image.mode in ("1", "P"):
+        # Only colors can be blended.
+        return image.convert(mode)
+    image.thumbnail((side, side))
+    if image.mode.startswith("I"):
+        # Gray of 16 bits, which a conversion would cut off.
+        image = image.point(lambda value: value / 256)
+    return image.convert(mode)
 
 
 def _has_alpha(image: Any) -> bool:

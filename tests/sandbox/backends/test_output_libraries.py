@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -76,12 +77,17 @@ def results() -> dict[str, ExecutionResult]:
             real = await manager.run(code, packages=ALL)
             judge = await manager.run(JUDGE, packages=ALL, inputs={"code": code})
             ways = await manager.run(SHOWN, packages=LIBRARIES)
+            edges = await manager.run(EDGES, packages=LIBRARIES)
+            small = [each.preview and each.preview.data for each in edges.outputs]
+            seen = await manager.run(SEEN, packages=LIBRARIES, inputs={"small": small})
         return {
             "figures": shown,
             "shim": shim,
             "real": real,
             "judge": judge,
             "ways": ways,
+            "edges": edges,
+            "seen": seen,
         }
 
     return run_apart(run)
@@ -96,6 +102,75 @@ Image.new("RGB", (8, 8)).show()
 altair.Chart().mark_point().show()
 plotly.express.line(x=[1], y=[2])
 """
+
+PICTURES = {
+    "one pixel wide": ('new("RGB", (1, 60_000), "red")', "PNG"),
+    "one pixel high": ('new("1", (60_000, 1), 1)', "PNG"),
+    "gray of 16 bits": ('new("I;16", (2_000, 10), 0x8000)', "PNG"),
+    "CMYK": ('new("CMYK", (2_000, 10), (255, 0, 0, 0))', "JPEG"),
+    "palette with alpha": ('new("P", (2_000, 10), 0)', "PNG", "transparency=0"),
+    "gray with alpha": ('new("LA", (2_000, 10), (5, 100))', "PNG"),
+    "animated": (
+        'new("P", (9, 9), 0)',
+        "GIF",
+        'save_all=True, append_images=[new("P", (9, 9), n) for n in range(1, 5)]',
+    ),
+    "large file": ('frombytes("L", (1_500, 1_500), urandom(2_250_000))', "PNG"),
+    "large photo": ('new("L", (12_000, 12_000))', "JPEG"),
+    "bomb": ('new("L", (12_000, 12_000))', "PNG"),
+}
+EDGES = """
+import io, warnings
+from os import urandom
+from PIL.Image import frombytes, new
+def show(kind, picture, **options):
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    display({"image/" + kind.lower(): buffer.getvalue()}, raw=True)
+warnings.simplefilter("ignore")
+""" + "\n".join(
+    f"show({kind!r}, {picture}, {''.join(options)})"
+    for picture, kind, *options in PICTURES.values()
+)
+SEEN = """
+import base64, io
+from PIL import Image
+seen = []
+for each in small:
+    if each is not None:
+        picture = Image.open(io.BytesIO(base64.b64decode(each)))
+        middle = picture.width // 2, picture.height // 2
+        seen.append([*picture.size, *picture.getpixel(middle)])
+    else:
+        seen.append(None)
+seen
+"""
+
+
+def test_pictures_of_any_kind_are_made_small(
+    results: dict[str, ExecutionResult],
+) -> None:
+    """None is a picture of too many pixels, whose name is sent."""
+    edges, seen = results["edges"], results["seen"]
+    assert edges.status == seen.status == "ok", edges.stderr + seen.stderr
+    values: Any = seen.value
+    found = dict(zip(PICTURES, values, strict=True))
+    assert found.pop("large file")[0] < 1_500
+
+    assert found == {
+        "one pixel wide": [1, 1568, 255, 0, 0],
+        "one pixel high": [1568, 1, 255, 255, 255],
+        "gray of 16 bits": [1568, 8, 128, 128, 128],
+        "CMYK": [1568, 8, 0, 255, 255],
+        "palette with alpha": [1568, 8, 0, 0, 0, 0],
+        "gray with alpha": [1568, 8, 5, 5, 5, 100],
+        "animated": [9, 9, 0, 0, 0],
+        "large photo": [1568, 1568, 0, 0, 0],
+        "bomb": None,
+    }
+    for name, output in zip(PICTURES, edges.outputs, strict=True):
+        [part] = output.to_content()
+        assert isinstance(part, ImagePart) is not (name == "bomb"), name
 
 
 def test_a_cell_shows_what_ipython_shows(results: dict[str, ExecutionResult]) -> None:

@@ -67,12 +67,24 @@ def test_a_small_picture_is_sent_as_it_is() -> None:
     part = only(Output(data={"image/png": encoded(png(1568, 1)), "text/plain": "x"}))
 
     assert part == ImagePart(mime="image/png", data=encoded(png(1568, 1)))
+    largest = png(1, 1568, b"x" * (2**20 - 24))
+    assert len(largest) == 2**20
+    assert only(Output(data={"image/png": encoded(largest)})).type == "image"
     assert only(Output(data={"image/jpeg": encoded(jpeg(9, 9))})).type == "image"
 
 
 @pytest.mark.parametrize(
     "data",
-    [png(1569, 1), png(1, 1, b"x" * 2**20), png(0, 1), b"\x89PNG\r\n\x1a\n", b"GIF89a"],
+    [
+        png(1569, 1),
+        png(1, 60_000),
+        png(2**32 - 1, 2**32 - 1),
+        jpeg(1, 0xFFFF),
+        png(1, 1, b"x" * (2**20 - 23)),
+        png(0, 1),
+        b"\x89PNG\r\n\x1a\n",
+        b"GIF89a",
+    ],
 )
 def test_another_picture_is_named_or_its_preview_sent(data: bytes) -> None:
     mime = picture_type(data) or ""
@@ -167,13 +179,45 @@ def test_a_table_is_markdown_of_its_first_rows() -> None:
         ("<TABLE><TR><TD>a<TD>b", "| a | b |"),
         ("<td>out</td><table><td>no row</td><tr><td>in", "| in |"),
         ("<table><tr><td><script>x()</script>y", "| y |"),
-        ("<table><tr><td>" + "w " * 500, "| " + ("w " * 100) + " |"),
+        ("<table><tr><td>" + "w " * 500, "| " + ("w " * 99) + "w… |"),
+        ("<table><tr><td>" + "w" * 200, "| " + "w" * 200 + " |"),
+        ("<table><tr><td>a\n\r\nb<br>c", "| a b c |"),
+        ("<table><tr><td>a|b\\|c&#124;", "| a\\|b\\\\\\|c\\| |"),
+        ("<table><tr></tr></table>", None),
+        ("<table><tr><td></table>", "|  |"),
     ],
 )
 def test_tables_of_any_html(page: str, shown: str | None) -> None:
     told = table_as_markdown(page, 20)
 
     assert (told and told.splitlines()[0]) == shown
+
+
+@pytest.mark.parametrize(
+    ("page", "note"),
+    [
+        ("<table><tr>" + "<td>x" * 100, None),
+        ("<table><tr>" + "<td>x" * 101, "(only the first 100 columns)"),
+        (
+            "<table><tr>" + "<td>x" * 1_000_000,
+            "(only the first 100 columns, the end was not read)",
+        ),
+        ("<table>" + "<tr><td>x" * 21, None),
+        ("<table>" + "<tr><td>x" * 22, "(only the first 20 rows)"),
+        (
+            "<table>" + ("<tr>" + "<td>x" * 101) * 22,
+            "(only the first 20 rows, only the first 100 columns)",
+        ),
+        ("<table><tr><td>x</table>" + "y" * 300_000, None),
+        ("<table><tr><td>x" + "y" * 300_000, "(the end was not read)"),
+    ],
+)
+def test_what_a_table_lacks_is_told(page: str, note: str | None) -> None:
+    told = table_as_markdown(page, 20)
+
+    assert told is not None
+    *_, empty, last = ["", *told.splitlines()]
+    assert (last if empty == "" else None) == note
 
 
 @pytest.mark.parametrize(
