@@ -172,6 +172,17 @@ class NodeAgent(Detachable):
             return "draining"
         return "sick" if self._health.is_sick else "ready"
 
+    @property
+    def warning(self) -> str:
+        """What results of sessions say while it drains; else empty."""
+        if not self._draining:
+            return ""
+        end = "takes nothing new"
+        if self._leaving is not None:
+            left = max(0.0, self._leaving.deadline - anyio.current_time())
+            end = f"ends, with this session, in {left:.0f} seconds at the latest"
+        return f"the node {self._name} {end}: save what is to be kept"
+
     async def drain(self) -> None:
         """Take no new runs and sessions; those that are there go on."""
         self._draining = True

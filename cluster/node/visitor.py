@@ -41,6 +41,10 @@ _log = logging.getLogger(__name__)
 class Agent(Protocol):
     """The agent of a node, as far as its drivers see it."""
 
+    @property
+    def warning(self) -> str:
+        """What results of sessions say while the node drains; else empty."""
+
     def about(self) -> _Fields:
         """Return what the node says of itself."""
 
@@ -176,7 +180,16 @@ class Visitor:
             result = await place.run(**options)
         metrics.runs.add(1, {"toolcell.status": result.status})
         self._agent.has_packages(options.get("packages", ()))
-        return pack_result(result)
+        return pack_result(self._warned(place, result))
+
+    def _warned(
+        self, place: Sandbox | SandboxSession, result: ExecutionResult
+    ) -> ExecutionResult:
+        """Return a result that tells a session whose node drains of its end."""
+        if place is self._sandbox or not self._agent.warning:
+            return result
+        warnings = (*result.warnings, self._agent.warning)
+        return result.model_copy(update={"warnings": warnings})
 
     async def _heard_run(
         self,
@@ -211,10 +224,10 @@ class Visitor:
     ) -> _Answer:
         async with aclosing(place.stream(**_options(message))) as events:
             async for event in events:
-                fields, blobs = pack_event(event)
                 if isinstance(event, Finished):
                     metrics.runs.add(1, {"toolcell.status": event.result.status})
-                    return fields, blobs
+                    return pack_event(Finished(self._warned(place, event.result)))
+                fields, blobs = pack_event(event)
                 await exchange.send(fields, *blobs)
                 # Nothing is read ahead of the reader.
                 await exchange.receive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from toolcell.cluster import (
 )
 from toolcell.cluster.node import agent as agent_module
 from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableError
-from toolcell.sandbox import ExecutionResult, HostCalls, SandboxManager
+from toolcell.sandbox import ExecutionResult, Finished, HostCalls, SandboxManager
 
 from ..conftest import SUBPROCESS
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
@@ -106,6 +107,30 @@ async def test_a_node_that_is_told_to_end_waits_for_its_runs() -> None:
                 assert (await session.run("6 * 7")).value == 42
             with anyio.fail_after(5):
                 await one.retired()
+
+
+async def test_sessions_of_a_node_that_drains_are_warned() -> None:
+    async with node("one") as (_, one):
+        nodes = FixedNodes([one.record])
+        admin = ClusterAdmin(nodes, token=TOKEN)
+        async with (
+            ClusterSandbox(nodes, token=TOKEN) as sandbox,
+            sandbox.session() as session,
+        ):
+            assert (await session.run("1")).warnings == ()
+            await admin.drain("one", 60)
+            [told] = (await session.run("2")).warnings
+            assert re.search(
+                r"one ends, .* in [56]\d seconds at the latest: save", told
+            )
+            events = [each async for each in session.stream("3")]
+            assert isinstance(events[-1], Finished)
+            assert len(events[-1].result.warnings) == 1
+            await admin.undrain("one")
+            assert (await session.run("4")).warnings == ()
+            await one.drain()
+            [told] = (await session.run("5")).warnings
+            assert told == "the node one takes nothing new: save what is to be kept"
 
 
 async def test_a_node_that_is_told_to_end_has_a_deadline() -> None:

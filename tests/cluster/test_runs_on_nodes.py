@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack
+import os
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from toolcell.sandbox import (
 from ..support.cluster.processes import ClusterProcesses, NodeProcess
 from ..support.guard.redis_server import RedisServer
 from ..support.polling import until
-from ..support.process_tree import below
+from ..support.process_tree import below, resident_bytes
 
 pytestmark = pytest.mark.anyio
 MARKER = "marker-7d1c55f0"
@@ -91,6 +92,42 @@ async def test_a_stream_waits_for_its_reader(cluster: ClusterSandbox) -> None:
     assert told == b"0\n1\n2\n"
     assert isinstance(found[-1], Finished)
     assert found[-1].result.ok
+
+
+async def test_a_slow_reader_holds_the_program_up_and_fills_no_memory(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    size, bound = 64 << 20, 12 << 20
+    code = f"import os\nfor _ in range({size} >> 16): os.write(1, bytes(1 << 16))"
+    processes = ClusterProcesses(redis_server.url, tmp_path)
+    directory = processes.directory()
+    try:
+        wide = processes.node("wide", limits={"output_bytes": 2 * size})
+        ends = [os.getpid(), wide.process.pid]
+        async with (
+            ClusterSandbox(directory, token=processes.token) as sandbox,
+            sandbox.session() as session,
+        ):
+            await session.run("1", limits=Limits(output_bytes=1024))
+            before = most = [resident_bytes(end) for end in ends]
+            total = 0
+            async with aclosing(session.stream(code)) as events:
+                async for event in events:
+                    if not isinstance(event, Stdout):
+                        continue
+                    total += len(event.data)
+                    if total >> 22 != (total - len(event.data)) >> 22:
+                        # The reader is slow: the program could write all of it.
+                        await anyio.sleep(0.1)
+                        now = [resident_bytes(end) for end in ends]
+                        most = [max(pair) for pair in zip(most, now, strict=True)]
+    finally:
+        directory.close()
+        processes.end()
+
+    assert total == size
+    grown = [then - first for then, first in zip(most, before, strict=True)]
+    assert max(grown) < bound, grown
 
 
 async def test_sessions_spread_and_stay(cluster: ClusterSandbox) -> None:

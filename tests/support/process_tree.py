@@ -53,3 +53,9 @@ def alive(pid: int) -> bool:
     """Tell whether a process of this number runs."""
     process = look(pid)
     return process is not None and process.state != "Z"
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process has now."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

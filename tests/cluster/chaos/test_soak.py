@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -20,11 +19,12 @@ from toolcell.sandbox import Limits
 
 from ...support.cluster.ray_processes import ENVIRON, RayProcesses
 from ...support.polling import until
-from ...support.process_tree import below
+from ...support.process_tree import below, resident_bytes
 
 MINUTES = int(os.environ.get("TOOLCELL_SOAK_MINUTES", "30"))
 RATE = 50
 SLOTS = 8
+MAX_WAITING = 4 * SLOTS
 GROWTH_MB = 16
 SHORT = Limits(wall_seconds=10)
 """A program that hangs in its cell is told from an answer that does not come."""
@@ -57,14 +57,20 @@ class Soak:
         self.ends: Counter[str] = Counter()
 
     async def run_for(self, seconds: float) -> None:
-        """Begin `RATE` runs a second; return when all have ended."""
+        """Begin `RATE` runs a second; return when all have ended.
+
+        A machine that is too slow for that gets fewer: else runs would wait for each
+        other as long as for an answer that does not come.
+        """
         start = anyio.current_time()
         async with anyio.create_task_group() as tasks:
             for number in range(int(seconds * RATE)):
                 await anyio.sleep_until(start + number / RATE)
-                tasks.start_soon(self._one, number)
+                if self._sandbox.pool_stats().waiting < MAX_WAITING:
+                    tasks.start_soon(self._one, number)
 
     async def _one(self, number: int) -> None:
+        before = self.ends.total()
         try:
             with anyio.fail_after(30):
                 if number % 10:
@@ -80,6 +86,13 @@ class Soak:
             self.ends[str(error.details["reason"])] += 1
         except SandboxUnavailableError as error:
             self.ends[str(error.details["reason"])] += 1
+        except TimeoutError:
+            waiting = self._sandbox.pool_stats().waiting
+            raise AssertionError(
+                f"run {number} has no answer; {self.ends.total() - before} others had "
+                f"one meanwhile, {waiting} wait, {self._sandbox.active_cells} have a "
+                f"place, the machine's load is {os.getloadavg()[0]:.1f}"
+            ) from None
 
 
 class Victims:
@@ -122,19 +135,14 @@ class Victims:
         assert line == "started\n"
 
 
-def resident_mb(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s*(\d+) kB", status)[0]) / 1024
-
-
 def held(ray: RayProcesses, survivor: int) -> dict[str, float]:
     """Return what the driver, the node that is left alone, and all of Ray hold."""
     driver = os.getpid()
     return {
         "driver files": len(os.listdir("/proc/self/fd")),
-        "driver MB": resident_mb(driver),
+        "driver MB": resident_bytes(driver) / 2**20,
         "node files": len(os.listdir(f"/proc/{survivor}/fd")),
-        "node MB": resident_mb(survivor),
+        "node MB": resident_bytes(survivor) / 2**20,
         "node processes": len(below(survivor)),
         "nodes": len(ray.actors("NodeActor")),
         "keepers": len(ray.actors("Keeper")),

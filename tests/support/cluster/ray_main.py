@@ -87,6 +87,12 @@ class Requests:
         found.kill()
         found.wait()
 
+    async def head(self) -> None:
+        """Start the head's server again, which was killed."""
+        node = self._cluster.head_node
+        node.kill_gcs_server(check_alive=False)
+        node.start_gcs_server()
+
     def _process(self, process: str, number: str) -> subprocess.Popen[bytes]:
         node = self._cluster.head_node
         for each in self._nodes:

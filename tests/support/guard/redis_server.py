@@ -20,14 +20,16 @@ class RedisServer:
     Args:
         folder: Its data.
         keeps: Whether it keeps them, by `appendonly`.
+        port: A port of loopback for clients that know no sockets; 0: none.
     """
 
-    def __init__(self, folder: Path, *, keeps: bool = True) -> None:
+    def __init__(self, folder: Path, *, keeps: bool = True, port: int = 0) -> None:
         self._program = shutil.which("redis-server") or ""
         if not self._program:
             missing("there is no redis-server")
         self._folder = folder
         self._keeps = "yes" if keeps else "no"
+        self._port = str(port)
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"unix://{folder}/redis.sock"
 
@@ -35,7 +37,8 @@ class RedisServer:
         """Start, and wait until it answers."""
         self._process = subprocess.Popen(
             [
-                *(self._program, "--port", "0", "--unixsocket", "redis.sock"),
+                *(self._program, "--port", self._port, "--bind", "127.0.0.1"),
+                *("--unixsocket", "redis.sock"),
                 *("--save", "", "--appendonly", self._keeps, "--appendfsync", "always"),
             ],
             cwd=self._folder,

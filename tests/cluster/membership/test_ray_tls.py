@@ -13,7 +13,7 @@ import pytest
 from toolcell.cluster import ClusterSandbox, RayDirectory
 from toolcell.core import ConfigError
 
-from ..support.cluster.ray_processes import ENVIRON, TOKEN, RayProcesses, own_address
+from ...support.cluster.ray_processes import ENVIRON, TOKEN, RayProcesses, own_address
 
 pytestmark = pytest.mark.anyio
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")

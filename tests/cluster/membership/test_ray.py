@@ -26,11 +26,11 @@ from toolcell.host import HostConfig
 from toolcell.host.cli.machine.kuberay_manifest import kuberay_manifest
 from toolcell.sandbox import Limits
 
-from ..support.cluster.kuberay import pods
-from ..support.cluster.ray_processes import ENVIRON, TOKEN, RayProcesses
-from ..support.polling import until
-from ..support.process_tree import alive, below
-from ..support.toolcell_command import TOOLCELL, toolcell
+from ...support.cluster.kuberay import pods
+from ...support.cluster.ray_processes import ENVIRON, TOKEN, RayProcesses
+from ...support.polling import until
+from ...support.process_tree import alive, below
+from ...support.toolcell_command import TOOLCELL, toolcell
 
 pytestmark = pytest.mark.anyio
 ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(600)"

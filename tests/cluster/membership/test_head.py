@@ -1,0 +1,70 @@
+"""The head of Ray goes away and comes back, with its tables in a Redis of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from toolcell.cluster import ClusterSandbox
+
+from ...support.cluster.ray_processes import ENVIRON, RayProcesses
+from ...support.guard.redis_server import RedisServer
+from ...support.polling import until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.full, pytest.mark.timeout(300)]
+AWAY_SECONDS = 90
+"""Ray's own patience is 60."""
+
+ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def ray(tmp_path: Path, free_tcp_port: int) -> Iterator[RayProcesses]:
+    """A Ray cluster whose head has its tables in Redis."""
+    redis = RedisServer(tmp_path, keeps=False, port=free_tcp_port)
+    redis.start()
+    address = {"RAY_REDIS_ADDRESS": f"127.0.0.1:{free_tcp_port}"}
+    started = RayProcesses(tmp_path / "log", {**ENVIRON, **address})
+    yield started
+    started.end()
+    redis.stop()
+
+
+async def test_runs_go_on_without_the_head_and_new_machines_are_seen_once_it_is_back(
+    ray: RayProcesses,
+) -> None:
+    await ray.ask("add", slots=2)
+    token = await ray.ask("start", limits={"wall_seconds": 300})
+    driver = ray.driver(ENDLESS, {**os.environ, **ENVIRON})
+    try:
+        assert driver.stdout is not None
+        line = await to_thread.run_sync(driver.stdout.readline)
+        assert line == "started\n"
+        async with (
+            ClusterSandbox(ray, token=token, wait_seconds=30) as sandbox,
+            sandbox.session() as session,
+        ):
+            await session.run("x = 0")
+            await ray.ask("kill", process="gcs_server")
+            for number in range(1, AWAY_SECONDS + 1):
+                await anyio.sleep(1)
+                assert (await session.run("x += 1; x")).value == number
+            assert driver.poll() is None
+
+            await ray.ask("head")
+            await ray.ask("add", slots=2)
+
+            await until(lambda: len(sandbox.nodes) == 2)
+            async with sandbox.session() as other:
+                assert other.node != session.node
+                assert (await other.run("6 * 7")).value == 42
+            assert (await session.run("x")).value == AWAY_SECONDS
+            assert driver.poll() is None
+    finally:
+        driver.kill()
+        driver.communicate()
