@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from .errors import ToolcellError
+from .fields import (
+    DECIMAL,
+    ArgumentsCopy,
+    Count,
+    DecimalText,
+    Id,
+    JsonCopy,
+    JsonObjectCopy,
+    WholeText,
+    copied,
+    json_text,
+)
 from .models import FrozenModel, put_together
 from .parts import Part
-from .text.strict_json import read_json
 
 ToolStatus = Literal["ok", "error", "denied", "timeout", "cancelled"]
 """The end of a call: it returned, it failed, the guard refused it, it was stopped
@@ -36,48 +38,6 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-# Kept: `json.dumps` would make a new one for each text.
-_json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-
-
-def _whole(text: str) -> str:
-    """Refuse half a surrogate pair, which no protocol can carry."""
-    text.encode()
-    return text
-
-
-def _copied(value: Any) -> Any:
-    """Return a JSON value that shares nothing with the caller's.
-
-    Raises:
-        ValueError: It holds NaN, an infinity, half a surrogate pair, or is too deep.
-    """
-    if value is None or type(value) in (bool, int):
-        return value
-    try:
-        text = _json_text(value)
-        text.encode()
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _parsed(value: Any) -> Any:
-    """Read arguments that a model wrote as JSON text; pass on anything else."""
-    return read_json(value) if isinstance(value, str) else value
-
-
-_JsonValue = Annotated[JsonValue, AfterValidator(_copied)]
-_JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_copied)]
-_Arguments = Annotated[_JsonObject, BeforeValidator(_parsed)]
-# The bounds make pydantic look at each character: half a surrogate pair is refused.
-_Id = Annotated[str, Field(min_length=1, max_length=256)]
-_WholeText = Annotated[str, AfterValidator(_whole)]
-_Count = Annotated[int, Field(ge=0, strict=True)]
-_DECIMAL = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?")
-_Decimal = Annotated[str, Field(pattern=f"^{_DECIMAL.pattern}$")]
-
-
 def _readable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -85,7 +45,7 @@ def _readable(text: str) -> str:
 def _tellable(details: dict[str, Any]) -> dict[str, Any]:
     """Return details as JSON. Describing an error must not itself fail."""
     try:
-        return dict(_copied(details))
+        return dict(copied(details))
     except (TypeError, ValueError):
         return {_readable(str(key)): _readable(repr(details[key])) for key in details}
 
@@ -109,7 +69,7 @@ def _is_amount(amount: int | str) -> bool:
     """Tell an amount that needs no check."""
     if type(amount) is int:
         return amount >= 0
-    return type(amount) is str and _DECIMAL.fullmatch(amount) is not None
+    return type(amount) is str and DECIMAL.fullmatch(amount) is not None
 
 
 _RETURNED = {"call_id", "name", "content", "usage", "parts"}
@@ -122,15 +82,15 @@ class ToolCall(_Record):
     The arguments are copied: what the caller keeps cannot change the call.
     """
 
-    id: _Id
-    name: _Id
-    arguments: _Arguments = Field(default_factory=dict)
+    id: Id
+    name: Id
+    arguments: ArgumentsCopy = Field(default_factory=dict)
     """Values by name, or the JSON text of an object, as some models write it."""
 
-    agent_id: _Id | None = None
+    agent_id: Id | None = None
     """The agent that asks; a label until a host has bound it."""
 
-    parent_id: _Id | None = None
+    parent_id: Id | None = None
     """The call inside which this one was made."""
 
     def validated(self, name: str, arguments: dict[str, JsonValue]) -> ToolCall:
@@ -145,7 +105,7 @@ class ToolCall(_Record):
 
     def to_openai_format(self) -> dict[str, Any]:
         """Return an entry of `tool_calls` of Chat Completions."""
-        function = {"name": self.name, "arguments": _json_text(self.arguments)}
+        function = {"name": self.name, "arguments": json_text(self.arguments)}
         return {"id": self.id, "type": "function", "function": function}
 
     def to_anthropic_format(self) -> dict[str, Any]:
@@ -154,24 +114,24 @@ class ToolCall(_Record):
             "type": "tool_use",
             "id": self.id,
             "name": self.name,
-            "input": _copied(self.arguments),
+            "input": copied(self.arguments),
         }
 
 
 class ErrorInfo(_Record):
     """An error as data, for models, logs and clients."""
 
-    kind: _Id
+    kind: Id
     """`ToolcellError.kind` of the error's class."""
 
-    message: Annotated[_WholeText, Field(min_length=1)]
-    hint: _WholeText | None = None
+    message: Annotated[WholeText, Field(min_length=1)]
+    hint: WholeText | None = None
     """Advice for the caller; None: there is none."""
 
     retryable: bool = False
     """True if the same call may succeed later without a change."""
 
-    details: _JsonObject = Field(default_factory=dict)
+    details: JsonObjectCopy = Field(default_factory=dict)
 
     @classmethod
     def of(cls, error: ToolcellError) -> ErrorInfo:
@@ -188,19 +148,19 @@ class ErrorInfo(_Record):
 class ToolResult(_Record):
     """The result of one call; each call has exactly one."""
 
-    call_id: _Id
-    name: _Id
+    call_id: Id
+    name: Id
     status: ToolStatus = "ok"
-    content: _JsonValue = None
+    content: JsonCopy = None
     """The tool's return value; of a failed call, what it had returned until then."""
 
     error: ErrorInfo | None = None
     """The reason of a failure; None if and only if the status is `ok`."""
 
-    usage: dict[_Id, _Count | _Decimal] = Field(default_factory=dict)
+    usage: dict[Id, Count | DecimalText] = Field(default_factory=dict)
     """Amounts that the call used, by unit: integers, or decimals as text (`usd`)."""
 
-    remaining: dict[str, _Count | _Decimal] = Field(default_factory=dict)
+    remaining: dict[str, Count | DecimalText] = Field(default_factory=dict)
     """Amounts that are left to the agent after the call, by the limit's name; empty
     unless `tell_remaining` is set."""
 
@@ -287,10 +247,10 @@ class ToolResult(_Record):
             if isinstance(content, str):
                 text = content
             else:
-                text = str(content) if type(content) is int else _json_text(content)
+                text = str(content) if type(content) is int else json_text(content)
             if not self.remaining:
                 return text
-            return f"{text}\n[limits left: {_json_text(self.remaining)}]"
+            return f"{text}\n[limits left: {json_text(self.remaining)}]"
         shown: dict[str, JsonValue] = {
             "status": self.status,
             "error": self.error.model_dump(exclude_defaults=True),
@@ -299,21 +259,21 @@ class ToolResult(_Record):
             shown["content"] = self.content
         if self.remaining:
             shown["remaining"] = dict(self.remaining)
-        return _json_text(shown)
+        return json_text(shown)
 
 
 class Message(_Record):
     """One turn of a conversation with a model."""
 
     role: Role
-    content: _WholeText = ""
-    id: _Id | None = None
+    content: WholeText = ""
+    id: Id | None = None
     """The caller's name for it; providers do not see it."""
 
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls that an assistant asks for."""
 
-    call_id: _Id | None = None
+    call_id: Id | None = None
     """The call that a tool message answers."""
 
     failed: bool = False

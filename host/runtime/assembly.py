@@ -9,11 +9,9 @@ need less call the smaller functions: `toolcell policy` opens the guard alone, a
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +22,6 @@ from toolcell.guard import (
     ApprovalStore,
     AuditLog,
     AutoApprove,
-    CallFacts,
     MemoryStore,
     Redactor,
     RedisStore,
@@ -41,19 +38,11 @@ from toolcell.tools import (
     ObservedRecords,
     SQLiteIdempotency,
     SQLiteRecords,
-    Tool,
     ToolRegistry,
 )
-from toolcell.tools.builtin import (
-    calculate,
-    code_tools,
-    get_today_date,
-    http_get_tool,
-    query_sqlite_tool,
-    workspace_tools,
-)
+from toolcell.tools.builtin import code_tools, workspace_tools
 
-from ..config.host_config import Group, HostConfig
+from ..config.host_config import HostConfig
 from ..config.secrets import read_secret
 from ..desk.live_calls import LiveCalls
 from ..desk.notices import Notices
@@ -61,16 +50,15 @@ from ..webhooks.opening import make_webhooks
 from .caller_approval import ask_caller
 from .cluster import open_sandbox
 from .flows import open_flows
-from .imported import imported
 from .logs import open_logging
 from .mcp_toolsets import listed_toolsets, make_toolsets
 from .openapi_toolsets import listed_apis, make_apis
+from .registry import make_registry, wanted
 
 if TYPE_CHECKING:
     from toolcell.flow import Flow
 
-ENTRY_POINTS = "toolcell.tools"
-APPROVALS_FILE = "approvals.db"
+_APPROVALS_FILE = "approvals.db"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +223,7 @@ def open_approvals(
 ) -> Approvals:
     """Return the approvals. With a state folder any process can answer them."""
     settings, folder = config.approvals, config.state.folder
-    store = ApprovalStore(folder / APPROVALS_FILE if folder else None)
+    store = ApprovalStore(folder / _APPROVALS_FILE if folder else None)
     name = settings.auto_approve
     return Approvals(
         stack.enter_context(store),
@@ -269,73 +257,6 @@ def open_store(
         store = SQLiteStore(settings.folder / "guard.db")
     stack.push_async_callback(store.aclose)
     return store
-
-
-def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
-    """Return the tools, each visible to agents that may make some call of it.
-
-    Tools that run in sessions of code are added by `add_code`.
-
-    Raises:
-        ConfigError: A tool cannot be imported or made.
-        DuplicateToolError: Two tools have the same name.
-    """
-
-    def visible(agent_id: str | None, tool: Tool) -> bool:
-        facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
-        return agent_id is not None and guard.may_allow(agent_id, tool.name, facts)
-
-    registry = ToolRegistry(visible=visible)
-    for group, names in config.tools.groups.items():
-        registry.register_many(_named(_builtin(group, config), names))
-    for folder in map(str, config.tools.folders):
-        if folder not in sys.path:
-            # Last, so that no file in it can replace a known module.
-            sys.path.append(folder)
-    for path in config.tools.python:
-        registry.register_many(_imported(path))
-    for name in config.tools.entry_points:
-        registry.register_many(_entry_point(name))
-    return registry
-
-
-def _named(tools: Iterable[Tool], names: Collection[str]) -> list[Tool]:
-    return [tool for tool in tools if tool.name in names]
-
-
-def _builtin(group: Group, config: HostConfig) -> list[Tool]:
-    settings = config.tools
-    match group:
-        case "arithmetic":
-            return [calculate]
-        case "clock":
-            return [get_today_date]
-        case "code" | "files":
-            return []
-        case "http":
-            return [http_get_tool(**settings.http.model_dump())]
-        case "database":
-            if settings.database is None:
-                raise ConfigError(
-                    "tools.database is missing",
-                    hint="name the file under [tools.database], or drop 'database'",
-                )
-            return [query_sqlite_tool(**settings.database.model_dump())]
-
-
-def _entry_point(name: str) -> list[Any]:
-    found = list(entry_points(group=ENTRY_POINTS, name=name))
-    if len(found) != 1:
-        raise ConfigError(
-            f"tools.entry_points: {len(found)} packages have {name!r}",
-            hint=None if found else "install the package that brings it",
-        )
-    return _imported(found[0].value)
-
-
-def _imported(path: str) -> list[Any]:
-    found = imported("tools", path)
-    return list(found) if isinstance(found, list | tuple) else [found]
 
 
 def needs_sandbox(config: HostConfig, registry: ToolRegistry) -> bool:
@@ -379,9 +300,9 @@ def add_code(
             approval_seconds=settings.approval_seconds,
             asks_without_session=settings.asks_without_session,
         )
-        registry.register_many(_named(tools, groups["code"]))
+        registry.register_many(wanted(tools, groups["code"]))
     if "files" in groups:
-        registry.register_many(_named(workspace_tools(sessions), groups["files"]))
+        registry.register_many(wanted(workspace_tools(sessions), groups["files"]))
 
 
 def make_executor(

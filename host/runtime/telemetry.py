@@ -17,8 +17,8 @@ from toolcell.core.gauges import Gauges
 from toolcell.core.text.install_hint import install_hint
 
 from ..config.host_config import HostConfig
+from ..desk.limits import RemainingLimits, limits_left
 from .assembly import HostComponents
-from .remaining_limits import RemainingLimits, limits_left
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader

@@ -75,11 +75,12 @@ class Cell:
         self._requests = RequestEncoder(traits)
         self._killing: anyio.Lock | None = None
         self._busy = False
-        # True while a run or a question has no whole answer yet.
-        self._midway = False
         self._egress: Egress | None = None
         self._idle: anyio.Event | None = None
         self.traits = traits
+        self.settled = True
+        """False while a run or a question has no whole answer, so none may follow."""
+
         self.program_number = 1
         """The number of the program that it runs, or will run next."""
 
@@ -115,11 +116,6 @@ class Cell:
             return report
         finally:
             await self.end(program)
-
-    @property
-    def settled(self) -> bool:
-        """True if no run or question is half done, so that another may follow."""
-        return not self._midway
 
     async def wait_idle(self) -> None:
         """Wait until no run is under way."""
@@ -175,7 +171,7 @@ class Cell:
             CellLostError: The cell is gone.
             SandboxUnavailableError: The cell did not start.
         """
-        self._busy = self._midway = True
+        self._busy, self.settled = True, False
         self._egress = program.egress
         if program.egress is not None:
             program.egress.begin(self.send_frame)
@@ -231,7 +227,7 @@ class Cell:
             with anyio.fail_after(_COLLECT_SECONDS):
                 while report.collecting:
                     report.collect(await self._channel.receive())
-            self._midway = False
+            self.settled = True
         except TimeoutError:
             report.cut_short(f"it took {_COLLECT_SECONDS:g} seconds")
             await self.kill()
@@ -260,7 +256,7 @@ class Cell:
             SandboxUnavailableError: The cell did not start.
         """
         head = frame_prefix(encode_header(header), len(payload))
-        self._midway = True
+        self.settled = False
         await self._channel.send(self._handshake.hello() + head, payload)
         await self.wait_ready()
         try:
@@ -272,7 +268,7 @@ class Cell:
         if frame.header["type"] != _ANSWERS[header["type"]]:
             await self.kill()
             raise CellLostError("the cell answered something else")
-        self._midway = False
+        self.settled = True
         return frame.header, frame.payload
 
     async def send_frame(
@@ -331,7 +327,7 @@ class Cell:
             egress.serve(header, payload)
         elif kind == "finished":
             report.finish(header, payload, self._layers)
-            self._midway = report.collecting
+            self.settled = not report.collecting
             self._layers = report.layers
             self._oom_kills += report.oom_kills
             return True

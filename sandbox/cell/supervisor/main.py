@@ -169,18 +169,15 @@ class Supervisor:
             channel, lambda: confine.fork_first_to_go(self._oom_score)
         )
         hello = channel.receive().header
+        ready = {"type": "ready", "protocol": PROTOCOL_VERSION}
         if hello.get("protocol") != PROTOCOL_VERSION:
-            channel.send(encode({"type": "ready", "protocol": PROTOCOL_VERSION}))
+            channel.send(encode(ready))
             raise FrameError(f"host speaks protocol {hello.get('protocol')}")
         if self._child is None:
             self.prepare(hello["settings"])
         if not channel.has_more():
             self._warm_up()
-        ready = {
-            "type": "ready",
-            "protocol": PROTOCOL_VERSION,
-            "python": sys.version.split()[0],
-        }
+        ready["python"] = sys.version.split()[0]
         channel.send(encode(ready, _compiled() if hello.get("code") else b""))
         while True:
             self._handle_frame(self._next_frame())
@@ -303,8 +300,7 @@ class Supervisor:
 
     @property
     def _workdir(self) -> str:
-        workdir: str = self._settings["workdir"]
-        return workdir
+        return str(self._settings["workdir"])
 
     def _keep_a_child_ready(self) -> None:
         if self._child is None:

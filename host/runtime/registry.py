@@ -1,0 +1,92 @@
+"""The registry of a host's tools, which come with toolcell or are the user's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable
+from importlib.metadata import entry_points
+from typing import Any
+
+from toolcell.core import ConfigError
+from toolcell.guard import ActionGuard, CallFacts
+from toolcell.tools import Tool, ToolRegistry
+from toolcell.tools.builtin import (
+    calculate,
+    get_today_date,
+    http_get_tool,
+    query_sqlite_tool,
+)
+
+from ..config.host_config import HostConfig
+from ..config.tools import Group
+from .imported import imported
+
+_ENTRY_POINTS = "toolcell.tools"
+
+
+def make_registry(config: HostConfig, guard: ActionGuard) -> ToolRegistry:
+    """Return the tools, each visible to agents that may make some call of it.
+
+    Those that run in sessions of code are not among them.
+
+    Raises:
+        ConfigError: A tool cannot be imported or made.
+        DuplicateToolError: Two tools have the same name.
+    """
+
+    def visible(agent_id: str | None, tool: Tool) -> bool:
+        facts = CallFacts(version=tool.version, tags=frozenset(tool.tags))
+        return agent_id is not None and guard.may_allow(agent_id, tool.name, facts)
+
+    registry = ToolRegistry(visible=visible)
+    for group, names in config.tools.groups.items():
+        registry.register_many(wanted(_builtin(group, config), names))
+    for folder in map(str, config.tools.folders):
+        if folder not in sys.path:
+            # Last, so that no file in it can replace a known module.
+            sys.path.append(folder)
+    for path in config.tools.python:
+        registry.register_many(_imported(path))
+    for name in config.tools.entry_points:
+        registry.register_many(_entry_point(name))
+    return registry
+
+
+def wanted(tools: Iterable[Tool], names: Collection[str]) -> list[Tool]:
+    """Return those of some tools that are named."""
+    return [tool for tool in tools if tool.name in names]
+
+
+def _builtin(group: Group, config: HostConfig) -> list[Tool]:
+    settings = config.tools
+    match group:
+        case "arithmetic":
+            return [calculate]
+        case "clock":
+            return [get_today_date]
+        case "code" | "files":
+            return []
+        case "http":
+            return [http_get_tool(**settings.http.model_dump())]
+        case "database":
+            if settings.database is None:
+                raise ConfigError(
+                    "tools.database is missing",
+                    hint="name the file under [tools.database], or drop 'database'",
+                )
+            return [query_sqlite_tool(**settings.database.model_dump())]
+
+
+def _entry_point(name: str) -> list[Any]:
+    found = list(entry_points(group=_ENTRY_POINTS, name=name))
+    if len(found) != 1:
+        raise ConfigError(
+            f"tools.entry_points: {len(found)} packages have {name!r}",
+            hint=None if found else "install the package that brings it",
+        )
+    return _imported(found[0].value)
+
+
+def _imported(path: str) -> list[Any]:
+    found = imported("tools", path)
+    return list(found) if isinstance(found, list | tuple) else [found]
