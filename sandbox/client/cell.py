@@ -149,7 +149,7 @@ class Cell:
 
     async def interrupt(self, report: RunReport, egress: Egress | None) -> None:
         """End a run that nobody follows any more; its session may go on."""
-        ended = False
+        ended, server = False, UnansweredCalls()
         with anyio.move_on_after(_INTERRUPT_SECONDS, shield=True):
             async with anyio.create_task_group() as tasks:
                 # It may not read ours while its own output fills the channel.
@@ -157,9 +157,7 @@ class Cell:
                 # A lost cell is reported to the next user of the session.
                 with contextlib.suppress(CellLostError):
                     while not ended:
-                        ended = await self.step(
-                            report, NOBODY, UnansweredCalls(), egress
-                        )
+                        ended = await self.step(report, NOBODY, server, egress)
                     await self.collect(report)
         if not ended:
             await self.kill()
@@ -176,9 +174,8 @@ class Cell:
         if program.egress is not None:
             program.egress.begin(self.send_frame)
         # One send: the supervisor then reads its first request at once.
-        await self._channel.send(
-            self._handshake.hello() + self._requests.encode(program)
-        )
+        request = self._handshake.hello() + self._requests.encode(program)
+        await self._channel.send(request)
         # Imported while the cell starts the program: 3 ms of a process's first run.
         from .run_report import RunReport
 
@@ -275,9 +272,8 @@ class Cell:
         self, header: dict[str, Any], payload: bytes | memoryview = b""
     ) -> None:
         """Send a frame that has no answer. Raises CellLostError."""
-        await self._channel.send(
-            frame_prefix(encode_header(header), len(payload)), payload
-        )
+        head = frame_prefix(encode_header(header), len(payload))
+        await self._channel.send(head, payload)
 
     async def step(
         self,
