@@ -23,13 +23,19 @@ ANSWER_SECONDS = 0.2
 """Seconds in which a terminal answers whether it knows sixel. When they are over it
 counts as one that does not."""
 
+MAX_SIXEL_SIDE = 2_000
+"""Pixels of a side of sixel data. When it is exceeded the data is not shown: a repeat
+count of few bytes would cost the terminal any memory."""
+
 _KITTY_PIECE = 4096
 _MAX_ANSWER = 256
 _ASK = b"\x1b[c"
 _ATTRIBUTES = re.compile(rb"\x1b\[\?([0-9;]*)c")
 _SIXEL = "4"
 # Commands of sixel are printable; a sequence that ends early would leave text behind.
-_SIXEL_DATA = re.compile(rb"\x1bP[0-9;]*q[!-?@-~\r\n]*\x1b\\\s*")
+_SIXEL_DATA = re.compile(rb"\x1bP([0-9;]*q[!-?@-~\r\n]*)\x1b\\\s*")
+_NUMBER = re.compile(rb"[0-9]+")
+_COLUMNS = re.compile(rb"!([0-9]+)[?-~]|[?-~]")
 
 
 def picture_protocol(environ: Mapping[str, str]) -> PictureProtocol | None:
@@ -108,5 +114,23 @@ def iterm_picture(data: bytes) -> bytes:
 
 
 def checked_sixel(data: bytes) -> bytes | None:
-    """Return untrusted sixel data if that is all it is; else None."""
-    return data.rstrip() + b"\n" if _SIXEL_DATA.fullmatch(data) else None
+    """Return untrusted sixel data if that is all it is, and no large picture."""
+    found = _SIXEL_DATA.fullmatch(data)
+    if found is None or any(
+        len(each) > 4 or int(each) > MAX_SIXEL_SIDE
+        for each in _NUMBER.findall(found[1])
+    ):
+        return None
+    is_small = max(sixel_size(data)) <= MAX_SIXEL_SIDE
+    return data.rstrip() + b"\n" if is_small else None
+
+
+def sixel_size(data: bytes) -> tuple[int, int]:
+    """Return the width and height in pixels that sixel data draws on."""
+    # Rows of six pixels, which are drawn once for each color.
+    rows = data.partition(b"q")[2].rpartition(b"\x1b")[0].split(b"-")
+    lines = (line for row in rows for line in row.split(b"$"))
+    width = max(
+        sum(int(each[1] or 1) for each in _COLUMNS.finditer(line)) for line in lines
+    )
+    return width, 6 * len(rows)

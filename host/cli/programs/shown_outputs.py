@@ -19,6 +19,7 @@ from ...terminal.pictures import (
     iterm_picture,
     kitty_picture,
     picture_protocol,
+    sixel_size,
 )
 
 MAX_PICTURES = 32
@@ -32,8 +33,8 @@ _SUFFIXES = {
     "image/svg+xml": "svg",
 }
 _TEXTS = ("text/markdown", "text/latex", "text/plain")
-_CONVERT = "exec img2sixel -w 800 picture"
-_CONVERT_LIMITS = Limits(wall_seconds=10)
+_SIXEL_WIDTH = 800
+_CONVERT_SECONDS = 10.0
 
 
 @cache
@@ -103,17 +104,26 @@ class OutputView:
         return b""
 
     async def _sixel(self, data: bytes) -> bytes:
+        # Scaled only if need be: a narrow picture would become any height.
+        for options in ("", f"-w {_SIXEL_WIDTH} "):
+            made = await self._converted(data, options)
+            if made is not None and sixel_size(made)[0] <= _SIXEL_WIDTH:
+                return made
+        return b""
+
+    async def _converted(self, data: bytes, options: str) -> bytes | None:
+        seconds = min(_CONVERT_SECONDS, self._sandbox.config.limits.wall_seconds)
         try:
             result = await self._sandbox.run(
-                _CONVERT,
+                f"mkdir artifacts; exec img2sixel {options}-o artifacts/made picture",
                 language="bash",
                 files={"picture": data},
-                limits=_CONVERT_LIMITS,
+                limits=Limits(wall_seconds=seconds),
             )
         except ToolcellError:
-            return b""
-        whole = result.ok and not result.truncated
-        return (checked_sixel(result.stdout_bytes) or b"") if whole else b""
+            return None
+        made = [each.data for each in result.artifacts]
+        return checked_sixel(made[0]) if result.ok and len(made) == 1 else None
 
 
 def picture_files(result: ExecutionResult) -> dict[int, Artifact]:

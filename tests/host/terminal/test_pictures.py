@@ -23,11 +23,16 @@ from IPython.display import Image
 def chunk(kind, data):
     check = zlib.crc32(kind + data)
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", check)
-def png(size):
-    head = struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)
-    rows = zlib.compress(bytes((size + 1) * size))
+def png(width, height=0, rows=b""):
+    height = height or width
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress(rows or bytes((width + 1) * height))
     parts = chunk(b"IHDR", head), chunk(b"IDAT", rows), chunk(b"IEND", b"")
     return bytes.fromhex("89504e470d0a1a0a") + b"".join(parts)
+def noise():
+    import random
+    numbers = random.Random(1)
+    return png(700, 700, b"".join(b"\\0" + numbers.randbytes(700) for _ in range(700)))
 print("before", end="")
 display("text")
 display(Image(png(8)))
@@ -64,10 +69,7 @@ def test_kitty_shows_a_picture(tmp_path: Path) -> None:
 
 
 def test_large_pictures_go_to_kitty_in_pieces(tmp_path: Path) -> None:
-    noise = "rows = zlib.compress(bytes((size + 1) * size))"
-    assert noise in PROGRAM
-    random = "import random; rows = zlib.compress(random.Random(1).randbytes(40000), 0)"
-    written(tmp_path, PROGRAM.replace(noise, random))
+    written(tmp_path, PROGRAM.replace("png(8)", "noise()"))
     raw = run(tmp_path, KITTY).raw
 
     parts = raw.split(b"\x1b_G")[1:]
@@ -94,16 +96,24 @@ def test_iterm_shows_a_picture(tmp_path: Path) -> None:
 def test_sixel_is_made_in_a_cell_for_a_terminal_that_knows_it(tmp_path: Path) -> None:
     if shutil.which("img2sixel") is None:
         missing("img2sixel is not installed (libsixel-bin)")
-    written(tmp_path)
-    with Terminal(*RUN, folder=tmp_path, environ=PLAIN) as terminal:
+    more = "display(*map(Image, (png(1, 1500), png(1500, 2), png(8, 10**5), noise())))"
+    written(tmp_path, PROGRAM.replace('print("printed")', more + '\nprint("printed")'))
+    short = ("--timeout", "9")
+    with Terminal(*RUN, *short, folder=tmp_path, environ=PLAIN) as terminal:
         terminal.expect_raw(b"\x1b[c")
         terminal.send("\x1b[?62;4;22c")
         assert terminal.wait() == 0
 
-    _, _, rest = terminal.raw.partition(b"\x1bPq")
-    assert rest.startswith(b'"1;1;800;800')
-    # What is printed while the picture is made waits for it.
-    assert b"printed" not in terminal.raw.partition(b"\x1bPq")[0]
+    before, *shown = terminal.raw.split(b"\x1bPq")
+    assert [each.partition(b"#")[0] for each in shown] == [
+        b'"1;1;8;8',
+        b'"1;1;1;1500',
+        b'"1;1;800;1',
+        b'"1;1;700;700',
+    ]
+    # What is printed while a picture is made waits for it.
+    assert b"printed" not in before
+    rest = shown[-1]
     assert b"printed" in rest.partition(b"\x1b\\")[2]
     assert "output 2:" not in terminal.shown
 
@@ -176,7 +186,10 @@ def test_pictures_that_are_artifacts_have_one_name(tmp_path: Path) -> None:
     written(
         tmp_path,
         PROGRAM + "import os; os.mkdir('artifacts')\n"
-        "open('artifacts/mine.png', 'wb').write(png(8))\n",
+        "open('artifacts/mine.png', 'wb').write(png(8))\n"
+        "display(Image(png(9)))\n"
+        "open('artifacts/\\x1b[2J\\n.png', 'wb').write(png(9))\n"
+        "open('artifacts/\\u202egnp.png', 'wb').write(b'text')\n",
     )
     done = subprocess.run(
         [TOOLCELL, *RUN, "--out", "made"], cwd=tmp_path, capture_output=True, check=True
@@ -184,7 +197,11 @@ def test_pictures_that_are_artifacts_have_one_name(tmp_path: Path) -> None:
 
     assert b"output 2: output-2.png, image/png, " in done.stderr
     assert b"output 2 is mine.png" in done.stderr
-    assert [each.name for each in (tmp_path / "made").iterdir()] == ["mine.png"]
+    assert b"output 3 is \\u{1b}[2J\\n.png" in done.stderr
+    assert b"\x1b" not in done.stderr
+    assert "\u202e" not in done.stderr.decode()
+    names = {"mine.png", "\x1b[2J\n.png", "\u202egnp.png"}
+    assert {each.name for each in (tmp_path / "made").iterdir()} == names
 
 
 def test_hidden_characters_of_texts_are_written_out(tmp_path: Path) -> None:
@@ -232,6 +249,16 @@ def test_the_repl_shows_pictures(tmp_path: Path) -> None:
         (b"\x1bPq#0~", False),
         (b"\x1bP+q544e\x1b\\", False),
         (b"text\x1bPq#0~\x1b\\", False),
+        (b"\x1bPq!2000~\x1b\\\n", True),
+        (b"\x1bPq!2001~\x1b\\", False),
+        (b"\x1bPq!99999999999999999999~\x1b\\", False),
+        (b"\x1bPq!1999~?@\x1b\\", False),
+        (b"\x1bPq~-!1001~!1000~-~\x1b\\", False),
+        (b"\x1bPq!2000~$!2000~-!2000~\x1b\\", True),
+        (b"\x1bPq" + b"~-" * 332 + b"\x1b\\", True),
+        (b"\x1bPq" + b"-" * 333 + b"\x1b\\", False),
+        (b'\x1bPq"1;1;2001;6~\x1b\\', False),
+        (b"\x1bP9999q~\x1b\\", False),
         (b"", False),
     ],
 )
