@@ -60,7 +60,9 @@ class Host(Detachable):
         self, config: HostConfig, *, environ: Mapping[str, str] | None = None
     ) -> None:
         self.config = config
-        self._environ = os.environ if environ is None else environ
+        self.environ = os.environ if environ is None else environ
+        """The environment, from which `env:` secrets are read."""
+
         self._stack: AsyncExitStack | None = None
         self._open: HostComponents | None = None
 
@@ -95,7 +97,7 @@ class Host(Detachable):
                 "this host is open already", hint="open another Host, or share this one"
             )
         async with AsyncExitStack() as stack:
-            components = await open_components(self.config, self._environ, stack)
+            components = await open_components(self.config, self.environ, stack)
             await open_telemetry(self.config, components, stack)
             self._open = components
             self._stack = stack.pop_all()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -35,11 +35,13 @@ class Sandboxes:
 
     Args:
         config: The configuration of the host.
+        environ: The environment, from which secrets of a cluster are read.
     """
 
     _group: anyio.abc.TaskGroup
 
-    def __init__(self, config: HostConfig) -> None:
+    def __init__(self, config: HostConfig, environ: Mapping[str, str]) -> None:
+        self._environ = environ
         self._settings = settings = config.sandbox_api
         longest = float(settings.max_timeout_seconds)
         sandbox = config.sandbox.model_copy(
@@ -57,7 +59,7 @@ class Sandboxes:
         self._starting: list[str] = []
 
     async def __aenter__(self) -> Sandboxes:
-        manager = await open_sandbox(self._config, os.environ, self._stack)
+        manager = await open_sandbox(self._config, self._environ, self._stack)
         try:
             self._require(manager.config)
         except BaseException:

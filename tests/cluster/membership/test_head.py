@@ -40,7 +40,10 @@ async def test_runs_go_on_without_the_head_and_new_machines_are_seen_once_it_is_
 ) -> None:
     await ray.ask("add", slots=2)
     token = await ray.ask("start", limits={"wall_seconds": 300})
-    driver = ray.driver(ENDLESS, {**os.environ, **ENVIRON})
+    environ = {**os.environ, **ENVIRON}
+    # The driver's own, as that of a user's process.
+    del environ["RAY_gcs_rpc_server_reconnect_timeout_s"]
+    driver = ray.driver(ENDLESS, environ)
     try:
         assert driver.stdout is not None
         line = await to_thread.run_sync(driver.stdout.readline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,7 +139,11 @@ def resident_kb() -> int:
 
 @asynccontextmanager
 async def served(
-    folder: Path, settings: str = "", policies: str = POLICIES, **sandbox: Any
+    folder: Path,
+    settings: str = "",
+    policies: str = POLICIES,
+    environ: Mapping[str, str] | None = None,
+    **sandbox: Any,
 ) -> AsyncIterator[Service]:
     """Serve sandboxes.
 
@@ -147,6 +151,7 @@ async def served(
         folder: A place for the configuration and its state.
         settings: Lines of `[sandbox_api]`, and tables after it.
         policies: The policies.
+        environ: The environment of the host; None: that of this process.
         sandbox: Keys of `[sandbox]`; `backend` is `subprocess` unless given.
     """
     keys = {"backend": "subprocess", **sandbox}
@@ -162,7 +167,7 @@ async def served(
     with listen("127.0.0.1:0") as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with (
-            Host(config) as host,
+            Host(config, environ=environ) as host,
             open_app(host) as app,
             anyio.create_task_group() as tasks,
             httpx2.AsyncClient(base_url=url, timeout=60) as http,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from toolcell.sandbox import SandboxManager
 
 from ...conftest import SUBPROCESS
 from ...support.guard.redis_server import RedisServer
-from .served_sandboxes import POLICIES, served
+from .served_sandboxes import POLICIES, Service, served
 
 pytestmark = pytest.mark.anyio
 TOKEN = new_token()
@@ -39,12 +39,6 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(autouse=True)
-def environ(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIRECTORY", redis_url)
-    monkeypatch.setenv("TOKEN", TOKEN)
-
-
 @asynccontextmanager
 async def node(redis_url: str, **options: Any) -> AsyncIterator[SandboxManager]:
     """Run a node of two cells."""
@@ -60,10 +54,16 @@ async def node(redis_url: str, **options: Any) -> AsyncIterator[SandboxManager]:
     directory.close()
 
 
+def on_nodes(redis_url: str, folder: Path) -> AbstractAsyncContextManager[Service]:
+    """Serve sandboxes with secrets that the environment of this process has not."""
+    environ = {"DIRECTORY": redis_url, "TOKEN": TOKEN}
+    return served(folder, policies=POLICIES + CLUSTER, environ=environ)
+
+
 async def test_sandboxes_have_cells_on_a_node(redis_url: str, tmp_path: Path) -> None:
     async with (
         node(redis_url, **FIT) as cells,
-        served(tmp_path, policies=POLICIES + CLUSTER) as service,
+        on_nodes(redis_url, tmp_path) as service,
     ):
         sandbox = await service.create()
         assert cells.active_cells == 1
@@ -112,7 +112,7 @@ async def test_nodes_with_other_cells_are_refused(
 ) -> None:
     async with node(redis_url, **{**FIT, **other}):
         with pytest.raises(ConfigError, match="cells that are no sandboxes") as caught:
-            async with served(tmp_path, policies=POLICIES + CLUSTER):
+            async with on_nodes(redis_url, tmp_path):
                 pass
     [name] = other
     assert name in (caught.value.hint or "")
