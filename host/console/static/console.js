@@ -4,9 +4,7 @@
 // text, and what the server sends is parsed as a document that runs nothing.
 
 function tell(problem) {
-  const place = document.getElementById("problem");
-  place.textContent = problem;
-  place.hidden = false;
+  Object.assign(document.getElementById("problem"), { textContent: problem, hidden: false });
 }
 
 // Passkeys: the form goes on with the proof in its field `proof`.
@@ -38,8 +36,8 @@ function age(element) {
 }
 
 document.addEventListener("submit", async (event) => {
-  const form = event.target;
-  if (form.dataset.sent) return event.preventDefault();
+  const { target: form, submitter: button } = event;
+  if (form.dataset.sent || button?.ariaDisabled) return event.preventDefault();
   const stale = Number(form.dataset.touch || Infinity) - 5 < age(form);
   const kind = form.dataset.passkey || (stale ? "touch" : null);
   if (!kind) return void (form.dataset.sent = "yes");
@@ -48,7 +46,8 @@ document.addEventListener("submit", async (event) => {
     await prove(form, kind);
     delete form.dataset.passkey;
     form.dataset.touch = "Infinity";
-    form.requestSubmit(event.submitter);
+    if (button) button.ariaDisabled = null;
+    form.requestSubmit(button);
   } catch (error) {
     tell(`The passkey was not used: ${error.message}`);
   }
@@ -62,8 +61,9 @@ window.addEventListener("pageshow", () => {
 const GUARD_MS = 700;
 function guardAll(root) {
   for (const button of root.querySelectorAll("button[data-guard]")) {
-    button.disabled = true;
-    setTimeout(() => { button.disabled = false; }, GUARD_MS);
+    button.ariaDisabled = "true";
+    clearTimeout(button.guard);
+    button.guard = setTimeout(() => { button.ariaDisabled = null; }, GUARD_MS);
   }
 }
 window.addEventListener("focus", () => guardAll(document));
@@ -100,7 +100,9 @@ function replace(part, found) {
   const focused = part.contains(document.activeElement) && document.activeElement.id;
   part.replaceWith(fresh);
   guardAll(fresh);
-  if (focused) document.getElementById(focused)?.focus();
+  const opened = part.querySelectorAll("details[open]");
+  opened.forEach((each) => document.getElementById(each.id)?.toggleAttribute("open", true));
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   const said = fresh.querySelector("[data-announce]")?.textContent;
   if (said) document.getElementById("announce").textContent = said;
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from time import time
 
 import anyio
 import pytest
@@ -29,15 +31,29 @@ PAGES = [
     if isinstance(each, Page) and "{" not in each.path and each.path not in NO_PAGES
 ]
 EXAMPLES = [
-    *("/runs/1", "/runs/1/why", "/agents/builder", "/audit/1", "/tools/pay"),
+    *("/runs/1", "/runs/1/why", "/runs/2", "/agents/builder", "/audit/1", "/tools/pay"),
     *("/runs?agent=nobody", "/audit?before=3", "/agents/waiter"),
 ]
-"""Pages with parts in their addresses; the service has a record of a call."""
+"""Pages with parts in their addresses; record 2 is that of a program, 1 of its call."""
 
-HELD = """
+MORE = """
+[sandbox]
+backend = "subprocess"
+[sandbox.limits]
+wall_seconds = 600
+[tools]
+builtin = ["code"]
+timeout_seconds = 600
 [[policies]]
 agent_id = "waiter"
-allow = ["hold"]
+allow = ["hold", "note", "run_python"]
+[console.oidc]
+issuer = "https://login.example.com"
+client_id = "toolcell"
+[console.oidc.people.1]
+name = "olga"
+role = "approver"
+agents = ["builder"]
 """
 
 RUN_AXE = """
@@ -49,6 +65,24 @@ axe.run(document, { resultTypes: ["violations"] }).then(
 """
 NAME_OF_FOCUS = "return document.activeElement.id || document.activeElement.innerText"
 OUTLINE_OF_FOCUS = "return getComputedStyle(document.activeElement).outlineStyle"
+ACTIVE = "a, button, summary, textarea, select, input:not([type=hidden]), [tabindex]"
+OUT_OF_REACH = f"""
+for (const each of document.querySelectorAll("details")) each.open = true;
+return [...document.querySelectorAll("{ACTIVE}, .wide, pre.tall")].filter((each) => {{
+  each.focus({{ focusVisible: true }});
+  const isReached = document.activeElement === each
+    && (each.tabIndex === 0 || each.id === "main");
+  const isSeen = getComputedStyle(each).outlineStyle !== "none" || each.id === "main";
+  return !(isReached && isSeen);
+}}).map((each) => each.outerHTML);
+"""
+WITHOUT_ID = f"""
+const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
+return [...document.querySelectorAll("[data-live]")]
+  .flatMap((part) => [part, ...part.querySelectorAll("details, {ACTIVE}")])
+  .filter((each) => ids.filter((id) => id === each.id).length !== 1)
+  .map((each) => each.outerHTML);
+"""
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +95,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         begun.set()
         await over.wait()
 
-    with served(tmp_path_factory.mktemp("console"), HELD) as made:
+    with served(tmp_path_factory.mktemp("console"), MORE) as made:
         made.host.registry.register(hold)
-        made.call("hold", agent="waiter", text="a call that runs")
+        for session, inner in (("idle", "note"), ("at work", "hold")):
+            program = f"print('begun', flush=True)\ntools.{inner}(text='inside')"
+            call = made.call("run_python", "waiter", session=session, code=program)
+            if session == "idle":
+                assert call.result(timeout=30).status == "ok"
         made.portal.call(begun.wait)
         yield made
         made.portal.call(over.set)
@@ -75,22 +113,36 @@ def page(service: Service) -> Iterator[Browser]:
     with browser() as started:
         started.join(service.link(), "anna")
         service.link("viewer", person_id="berta")
-        service.call("note", text="a call that ended").result(timeout=20)
-        request, call = service.asked(to="shop", sum=40, note="Two boxes\nof paper")
-        started.open(f"{service.url}/approvals/{request.id}")
-        started.script(
-            "for (const d of document.querySelectorAll('details')) d.open = 1"
-        )
-        started.press("Approve and grant")
-        started.reads("approved this call")
-        assert call.result(timeout=20).status == "ok"
+        answer_requests(service, started)
         service.asked(to="bank", note=f"token={SECRET}")
         service.asked("run_script", script="rm -r /\n")
+        service.asked("run_script", script="x" * 5_000)
         service.asked(to="Пётр", agent="buyer")
-        two, _ = service.asked(to="landlord", agent="treasurer")
-        reply = Approve(approver="berta")
-        service.portal.call(service.host.approvals.answer, two.id, reply)
+        for person in ("berta", "anna"):
+            several, _ = service.asked(to=f"{person}'s friend", agent="treasurer")
+            reply = Approve(approver=person)
+            service.portal.call(service.host.approvals.answer, several.id, reply)
+        started.open(f"{service.url}/audit")
+        started.send("Keep the present head")
+        started.send("Check it now")
+        started.open(f"{service.url}/health")
+        started.send("Examine this machine")
         yield started
+
+
+def answer_requests(service: Service, page: Browser) -> None:
+    """Have requests that were granted, denied and left to expire."""
+    request, call = service.asked(to="shop", sum=40, note="Two boxes\nof paper")
+    page.open(f"{service.url}/approvals/{request.id}")
+    page.script("for (const d of document.querySelectorAll('details')) d.open = 1")
+    page.press("Approve and grant")
+    page.reads("approved this call")
+    assert call.result(timeout=20).status == "ok"
+    denied, _ = service.asked(to="casino")
+    service.deny(denied)
+    store = service.host.approvals._workflow.store
+    expired = replace(denied, id="expired", expires_at=time() - 1)
+    assert store.open(expired, max_pending=100, record=lambda: None)
 
 
 def urls(service: Service) -> list[str]:
@@ -98,7 +150,7 @@ def urls(service: Service) -> list[str]:
     shown = [f"/approvals/{each.id}" for each in service.waiting()]
     live = [f"/runs/live/{each.number}" for each in service.host.live_calls.all()]
     recent = service.portal.call(service.host.approvals.recent)
-    answered = [f"/approvals/{each.request.id}" for each in recent][-1:]
+    answered = [f"/approvals/{each.request.id}" for each in recent[-3:]]
     return [*PAGES, *EXAMPLES, *live, *shown, *answered, "/nothing"]
 
 
@@ -114,7 +166,7 @@ def serious(page: Browser, axe: str) -> list[object]:
     """Return what axe-core finds serious on the page."""
     page.script("for (const d of document.querySelectorAll('details')) d.open = true")
     # Buttons wait for a moment, and their colours with them.
-    page.until(lambda: not page.all("button[data-guard]:disabled"))
+    page.waits_for_buttons()
     page.script(axe)
     found = page.driver.execute_async_script(RUN_AXE)
     return [each for each in found if each["impact"] in ("serious", "critical")]
@@ -171,7 +223,7 @@ def test_axe_finds_nothing_serious_in_what_an_act_shows(
     service: Service, page: Browser, axe: str
 ) -> None:
     """Pages that only a form leads to: an edit, and the answer to a question."""
-    request = service.waiting()[-2]
+    [request] = [each for each in service.waiting() if each.call.agent_id == "buyer"]
     page.open(f"{service.url}/approvals/{request.id}")
     page.script("for (const d of document.querySelectorAll('details')) d.open = true")
     page.send("See what is decided")
@@ -182,6 +234,11 @@ def test_axe_finds_nothing_serious_in_what_an_act_shows(
     page.write("[name=tool]", "pay")
     page.send("Explain")
     assert (serious(page, axe), wider(page, 600)) == ([], 0)
+    page.open(f"{service.url}/people")
+    page.write("[name=name]", "carla")
+    page.send("Make a link")
+    page.find("#invitation")
+    assert (serious(page, axe), wider(page, 600)) == ([], 0)
 
 
 def test_axe_finds_what_is_wrong(service: Service, page: Browser, axe: str) -> None:
@@ -191,25 +248,14 @@ def test_axe_finds_what_is_wrong(service: Service, page: Browser, axe: str) -> N
     assert serious(page, axe)
 
 
-@pytest.mark.parametrize("width", [320, 600])
-def test_nothing_is_lost_at_200_percent(
-    service: Service, page: Browser, width: int
-) -> None:
+def test_nothing_is_lost_at_200_percent(service: Service, page: Browser) -> None:
     """At 200 % a window of 1,200 pixels is 600 wide; 320 is that of a telephone."""
-    page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 450, "deviceScaleFactor": 2, "mobile": False},
-    )
     wide = {}
     for url in urls(service):
         page.open(f"{service.url}{url}")
-        wide[url] = page.script(
-            "const page = document.documentElement;"
-            "return page.scrollWidth - page.clientWidth"
-        )
-    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        wide[url] = [wider(page, width) for width in (600, 320)]
 
-    assert wide == dict.fromkeys(wide, 0)
+    assert wide == dict.fromkeys(wide, [0, 0])
 
 
 def test_a_call_is_approved_by_the_keyboard_alone(
@@ -231,6 +277,35 @@ def test_a_call_is_approved_by_the_keyboard_alone(
     assert focused[0] == "To the content"
     assert outline == "solid"
     assert call.result(timeout=20).status == "ok"
+
+
+def test_a_session_is_closed_by_the_keyboard_alone(
+    service: Service, page: Browser
+) -> None:
+    page.open(f"{service.url}/sessions")
+    target = page.all("button[id^=close-]")[0].get_attribute("id")
+    focused: list[str] = []
+    while target not in focused and len(focused) < 50:
+        page.driver.switch_to.active_element.send_keys(Keys.TAB)
+        focused.append(page.script(NAME_OF_FOCUS))
+    outline = page.script(OUTLINE_OF_FOCUS)
+    page.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    page.reads("1 of 8 are open")
+
+    assert outline == "solid"
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(
+    service: Service, page: Browser
+) -> None:
+    """Whatever is in a part that is replaced has an id too, and so keeps the focus."""
+    found = {}
+    for url in urls(service):
+        page.open(f"{service.url}{url}")
+        page.waits_for_buttons()
+        found[url] = [page.script(OUT_OF_REACH), page.script(WITHOUT_ID)]
+
+    assert found == dict.fromkeys(found, [[], []])
 
 
 def test_nobody_complains(service: Service, page: Browser) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import time
 
 import pytest
+from selenium.webdriver import Keys
 
 from toolcell.host.console.base.people import Role
 from toolcell.host.console.base.sources import sources_of
@@ -89,6 +90,32 @@ def test_a_page_that_is_open_keeps_up(service: Service, anna: Browser) -> None:
 
     assert said == "1 call waits"
     assert call.result(timeout=20).status == "denied"
+
+
+def test_the_focus_stays_where_it_was_as_the_page_keeps_up(
+    service: Service, anna: Browser
+) -> None:
+    request, call = service.asked(to="focused", note="п")
+    anna.open(service.url)
+    for name in ("letters", "link", "approve"):
+        anna.script(
+            "window.before = document.getElementById(arguments[0]);"
+            "window.before.focus();"
+            "for (const each of document.querySelectorAll('details')) each.open = 1;",
+            f"{name}-{request.id}",
+        )
+        other, _ = service.asked(to=f"beside the {name}")
+        anna.reads(f"beside the {name}")
+        now = "return [document.activeElement.id, document.contains(window.before)]"
+        assert anna.script(now) == [f"{name}-{request.id}", False]
+        assert anna.script(f"return document.getElementById('ascii-{request.id}').open")
+        service.deny(other)
+    # Others end meanwhile, and so the page is read again at any time.
+    anna.can_press(f"#approve-{request.id}")
+    while not call.done():
+        anna.driver.switch_to.active_element.send_keys(Keys.ENTER)
+
+    assert call.result().content == "paid 1 to focused"
 
 
 def test_what_a_person_writes_is_not_replaced(service: Service, anna: Browser) -> None:

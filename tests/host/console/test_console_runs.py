@@ -11,7 +11,6 @@ from typing import Any
 from toolcell.core import ToolResult
 from toolcell.guard import audit_page
 from toolcell.host.desk.live_calls import LiveCall
-from toolcell.tools import RunContext
 
 from ...support.console.client import Client, signed_in
 from ...support.console.served import Service, served
@@ -35,16 +34,8 @@ def begun(
     service: Service, code: str, session: str | None = None
 ) -> tuple[LiveCall, Future[ToolResult]]:
     """Begin a program; return its call once it has printed something."""
-    run = RunContext(session=session)
     before = {each.number for each in service.host.live_calls.all()}
-
-    async def make() -> ToolResult:
-        arguments = {"code": code}
-        return await service.host.call(
-            "run_python", arguments, agent_id="coder", run=run
-        )
-
-    future = service.portal.start_task_soon(make)
+    future = service.call("run_python", "coder", session=session, code=code)
     end = time.monotonic() + 30
     while time.monotonic() < end:
         for each in service.host.live_calls.all():

@@ -20,9 +20,17 @@ T = TypeVar("T")
 WAIT_SECONDS = 10.0
 _WATCH = """
 window.violations = [];
+function isDead(button) {
+  let refused = true;
+  const look = (event) => { refused = event.defaultPrevented; event.preventDefault(); };
+  window.addEventListener("submit", look);
+  button.click();
+  window.removeEventListener("submit", look);
+  return refused;
+}
 document.addEventListener("DOMContentLoaded", () => {
   const guarded = [...document.querySelectorAll("button[data-guard]")];
-  const dead = guarded.filter((each) => each.disabled).length;
+  const dead = guarded.filter(isDead).length;
   window.guarded = { buttons: guarded.length, dead };
 });
 document.addEventListener("securitypolicyviolation",
@@ -76,7 +84,11 @@ class Browser:
 
     def can_press(self, css: str) -> None:
         """Wait until a button can be pressed; it may be replaced meanwhile."""
-        self.until(lambda: self.driver.find_element(By.CSS_SELECTOR, css).is_enabled())
+        self.until(lambda: self.all(f"{css}:not([aria-disabled])"))
+
+    def waits_for_buttons(self) -> None:
+        """Wait until all buttons of the page can be pressed."""
+        self.until(lambda: not self.all("[aria-disabled]"))
 
     def press(self, text: str, within: str = "") -> None:
         """Press the button with a text, once it can be pressed."""
@@ -91,10 +103,10 @@ class Browser:
         def clicked() -> bool:
             # A part of the page may be replaced at any time, and this element with it.
             element = self.driver.find_element(by, what)
-            if element.is_enabled():
-                element.click()
-                return True
-            return False
+            if element.get_attribute("aria-disabled"):
+                return False
+            element.click()
+            return True
 
         self.until(clicked)
 

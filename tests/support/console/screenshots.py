@@ -45,7 +45,7 @@ def work(service: Service) -> None:
 
 def take(page: Browser, name: str, height: int = 900) -> None:
     """Take a picture of the page, once its buttons can be pressed."""
-    page.until(lambda: not page.all("button[data-guard]:disabled"))
+    page.waits_for_buttons()
     page.driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": 1100, "height": height, "deviceScaleFactor": 1, "mobile": False},

@@ -105,12 +105,17 @@ class Service:
         return f"{self.url}/join/{code}"
 
     def call(
-        self, name: str = "pay", agent: str = "builder", **arguments: Any
+        self,
+        name: str = "pay",
+        agent: str = "builder",
+        *,
+        session: str | None = None,
+        **arguments: Any,
     ) -> Future[ToolResult]:
         """Begin a call, in a run of its own; return its result to come."""
 
         async def make() -> ToolResult:
-            run = RunContext(run_id=uuid.uuid4().hex)
+            run = RunContext(run_id=uuid.uuid4().hex, session=session)
             return await self.host.call(name, arguments, agent_id=agent, run=run)
 
         begun = self.portal.start_task_soon(make)
