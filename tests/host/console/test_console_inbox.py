@@ -113,7 +113,7 @@ def test_the_focus_stays_where_it_was_as_the_page_keeps_up(
     # Others end meanwhile, and so the page is read again at any time.
     anna.can_press(f"#approve-{request.id}")
     while not call.done():
-        anna.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        anna.key(Keys.ENTER)
 
     assert call.result().content == "paid 1 to focused"
 

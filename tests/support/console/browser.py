@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from selenium.common.exceptions import TimeoutException, WebDriverException
-from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.virtual_authenticator import VirtualAuthenticatorOptions
 from selenium.webdriver.remote.webelement import WebElement
@@ -109,6 +109,10 @@ class Browser:
             return True
 
         self.until(clicked)
+
+    def key(self, key: str) -> None:
+        """Press a key, in whatever has the focus."""
+        ActionChains(self.driver).send_keys(key).perform()
 
     def send(self, text: str, within: str = "") -> None:
         """Press a button that sends a form, and wait for the page that answers."""

@@ -15,7 +15,16 @@ from .browser import Browser, browser
 from .served import SECRET, Service, served
 
 FOLDER = ROOT / "docs" / "images"
-PAGES = ("", "runs", "agents", "audit", "policies", "health", "people")
+PAGES = ("", "runs", "sessions", "agents", "audit", "policies", "health", "people")
+MORE = """
+[sandbox]
+backend = "subprocess"
+[tools]
+builtin = ["code"]
+[[policies]]
+agent_id = "analyst"
+allow = ["run_python"]
+"""
 SCRIPT = """\
 import csv
 
@@ -31,6 +40,9 @@ def work(service: Service) -> None:
     for number in range(24):
         service.call("note", text=f"page {number} read").result(timeout=20)
     service.call("pay", to="thief", sum=900).result(timeout=20)
+    for session in ("orders", "invoices"):
+        program = f"rows = [*range({len(session)} * 100_000)]"
+        service.call("run_python", "analyst", session=session, code=program).result(60)
     request, _ = service.asked(to="Northern Paper Ltd", sum=120, note="Invoice 2214")
     service.deny(request)
     service.asked(
@@ -50,7 +62,6 @@ def take(page: Browser, name: str, height: int = 900) -> None:
         "Emulation.setDeviceMetricsOverride",
         {"width": 1100, "height": height, "deviceScaleFactor": 1, "mobile": False},
     )
-    page.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
     page.driver.save_screenshot(str(FOLDER / f"console-{name}.png"))
 
 
@@ -59,9 +70,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        served(Path(folder)) as service,
+        served(Path(folder), MORE) as service,
         browser() as page,
     ):
+        page.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         page.join(service.link(), "anna")
         work(service)
         hidden, several = service.waiting()[-2:]
@@ -73,7 +85,7 @@ def main() -> None:
         page.open(f"{service.url}/approvals/{hidden.id}")
         take(page, "request", 860)
         page.open(f"{service.url}/approvals/{several.id}")
-        take(page, "several", 700)
+        take(page, "several", 960)
 
 
 if __name__ == "__main__":
