@@ -51,7 +51,6 @@ class Repl:
     ) -> None:
         self._manager = manager
         self._portal = portal
-        self._out = out
         self._sink = None if out is None else FolderArtifacts(out)
         self._artifacts: set[tuple[str, str]] = set()
         self._forks: list[str] = []
