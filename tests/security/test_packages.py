@@ -186,7 +186,9 @@ _AS_ORDINARY_USER = """
 import os, sys, anyio, anyio._backends._asyncio
 from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import cell_bundle, namespaces
+from toolcell.sandbox.client import result_builder
 from toolcell.sandbox.packages import installer, uv
+SandboxConfig()
 cell_bundle.bundle()
 uid = int(sys.argv[1])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)

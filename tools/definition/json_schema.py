@@ -26,6 +26,7 @@ from referencing.jsonschema import specification_with
 from toolcell.core import ConfigError
 from toolcell.core.text.canonical_json import canonical_json
 
+from .check_budget import TooMuchToCheckError, bounded
 from .linear_keywords import (
     check_patterns,
     linear_validator_class,
@@ -249,11 +250,14 @@ def _parts(tool: str, resource: Resource[Any], resolver: Any) -> Iterator[Any]:
 def problems_of(validator: Validator, values: Any) -> list[Problem]:
     """Return the problems of a value, without repeating the value."""
     try:
-        if validator.is_valid(values):
-            return []
-        errors = list(itertools.islice(validator.iter_errors(values), MAX_ERRORS))
+        with bounded(values):
+            if validator.is_valid(values):
+                return []
+            errors = list(itertools.islice(validator.iter_errors(values), MAX_ERRORS))
     except RecursionError:
         return [Problem("", "value", "fewer levels")]
+    except TooMuchToCheckError:
+        return [Problem("", "value", "less for its schema to check")]
     found = (problem for error in errors for problem in _problems(error))
     return list(dict.fromkeys(found))
 

@@ -23,6 +23,8 @@ from pydantic_core import SchemaValidator, core_schema
 from toolcell.core import ConfigError
 from toolcell.core.text.canonical_json import canonical_json
 
+from .check_budget import counted
+
 _LARGEST_EXACT = 2**53
 # Without groups and with one repetition at most, no engine takes exponential time.
 _PLAIN_PATTERN = re.compile(r"[^(){}*+?\\]*[*+?]?[^(){}*+?\\]*")
@@ -130,11 +132,16 @@ def _unique_items(
 
 @functools.cache
 def linear_validator_class(known: Any) -> Any:
-    """Return a validator class that takes linear time where jsonschema does not."""
+    """Return a validator class that takes linear time where jsonschema does not.
+
+    Its validators are used inside `bounded`.
+    """
     keywords = {
+        **known.VALIDATORS,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
     }
-    return extend(known, validators=keywords)  # type: ignore[no-untyped-call]
+    every = {name: counted(keyword) for name, keyword in keywords.items()}
+    return extend(known, validators=every)  # type: ignore[no-untyped-call]

@@ -23,9 +23,11 @@ import anyio, anyio._backends._asyncio
 import toolcell.sandbox
 from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
 from toolcell.sandbox.backends import cell_bundle, namespaces
-from toolcell.sandbox.client import cell
+from toolcell.sandbox.client import cell, result_builder
 from toolcell.sandbox.machine import host_cgroups
 cell_bundle.bundle()
+# Its validator is made, and plugins looked for, when it is first used.
+SandboxConfig()
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 config = SandboxConfig(backend="subprocess", python=sys.argv[2],

@@ -20,11 +20,13 @@ from toolcell.core import InvalidInputError
 from toolcell.sandbox import Network, SandboxConfig, SandboxManager
 from toolcell.sandbox import session_archives
 from toolcell.sandbox.backends import cell_bundle, namespaces
-from toolcell.sandbox.client import cell
+from toolcell.sandbox.client import cell, result_builder
 from toolcell.sandbox.client.workdir import WorkDir
 from toolcell.sandbox.machine import host_cgroups
 from toolcell.sandbox.network import egress, proxy
 cell_bundle.bundle()
+# Its validator is made, and plugins looked for, when it is first used.
+SandboxConfig()
 class Site(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)

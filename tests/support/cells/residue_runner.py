@@ -10,6 +10,7 @@ Its output is JSON, too: what each found.
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import os
 import sys
@@ -69,6 +70,8 @@ if __name__ == "__main__":
     request = json.load(sys.stdin)
     # An ordinary user may be unable to read what is imported late, and cells' code.
     anyio.run(anyio.sleep, 0)
+    SandboxConfig()
+    importlib.import_module("toolcell.sandbox.client.result_builder")
     packed = base64.b64decode(request["bundle"]) or cell_bundle.bundle()
     for name in ("bundle", "compiled_bundle"):
         setattr(launcher_start, name, lambda: packed)
