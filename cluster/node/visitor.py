@@ -186,10 +186,10 @@ class Visitor:
         self, place: Sandbox | SandboxSession, result: ExecutionResult
     ) -> ExecutionResult:
         """Return a result that tells a session whose node drains of its end."""
-        if place is self._sandbox or not self._agent.warning:
+        warning = self._agent.warning
+        if place is self._sandbox or not warning:
             return result
-        warnings = (*result.warnings, self._agent.warning)
-        return result.model_copy(update={"warnings": warnings})
+        return result.model_copy(update={"warnings": (*result.warnings, warning)})
 
     async def _heard_run(
         self,

@@ -19,7 +19,7 @@ from ..conftest import SUBPROCESS, BackendRow
 from ..support.attack_programs import writes
 from ..support.attack_table import attempt, program
 from ..support.cells.package_index import Index, filled
-from ..support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
+from ..support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
 
 pytestmark = pytest.mark.anyio
 
@@ -182,14 +182,11 @@ async def test_no_mount_hides_the_packages(tmp_path: Path) -> None:
         Mount(source=str(tmp_path), target="/packages/kind")
 
 
-_AS_ORDINARY_USER = """
-import os, sys, anyio, anyio._backends._asyncio
-from toolcell.sandbox import PackageRules, SandboxConfig, SandboxManager
-from toolcell.sandbox.backends import cell_bundle, namespaces
-from toolcell.sandbox.client import result_builder
+_AS_ORDINARY_USER = (
+    PRELOADED
+    + """
+from toolcell.sandbox import PackageRules
 from toolcell.sandbox.packages import installer, uv
-SandboxConfig()
-cell_bundle.bundle()
 uid = int(sys.argv[1])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 sys.executable = sys.argv[2]
@@ -216,6 +213,7 @@ async def main():
             print(result.stderr)
 anyio.run(main)
 """
+)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes another user's place")

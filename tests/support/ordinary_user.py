@@ -6,3 +6,20 @@ ORDINARY_USER = 65_534
 
 
 SYSTEM_PYTHON = "/usr/bin/python3"
+
+PRELOADED = """
+import json, os, sys
+import anyio, anyio._backends._asyncio
+import toolcell.sandbox
+from toolcell.sandbox import SandboxConfig, SandboxManager
+from toolcell.sandbox.backends import cell_bundle, namespaces
+from toolcell.sandbox.client import cell, result_builder
+from toolcell.sandbox.machine import host_cgroups
+cell_bundle.bundle()
+# Its validator is made, and plugins looked for, when it is first used.
+SandboxConfig()
+"""
+"""Begins a program that runs cells once its privileges have gone.
+
+Everything is imported before: the checkout, or the interpreter, may be private.
+"""

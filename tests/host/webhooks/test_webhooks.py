@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -110,6 +111,11 @@ async def until(condition: Any) -> None:
     with anyio.fail_after(20):
         while not condition():
             await anyio.sleep(0.01)
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> int:
+    """Return how many failures are noted: from then on the clock may go on."""
+    return caplog.text.count("; it is tried again in ")
 
 
 def data(sent: Sent) -> dict[str, Any]:
@@ -248,13 +254,14 @@ async def test_a_webhook_is_told_of_its_own_events_alone(
 
 
 async def test_a_failed_message_is_tried_again_with_growing_pauses(
-    place: Place, api: WebAPI
+    place: Place, api: WebAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     api.answer("/hook", b"no", 500)
     async with place.sending(f"{api.url}/hook") as queue:
         await place.ask("1")
-        await until(lambda: len(api.requests) == 1)
         for tries, pause in enumerate((5, 10, 20, 40), 2):
+            await until(lambda tries=tries: failures(caplog) == tries - 1)
             place.clock.now += pause - 1
             await anyio.sleep(0.1)
             assert len(api.requests) == tries - 1
@@ -271,19 +278,16 @@ async def test_a_failed_message_is_tried_again_with_growing_pauses(
 
 
 async def test_a_message_that_nobody_takes_is_dropped_after_a_day(
-    place: Place, api: WebAPI
+    place: Place, api: WebAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     api.answer("/hook", b"", 302, Location=f"{api.url}/elsewhere")
     async with place.sending(f"{api.url}/hook", events=("approval.asked",)) as queue:
         await place.ask("1")
-        await until(lambda: len(api.requests) == 1)
-
-        def is_dropped() -> bool:
-            # The first failure may be noted only after the clock went on.
-            place.clock.now += GIVE_UP_SECONDS
-            return queue.waiting("w0") == 0
-
-        await until(is_dropped)
+        await until(lambda: failures(caplog) == 1)
+        place.clock.now += GIVE_UP_SECONDS
+        await until(lambda: len(api.requests) == 2)
+        await until(lambda: queue.waiting("w0") == 0)
 
     assert {each.target for each in api.requests} == {"/hook"}
 

@@ -13,21 +13,13 @@ from typing import Any
 import pytest
 
 from ...conftest import missing
-from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
+from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
 from ...support.toolcell_command import TOOLCELL
 
-# Everything is imported before the privileges go: the checkout may be private.
-_AS_ORDINARY_USER = """
-import json, os, sys
-import anyio, anyio._backends._asyncio
-import toolcell.sandbox
-from toolcell.sandbox import Limits, SandboxConfig, SandboxManager
-from toolcell.sandbox.backends import cell_bundle, namespaces
-from toolcell.sandbox.client import cell, result_builder
-from toolcell.sandbox.machine import host_cgroups
-cell_bundle.bundle()
-# Its validator is made, and plugins looked for, when it is first used.
-SandboxConfig()
+_AS_ORDINARY_USER = (
+    PRELOADED
+    + """
+from toolcell.sandbox import Limits
 user = int(sys.argv[1])
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 config = SandboxConfig(backend="subprocess", python=sys.argv[2],
@@ -38,6 +30,7 @@ async def main():
         print(json.dumps([(await sandbox.run(code)).to_json() for code in programs]))
 anyio.run(main)
 """
+)
 
 _STATUS_LINES = """
 import os

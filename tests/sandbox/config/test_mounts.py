@@ -23,7 +23,7 @@ from toolcell.sandbox.backends import launcher, launcher_setup
 from ...conftest import SUBPROCESS, BackendRow
 from ...support.attack_programs import writes
 from ...support.attack_table import attempt, program
-from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
+from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
 
 pytestmark = pytest.mark.anyio
 
@@ -423,17 +423,9 @@ async def test_an_engine_elsewhere_gets_no_mounts(tmp_path: Path) -> None:
             pass
 
 
-_AS_ORDINARY_USER = """
-import json, os, sys
-import anyio, anyio._backends._asyncio
-import toolcell.sandbox
-from toolcell.sandbox import SandboxConfig, SandboxManager
-from toolcell.sandbox.backends import cell_bundle, namespaces
-from toolcell.sandbox.client import cell, result_builder
-from toolcell.sandbox.machine import host_cgroups
-cell_bundle.bundle()
-# Its validator is made, and plugins looked for, when it is first used.
-SandboxConfig()
+_AS_ORDINARY_USER = (
+    PRELOADED
+    + """
 user, base = int(sys.argv[1]), sys.argv[3]
 os.setgroups([]); os.setresgid(user, user, user); os.setresuid(user, user, user)
 os.makedirs(base + "/mine"), os.makedirs(base + "/given")
@@ -447,6 +439,7 @@ async def main():
 anyio.run(main)
 print(open(base + "/mine/x").read())
 """
+)
 
 
 @pytest.mark.promise("P-29")

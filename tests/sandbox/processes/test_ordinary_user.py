@@ -10,23 +10,16 @@ import tempfile
 from pathlib import Path
 
 from ...conftest import missing
-from ...support.ordinary_user import ORDINARY_USER, SYSTEM_PYTHON
+from ...support.ordinary_user import ORDINARY_USER, PRELOADED, SYSTEM_PYTHON
 
-_AS_ORDINARY_USER = """
-import encodings.idna, http.server, json, os, sys, threading
-import anyio, anyio._backends._asyncio
-import toolcell.sandbox
+_AS_ORDINARY_USER = (
+    PRELOADED
+    + """
+import encodings.idna, http.server, threading
 from toolcell.core import InvalidInputError
-from toolcell.sandbox import Network, SandboxConfig, SandboxManager
-from toolcell.sandbox import session_archives
-from toolcell.sandbox.backends import cell_bundle, namespaces
-from toolcell.sandbox.client import cell, result_builder
+from toolcell.sandbox import Network, session_archives
 from toolcell.sandbox.client.workdir import WorkDir
-from toolcell.sandbox.machine import host_cgroups
 from toolcell.sandbox.network import egress, proxy
-cell_bundle.bundle()
-# Its validator is made, and plugins looked for, when it is first used.
-SandboxConfig()
 class Site(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -101,6 +94,7 @@ async def main():
     print(json.dumps(said))
 anyio.run(main)
 """
+)
 
 
 def test_an_ordinary_user_has_them_all() -> None:

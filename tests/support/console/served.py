@@ -32,7 +32,7 @@ folder = "state"
 [audit]
 path = "audit.jsonl"
 [approvals]
-wait_seconds = 60
+wait_seconds = 600
 [[policies]]
 agent_id = "builder"
 allow = ["note"]
