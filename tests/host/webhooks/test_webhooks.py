@@ -304,12 +304,13 @@ async def test_a_dead_receiver_delays_nobody(place: Place, api: WebAPI) -> None:
 
 
 async def test_what_was_not_delivered_survives_a_restart(
-    place: Place, api: WebAPI
+    place: Place, api: WebAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     api.answer("/hook", b"", 503)
     async with place.sending(f"{api.url}/hook"):
         request = await place.ask("1")
-        await until(lambda: api.requests)
+        await until(lambda: failures(caplog) == 1)
     # Answered while no host runs.
     await place.approvals.answer(request, Approve(approver="Ann"))
     api.answers.clear()
