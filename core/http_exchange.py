@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -81,7 +81,7 @@ def exchange(
         left = max(deadline - time.monotonic(), 0.001)
         sock.settimeout(left)
         # A server that drips keeps every single read short: this ends them all.
-        end = threading.Timer(left, socket.socket.shutdown, (sock, socket.SHUT_RDWR))
+        end = threading.Timer(left, _cut, (sock,))
         end.daemon = True
         end.start()
         try:
@@ -102,6 +102,13 @@ def exchange(
         raise NoAnswerError(was_sent) from error
     finally:
         connection.close()
+
+
+def _cut(sock: socket.socket) -> None:
+    """End what is read and written; it may have ended, or be closed, just now."""
+    with suppress(OSError):
+        # That of TLS would forget its state while another thread reads.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _host(target: Target) -> str:

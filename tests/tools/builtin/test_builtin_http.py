@@ -336,6 +336,30 @@ async def test_many_addresses_that_swallow_connections_share_the_time(
     assert min(waits) > 1
 
 
+async def test_a_deadline_that_comes_as_the_connection_ends_is_no_error(
+    site: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer that fires cannot be cancelled any more."""
+    late: list[Callable[[], object]] = []
+
+    class Timer:
+        def __init__(self, seconds: float, function: Any, arguments: Any) -> None:
+            late.append(lambda: function(*arguments))
+
+        def start(self) -> None:
+            """Wait for the test."""
+
+        cancel = start
+
+    threads = SimpleNamespace(Timer=Timer)
+    monkeypatch.setattr("toolcell.core.http_exchange.threading", threads)
+    result = await get(local(site), f"http://127.0.0.1:{site.server_port}/")
+    [cut] = late
+    cut()
+
+    assert result.status == "ok"
+
+
 async def test_a_handshake_that_drips_ends_at_the_deadline() -> None:
     """Each byte comes in time; the handshake never ends."""
     over = threading.Event()
