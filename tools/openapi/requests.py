@@ -1,23 +1,24 @@
 """Writes the arguments of a call into a request, as the styles of OpenAPI say.
 
 What a model gives stays where it belongs: a value in a path stays one segment of it, a
-value in a query one value, and a value in a header one line.
+value in a query one value, and a value in a header one line. A value that cannot is
+refused as the arguments are checked, before anything is decided or sent.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from toolcell.core import ToolExecutionError
-
+from ..definition.validation import Problem, refusal
 from .definition import OpenAPIDefinition, OperationParameter
 
 _SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
+_MARKS = {"spaceDelimited": " ", "pipeDelimited": "|"}
 # What RFC 9110 lets a value of a header be, but for what is not ASCII.
 _HEADER = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?|")
 _Pairs = list[tuple[str, str]]
@@ -41,12 +42,34 @@ class Draft:
         return f"{self.path}?{query}" if query else self.path
 
 
-def draft(definition: OpenAPIDefinition, arguments: Mapping[str, Any]) -> Draft:
+class _MisplacedError(Exception):
+    """A value cannot stand where it would have to."""
+
+    def __init__(self, argument: str, expected: str) -> None:
+        super().__init__(argument, expected)
+        self.problem = Problem(argument, "value", expected)
+
+
+def draft(
+    tool: str, definition: OpenAPIDefinition, arguments: Mapping[str, Any]
+) -> Draft:
     """Return the request of a call, without its secrets.
 
+    Args:
+        tool: The tool's name, for the error.
+        definition: What is called.
+        arguments: They fit the schema.
+
     Raises:
-        ToolExecutionError: A value cannot stand where it would have to.
+        ToolValidationError: A value cannot stand where it would have to.
     """
+    try:
+        return _draft(definition, arguments)
+    except _MisplacedError as error:
+        raise refusal(tool, [error.problem]) from None
+
+
+def _draft(definition: OpenAPIDefinition, arguments: Mapping[str, Any]) -> Draft:
     made = Draft(definition.method.upper(), "")
     segments: dict[str, str] = {}
     for each in definition.parameters:
@@ -55,6 +78,7 @@ def draft(definition: OpenAPIDefinition, arguments: Mapping[str, Any]) -> Draft:
         value = arguments[each.argument]
         if each.is_json:
             value = json.dumps(value, separators=(",", ":"))
+        _check_parts(each, value)
         match each.location:
             case "path":
                 segments[each.name] = _segment(each, value)
@@ -91,17 +115,54 @@ def _parts(value: Any, *, explode: bool) -> Iterator[str]:
         yield _text(value)
 
 
+def _check_parts(parameter: OperationParameter, value: Any) -> None:
+    """Refuse parts of a list or object in which a server would see the end of one.
+
+    Marks that are percent-encoded both inside of a part and between two are the same
+    once they are decoded (OpenAPI 3.1.1, appendix E), and headers have no encoding. A
+    `,` of a path or query is safe: it is encoded inside of a part alone.
+    """
+    if not isinstance(value, list | dict):
+        return
+    names = value if isinstance(value, dict) else ()
+    parts = list(_parts(value, explode=False))
+    if parameter.location == "header":
+        _check_without(",", parts, parameter)
+        _check_without("=" if parameter.explode else "", names, parameter)
+    elif parameter.style == "deepObject":
+        _check_without("[]", names, parameter)
+    elif not parameter.explode:
+        _check_without(_MARKS.get(parameter.style, ""), parts, parameter)
+
+
+def _check_without(
+    marks: str, texts: Iterable[str], parameter: OperationParameter
+) -> None:
+    if any(set(marks) & set(each) for each in texts):
+        shown = " or ".join("space" if each == " " else each for each in marks)
+        raise _MisplacedError(
+            parameter.argument, f"parts without {shown}, which ends a part"
+        )
+
+
 def _segment(parameter: OperationParameter, value: Any) -> str:
-    parts = list(_parts(value, explode=parameter.explode))
+    parts = list(_parts(value, explode=False))
     # Servers decode a path before they look where it leads: an encoded `/` is one.
     if not any(parts) or any(set(each) & set("/\\") for each in parts):
-        raise _refused(parameter, "it must not be empty, nor have a / or \\ in it")
-    return ",".join(_quoted(parameter, each) for each in parts)
+        raise _MisplacedError(
+            parameter.argument, "a segment of a path: some text, without / and \\"
+        )
+    quoted = [_quoted(parameter, each) for each in parts]
+    if isinstance(value, dict) and parameter.explode:
+        quoted = [
+            "=".join(pair) for pair in zip(quoted[::2], quoted[1::2], strict=True)
+        ]
+    return ",".join(quoted)
 
 
 def _quoted(parameter: OperationParameter, text: str) -> str:
     if not text.isprintable():
-        raise _refused(parameter, "it has a character that cannot be seen")
+        raise _MisplacedError(parameter.argument, "characters that can be seen")
     return quote(text, safe="")
 
 
@@ -110,10 +171,7 @@ def _path(template: str, segments: Mapping[str, str]) -> str:
     for name, text in segments.items():
         path = path.replace("{" + quote(name, safe="%:@!$&'()*+,;=~") + "}", text)
     if {".", ".."} & set(path.split("/")):
-        raise ToolExecutionError(
-            "an argument would lead to another path",
-            hint="give the id or name alone, without dots",
-        )
+        raise _MisplacedError("", "an id or name alone: dots lead to another path")
     return path
 
 
@@ -139,7 +197,7 @@ def _pairs(name: str, style: str, value: Any, explode: bool) -> _Pairs:
 def _header(parameter: OperationParameter, value: Any) -> str:
     text = ",".join(_parts(value, explode=parameter.explode))
     if not _HEADER.fullmatch(text):
-        raise _refused(parameter, "a header is one line of ASCII")
+        raise _MisplacedError(parameter.argument, "one line of ASCII")
     return text
 
 
@@ -154,10 +212,3 @@ def _body(media_type: str, value: Any) -> bytes:
     if media_type == "text/plain":
         return _text(value).encode()
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _refused(parameter: OperationParameter, reason: str) -> ToolExecutionError:
-    return ToolExecutionError(
-        f"the argument {parameter.argument} cannot be sent: {reason}",
-        hint="give another value for it",
-    )

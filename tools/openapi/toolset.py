@@ -27,6 +27,7 @@ from ..definition.context import ToolContext
 from ..definition.json_schema_tool import JSONSchemaTool
 from ..definition.options import MAX_NAME_CHARACTERS
 from ..definition.tool import Tool
+from ..definition.validation import Arguments
 from ..foreign.definition import model_description, model_schema, unknown_outcome
 from ..foreign.offered import OfferedTools, check_prefix
 from .answers import content_of, read_answer
@@ -67,6 +68,11 @@ class OpenAPITool(JSONSchemaTool):
             },
             cost={"bytes": toolset.max_bytes},
         )
+
+    def validate(self, arguments: Mapping[str, Any]) -> Arguments:
+        checked = super().validate(arguments)
+        draft(self.name, self.definition, checked.values)
+        return checked
 
     def _ask(self, arguments: dict[str, Any], context: ToolContext) -> JsonValue:
         return self.toolset.call(self, arguments, context)
@@ -225,7 +231,7 @@ class OpenAPIToolset:
                 f"{tool.name} cannot be used: {reason}",
                 hint=f"`toolcell tools pin {self.name}` shows it and approves it",
             )
-        request = draft(tool.definition, arguments)
+        request = draft(tool.name, tool.definition, arguments)
         self.credentials.add_to(request, tool.schemes)
         if request.cookies:
             pairs = (f"{name}={value}" for name, value in request.cookies)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolcell.core import ToolResult
+from toolcell.core import ToolResult, ToolValidationError
 from toolcell.tools import ConcurrentExecutor, OpenAPIToolset, ToolRegistry
 
 from ...support.web.api import NETWORKS, WebAPI, given, operation, web_api
@@ -97,12 +97,16 @@ async def test_a_query_is_written_as_its_style_says(
         ({"type": "integer"}, 7, "7"),
         (LIST, ["a", "b"], "a,b"),
         (MAP, {"a": 1, "b": 2}, "a,1,b,2"),
+        (LIST, ["a,b", "c"], "a%2Cb,c"),
+        (MAP | {"exploded": True}, {"a": "1,b=2", "c=": 3}, "a=1%2Cb%3D2,c%3D=3"),
     ],
 )
 async def test_a_value_in_a_path_is_one_segment(
     schema: Any, value: Any, segment: str
 ) -> None:
-    values = operation("/pets/{id}/x", parameters=[given("id", "path", schema=schema)])
+    explode = "exploded" in schema
+    given_id = given("id", "path", schema=schema, explode=explode)
+    values = operation("/pets/{id}/x", parameters=[given_id])
     with web_api() as api:
         assert told(await called(api, values, {"id": value}, base="/v1/")) == ""
         assert api.targets == [f"/v1/pets/{segment}/x"]
@@ -156,6 +160,87 @@ async def test_a_value_of_a_header_is_one_line(value: str) -> None:
 
         assert "one line" in told(result) and told(fine) == ""
         assert [each.header("X-A") for each in api.requests] == ["a; b=\tc, d"]
+
+
+DELIMITED: dict[str, Any] = {"schema": {}, "explode": False}
+PIPES = given("x", "query", style="pipeDelimited", **DELIMITED)
+SPACES = given("x", "query", style="spaceDelimited", **DELIMITED)
+DEEP = given("x", "query", style="deepObject", schema=MAP, explode=True)
+HEADER = given("x", "header", schema={})
+
+
+@pytest.mark.attack(68)
+@pytest.mark.parametrize(
+    ("parameter", "value", "mark"),
+    [
+        (PIPES, ["a|b"], "|"),
+        (PIPES, ["a", "|"], "|"),
+        (PIPES, {"a": "b|admin|true"}, "|"),
+        (PIPES, {"a|b": 1}, "|"),
+        (PIPES, [["a|b"]], "|"),
+        (PIPES | {"in": "cookie"}, ["a|b"], "|"),
+        (SPACES, ["a b"], "space"),
+        (SPACES, ["a", {"b": "c d"}], "space"),
+        (SPACES, {"a b": 1}, "space"),
+        (DEEP, {"a][b": 1}, "[ or ]"),
+        (DEEP, {"a[": 1}, "[ or ]"),
+        (HEADER, ["a,b"], ","),
+        (HEADER, [{"a": 1, "b": 2}], ","),
+        (HEADER, {"a": "1,admin,true"}, ","),
+        (HEADER | {"explode": True}, {"a": "1,admin=true"}, ","),
+        (HEADER | {"explode": True}, {"admin=true": "1"}, "="),
+    ],
+)
+async def test_one_value_does_not_become_two(
+    parameter: Any, value: Any, mark: str
+) -> None:
+    """Nothing tells the mark inside of a value from the one between two."""
+    with web_api() as api:
+        values = operation("/p", parameters=[parameter])
+        result = await called(api, values, {"x": value})
+
+        assert result.error is not None and result.error.kind == "tool.validation"
+        assert f"x: not allowed, expected parts without {mark}," in told(result)
+        assert api.requests == []
+
+
+async def test_what_cannot_be_sent_is_refused_before_the_guard_decides() -> None:
+    values = operation("/p", parameters=[PIPES])
+    async with OpenAPIToolset("a", json.dumps(values), "http://x", pins=None) as api:
+        [tool] = api.tools
+
+    with pytest.raises(ToolValidationError):
+        tool.validate({"x": ["a|b"]})
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "sent"),
+    [
+        (PIPES, ["a b,c", "d"], "/p?x=a%20b%2Cc%7Cd"),
+        (PIPES, ["a%7Cb"], "/p?x=a%257Cb"),
+        (PIPES, {"a": "b", "c": 1}, "/p?x=a%7Cb%7Cc%7C1"),
+        (PIPES | {"explode": True}, ["a|b", "c"], "/p?x=a%7Cb&x=c"),
+        (PIPES | {"explode": True}, {"a": "b|c"}, "/p?a=b%7Cc"),
+        (SPACES, ["a|b+c", "d"], "/p?x=a%7Cb%2Bc%20d"),
+        (SPACES, ["a%20b", "c"], "/p?x=a%2520b%20c"),
+        (DEEP, {"a": "[b]"}, "/p?x%5Ba%5D=%5Bb%5D"),
+        (given("x", "query", **DELIMITED), ["a,b", "c"], "/p?x=a%2Cb,c"),
+        (given("x", "query", **DELIMITED), {"a": "1,b"}, "/p?x=a,1%2Cb"),
+        (HEADER, ["a", "b"], "a,b"),
+        (HEADER, {"a": "b=c"}, "a,b=c"),
+        (HEADER | {"explode": True}, {"a": "1", "b": "2=3"}, "a=1,b=2=3"),
+    ],
+)
+async def test_what_stays_one_value_is_sent(
+    parameter: Any, value: Any, sent: str
+) -> None:
+    with web_api() as api:
+        values = operation("/p", parameters=[parameter])
+        assert told(await called(api, values, {"x": value})) == ""
+        [request] = api.requests
+
+        is_header = parameter["in"] == "header"
+        assert (request.header("x") if is_header else request.target) == sent
 
 
 async def test_cookies_cannot_be_added_to() -> None:
