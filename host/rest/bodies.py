@@ -243,7 +243,8 @@ class Session(Body):
     """Python programs that were begun in it."""
 
     usage: SessionUsage | None
-    """Null: it was not measured yet, as before the end of its first run."""
+    """Null: its cell did not answer within a second, as before the end of its first
+    run."""
 
 
 class SessionList(Body):

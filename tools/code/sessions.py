@@ -17,8 +17,6 @@ from toolcell.sandbox import Sandbox, SandboxSession
 if TYPE_CHECKING:
     from toolcell.sandbox import CellUsage
 
-_USAGE_SECONDS = 1.0
-
 SessionEnd = Literal["closed", "idle", "lifetime", "reclaimed", "lost", "shutdown"]
 """The reason of a session's end: it was closed; not used for long; open for long; its
 place went to another agent; its cell was lost; all sessions end."""
@@ -56,7 +54,7 @@ class CodeSession:
     """The reason of its end; None while it is open."""
 
     usage: CellUsage | None = None
-    """The usage of its cell when it was measured last."""
+    """The usage of its cell when it was measured last; None: it could not be."""
 
     measured: anyio.Event | None = None
     """Set once the measurement under way has ended; None: there is none."""
@@ -172,15 +170,14 @@ class CodeSessions:
     async def usage(self, session: CodeSession) -> CellUsage | None:
         """Return what a session uses now, also while a program runs.
 
-        A cell that does not answer within a second has the amounts of the last time.
-        None: it was not measured yet, as before the end of its first run.
+        The first measurement waits for the end of the session's first run. Whoever
+        asks meanwhile gets the same one, and may stop waiting. None: its cell is gone.
         """
         if session.measured is None:
             session.measured = anyio.Event()
             # It goes on when nobody waits: a cell with half a question is lost.
             self._tasks.start_soon(self._measure, session, session.measured)
-        with anyio.move_on_after(_USAGE_SECONDS):
-            await session.measured.wait()
+        await session.measured.wait()
         return session.usage
 
     async def _measure(self, session: CodeSession, measured: anyio.Event) -> None:
@@ -189,7 +186,7 @@ class CodeSessions:
                 session.usage = await session.session.usage()
         except ToolcellError:
             # Its next user is told that it is lost.
-            pass
+            session.usage = None
         finally:
             session.measured = None
             measured.set()

@@ -137,7 +137,10 @@ def test_sessions_are_interrupted_and_closed(
     [session] = sessions.all()
     path = f"/sessions/{session.number}"
     assert name in viewer.page("/sessions")
-    assert "at work" in viewer.page("/sessions")
+    shown = viewer.page("/sessions")
+    assert "at work" in shown
+    # The cell answers once its first program has ended.
+    assert "not measured" in shown
     viewer.act(f"{path}/interrupt", 403)
     viewer.act(f"{path}/close", 403)
     operator.act(f"{path}/interrupt")
@@ -145,7 +148,7 @@ def test_sessions_are_interrupted_and_closed(
     assert content["status"] == "cancelled"
     shown = viewer.page("/sessions")
     assert shown.count("MiB") == 2
-    assert "not measured yet" not in shown
+    assert "not measured" not in shown
     operator.act(f"{path}/close")
     assert sessions.all() == []
     assert "No session of code is open" in viewer.page("/sessions")

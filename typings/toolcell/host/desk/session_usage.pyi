@@ -1,0 +1,2 @@
+# Written by typings/generate.py.
+from host.desk.session_usage import *
