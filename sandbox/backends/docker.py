@@ -105,7 +105,6 @@ class DockerBackend:
             level=self._level(),
             layers=tuple(layers),
             enforced_by=enforced,
-            required_layers=_REQUIRED,
         )
 
     def _level(self) -> IsolationLevel:

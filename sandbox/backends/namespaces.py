@@ -25,7 +25,7 @@ from ..client.types import CellTraits
 from ..config.settings import Enforcer, Limits, SandboxConfig
 from ..machine import host_cgroups
 from .launcher import LauncherProcess, NamespaceProcess
-from .launcher_setup import REQUIRED, LauncherSetup
+from .launcher_setup import LauncherSetup
 from .launcher_start import take_set_up
 
 _NAMESPACE_LAYERS = ("user", "mount", "pid", "net", "ipc", "uts", "private_root")
@@ -69,7 +69,6 @@ class SubprocessBackend:
             level="namespaces",
             layers=layers,
             enforced_by=enforced,
-            required_layers=REQUIRED,
         )
 
     @property

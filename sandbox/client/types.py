@@ -111,7 +111,6 @@ class CellTraits(NamedTuple):
     level: IsolationLevel
     layers: tuple[str, ...]
     enforced_by: Mapping[str, Enforcer] = MappingProxyType({})
-    required_layers: tuple[str, ...] = ()
 
 
 class CellProcess(Protocol):
