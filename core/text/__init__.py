@@ -1,1 +1,1 @@
-"""JSON with one meaning, and how much of it there is (internal to toolcell)."""
+"""Facts about texts and bytes from outside, and JSON with one meaning (internal)."""

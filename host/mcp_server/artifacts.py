@@ -14,6 +14,7 @@ from urllib.parse import quote
 import mcp_types as types
 
 from toolcell.core import ToolExecutionError
+from toolcell.core.text.picture_type import picture_type
 
 MAX_ARTIFACTS = 32
 """Artifacts of one call. When it is reached a tool cannot save more, and those of
@@ -23,15 +24,11 @@ MAX_BYTES = 8_388_608
 """Bytes of all artifacts of one call. When it is reached the same happens."""
 
 PLAIN = "application/octet-stream"
-_MAGIC = {
-    rb"\x89PNG\r\n\x1a\n": "image/png",
-    rb"\xff\xd8\xff": "image/jpeg",
-    rb"GIF8[79]a": "image/gif",
-    rb"RIFF....WEBP": "image/webp",
+_SOUNDS = {
     rb"RIFF....WAVE": "audio/wav",
-    rb"OggS": "audio/ogg",
-    rb"fLaC": "audio/flac",
-    rb"ID3": "audio/mpeg",
+    rb"OggS\0": "audio/ogg",
+    rb"fLaC[\0\x80]": "audio/flac",
+    rb"ID3[\x02-\x04]": "audio/mpeg",
 }
 _TEXTS = frozenset({"text/plain", "text/csv", "text/markdown", "application/json"})
 
@@ -82,7 +79,9 @@ def _uri(name: str) -> str:
 def media_type_of(artifact: SavedArtifact) -> str:
     """Return the media type that the bytes show, or that of plain bytes."""
     data = artifact.data
-    for magic, media_type in _MAGIC.items():
+    if (picture := picture_type(data)) is not None:
+        return picture
+    for magic, media_type in _SOUNDS.items():
         if re.match(magic, data, re.DOTALL):
             return media_type
     declared = artifact.media_type.partition(";")[0].strip().lower()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .pictures import picture_type
+from toolcell.core.text.picture_type import picture_type
 
 _MAGIC = (
     (b"%PDF-", "application/pdf"),

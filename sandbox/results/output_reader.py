@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from toolcell.core.text.json_size import count_values
+from toolcell.core.text.picture_type import picture_type
 
 from ..cell.wire.contract import (
     MAX_OUTPUT_BYTES,
@@ -18,7 +19,6 @@ from ..cell.wire.contract import (
 )
 from ..cell.wire.frames import FrameError, strict_json
 from .output import Output, Preview, is_small
-from .pictures import picture_type
 
 MAX_REPRESENTATIONS = 32
 """Representations of one output. When there are more it is dropped as malformed."""

@@ -1,25 +1,14 @@
-"""Types and sizes of pictures, read from their first bytes; nothing is decoded."""
+"""Sizes of pictures, read from their first bytes; nothing is decoded."""
 
 from __future__ import annotations
 
 import struct
 
+from toolcell.core.text.picture_type import picture_type
+
 _MAX_SEGMENTS = 1_000
 # Start of frame: all but the tables and extensions between them.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-
-
-def picture_type(data: bytes) -> str | None:
-    """Return the media type that the first bytes show; None for no known picture."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "image/webp"
-    return None
 
 
 def picture_size(data: bytes) -> tuple[int, int] | None:

@@ -23,6 +23,7 @@ from mcp_types import (
 
 from toolcell.core import ImagePart, Message, ToolCall
 from toolcell.host import Host
+from toolcell.host.mcp_server.artifacts import SavedArtifact, media_type_of
 from toolcell.tools import RunContext
 
 from ...support.mcp.served_hosts import (
@@ -206,6 +207,27 @@ async def test_each_kind_reaches_the_messages_of_a_model(tmp_path: Path) -> None
     assert [each["source"]["media_type"] for each in block["content"][1:]] == [
         each.mime for each in pictures
     ]
+
+
+SOUNDS = {
+    b"RIFF\0\0\0\0WAVE": "audio/wav",
+    b"OggS\0\2": "audio/ogg",
+    b"fLaC\0\0\0": "audio/flac",
+    b"fLaC\x80\0\0": "audio/flac",
+    b"ID3\3\0": "audio/mpeg",
+    b"ID3,name\n1,a\n": "text/csv",
+    b"OggS and fLaC": "text/csv",
+    b"fLaC, OggS": "text/csv",
+    PNG: "image/png",
+    WEBP: "image/webp",
+}
+
+
+@pytest.mark.parametrize("data", SOUNDS)
+def test_a_text_is_no_sound_for_its_first_letters(data: bytes) -> None:
+    saved = SavedArtifact("1", data, "text/csv")
+
+    assert media_type_of(saved) == SOUNDS[data]
 
 
 LIMITS_REACHED = f"""

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 import pytest
 
 from toolcell.core import ImagePart, Part
+from toolcell.core.text.picture_type import picture_type
 from toolcell.sandbox import Output, Preview
 from toolcell.sandbox.results.html_tables import table_as_markdown
-from toolcell.sandbox.results.pictures import picture_size, picture_type
+from toolcell.sandbox.results.pictures import picture_size
 
 
 def png(width: int, height: int, more: bytes = b"") -> bytes:
