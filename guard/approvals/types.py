@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from toolcell.core import InvalidInputError, ToolCall
 from toolcell.core.text.canonical_json import canonical_json
+from toolcell.core.text.counted import counted
 
 from ..audit.redaction import Redactor
 from ..values.call_facts import CallFacts, call_hash
@@ -155,7 +156,8 @@ class ApprovalRequest:
             shown["code"] = self.code
         elif view.hidden:
             parts = ", ".join(f"{each.path} {each}" for each in view.hidden)
-            shown["hidden"] = f"{len(view.hidden)} parts, to be opened first: {parts}"
+            count = counted(len(view.hidden), "part")
+            shown["hidden"] = f"{count}, to be opened first: {parts}"
         text = [f"{name}: {_safe(value)}" for name, value in shown.items()]
         if self.preview:
             preview = self.preview if opened else redact(self.preview)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from toolcell.core import InvalidInputError, ToolCall
+from toolcell.core.text.counted import counted
 
 from ..audit.log import AuditLog
 from ..audit.redaction import Redactor
@@ -249,7 +250,7 @@ class ApprovalWorkflow:
         hidden = request.view(self.redactor).hidden
         if hidden and reply.code != request.code:
             raise InvalidInputError(
-                f"{len(hidden)} parts of the request are hidden",
+                f"the request has {counted(len(hidden), 'hidden part')}",
                 hint=f"see `toolcell approvals show {request.id} --reveal`, "
                 "and approve with the code that it tells",
             )

@@ -10,6 +10,7 @@ import anyio
 
 from toolcell.core import InvalidInputError, StoreUnavailableError
 from toolcell.core.text.canonical_json import canonical_digest
+from toolcell.core.text.counted import counted
 from toolcell.guard import ApprovalRequest, Approvals, Redactor
 
 from ..desk.events import (
@@ -120,7 +121,7 @@ def check_seen(
         raise RefusedError(
             409,
             "hidden_parts",
-            f"{len(seen.hidden)} parts of the request are hidden",
+            f"the request has {counted(len(seen.hidden), 'hidden part')}",
             hint=f"`toolcell approvals show {request.id} --reveal` shows them",
         )
 

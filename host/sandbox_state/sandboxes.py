@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 
 from toolcell.core import ConfigError, InvalidInputError, SandboxError, ToolcellError
+from toolcell.core.text.counted import counted
 from toolcell.sandbox import Network, SandboxConfig
 
 from ..config.host_config import HostConfig
@@ -157,7 +158,9 @@ class Sandboxes:
         left = self._settings.max_sandboxes - len(owners)
         if owners.count(token.id) >= left:
             raise APIError(
-                429, f"you have {owners.count(token.id)} sandboxes; {left} are left"
+                429,
+                f"you have {counted(owners.count(token.id), 'sandbox', 'sandboxes')}; "
+                f"{left} left",
             )
 
     async def _hold(

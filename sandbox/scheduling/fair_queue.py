@@ -9,6 +9,7 @@ from collections.abc import Callable
 import anyio
 
 from toolcell.core import SandboxUnavailableError
+from toolcell.core.text.counted import counted
 
 # The weight of the latest turn in the mean length of turns.
 _WEIGHT = 0.2
@@ -159,7 +160,7 @@ class FairQueue:
         mean = _UNKNOWN_SECONDS if self._turn_seconds is None else self._turn_seconds
         retry_after = round(mean * (self.waiting + 1) / max(self._places, 1), 3)
         return SandboxUnavailableError(
-            f"{self.waiting} runs wait already",
+            f"all places are taken, with {counted(self.waiting, 'run')} in the queue",
             hint="raise max_concurrency or max_queue, or try again later",
             details={
                 "reason": "queue_full",

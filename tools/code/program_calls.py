@@ -17,6 +17,7 @@ from toolcell.core import (
     ToolResult,
     ToolValidationError,
 )
+from toolcell.core.text.counted import counted
 
 from ..definition.tool import Tool
 from ..execution.components import RunContext
@@ -184,8 +185,9 @@ def _named(tool: Tool, arguments: list[Any], options: dict[str, Any]) -> dict[st
     """
     names = list(tool.parameters.get("properties", {}))
     if len(arguments) > len(names):
+        taken = counted(len(names), "argument")
         raise ToolValidationError(
-            f"{tool.name} takes {len(names)} arguments, {len(arguments)} were given",
+            f"{tool.name} takes {taken}, {len(arguments)} were given",
             hint=f"it takes {', '.join(names) or 'none'}",
         )
     placed = dict(zip(names, arguments, strict=False))

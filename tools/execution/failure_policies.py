@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolcell.core import ToolExecutionError
+from toolcell.core.text.counted import counted
 
 _RetrySeconds = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
 
@@ -105,7 +106,7 @@ class CircuitBreaker:
         left = self._wait_left(tool)
         if left > 0 or tool.probing:
             raise ToolExecutionError(
-                f"{tool_name} failed {tool.failures} times in a row and is not called",
+                f"{tool_name} is not called after {counted(tool.failures, 'failure')}",
                 hint="use another tool, or wait",
                 details={"circuit": "open", "retry_after": max(0.0, round(left, 3))},
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.exit_codes import EXIT_THREAD_DAMAGED
@@ -68,7 +69,7 @@ def prune(
         return
     for name in gone:
         print(escaped_line(name))
-    print_notice(f"{len(gone)} threads deleted", as_json=False)
+    print_notice(f"{counted(len(gone), 'thread')} deleted", as_json=False)
 
 
 def _days(path: Path) -> float:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolcell.core.text.counted import counted
+
 from ...terminal.output import print_json, print_table
 from ...terminal.signals import run_async
 from ..base.options import (
@@ -67,7 +69,7 @@ def check(
     if as_json:
         print_json({"ok": True, "policy_version": version, "agents": agents})
     else:
-        print(f"ok: {len(agents)} policies, version {version}")
+        print(f"ok: {counted(len(agents), 'policy', 'policies')}, version {version}")
 
 
 def _look_up(

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.exit_codes import EXIT_COULD_NOT_RUN, EXIT_LEFT_SOMETHING
@@ -71,6 +72,6 @@ def clean(
             print(f"removed {escaped_line(name)}")
         for name in cleaned.left:
             print(f"not removed {escaped_line(name)}")
-        print(f"{len(cleaned.removed)} leftovers removed", end="")
+        print(f"{counted(len(cleaned.removed), 'leftover')} removed", end="")
         print(f", {len(cleaned.left)} not" if cleaned.left else "")
     raise typer.Exit(EXIT_LEFT_SOMETHING if cleaned.left else 0)

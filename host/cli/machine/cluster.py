@@ -290,7 +290,7 @@ def _show(found: tuple[NodeStatus, ...], waiting: int, *, as_json: bool) -> None
     columns = ("node", "address", "state", "busy", "slots", "drivers", "problem")
     print_table(columns, [_row(each) for each in found])
     if waiting:
-        print(f"{waiting} runs wait for a place")
+        print(f"runs that wait for a place: {waiting}")
 
 
 def _row(node: NodeStatus) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from toolcell.core import InvalidInputError
+from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.output import print_json
@@ -88,7 +89,8 @@ def list_(as_json: AsJson = False) -> None:
         for pinned in each.pinned:
             print(f"{'':>29}{escaped_line(pinned)}")
     # Layers that images share are counted with none of them here.
-    print(f"{len(found)} images, {sum(e.own_bytes for e in found) >> 20} MiB unshared")
+    unshared = sum(each.own_bytes for each in found) >> 20
+    print(f"{counted(len(found), 'image')}, {unshared} MiB unshared")
 
 
 @images.command()
@@ -107,4 +109,4 @@ def prune(
         return
     for name in removed:
         print(f"removed {escaped_line(name)}")
-    print(f"{len(removed)} images removed")
+    print(f"{counted(len(removed), 'image')} removed")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.output import print_json
@@ -35,7 +36,7 @@ def list_(folder: _Folder = None, as_json: AsJson = False) -> None:
         print_json([each.model_dump() for each in found])
         return
     _show(found)
-    print(f"{len(found)} sets, {_megabytes(found)} MiB")
+    print(f"{counted(len(found), 'set')}, {_megabytes(found)} MiB")
 
 
 @packages.command()
@@ -54,7 +55,7 @@ def prune(
         print_json([each.model_dump() for each in removed])
         return
     _show(removed)
-    print(f"{len(removed)} sets removed, {_megabytes(removed)} MiB")
+    print(f"{counted(len(removed), 'set')} removed, {_megabytes(removed)} MiB")
 
 
 def _show(layers: Iterable[PackageLayer]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolcell.core import ConfigError
+from toolcell.core.text.counted import counted
 
 from ...terminal.exit_codes import EXIT_NOT_ALL_RUN
 from ...terminal.output import print_json, print_notice
@@ -188,4 +189,4 @@ def _summary(source: ProgramsFile, results: ResultsFile) -> str:
     sizes = sorted((-count, status) for status, count in results.statuses.items())
     counts = [f"{-count} {status}" for count, status in sizes]
     before = f" ({results.before} from before)" if results.before else ""
-    return f"{results.size} results{before}: {', '.join(counts) or 'none'}"
+    return f"{counted(results.size, 'result')}{before}: {', '.join(counts) or 'none'}"

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from toolcell.core.text.counted import counted
+
 if TYPE_CHECKING:
     from toolcell.sandbox import ExecutionResult
 
@@ -71,8 +73,6 @@ def _not_installed(message: str) -> list[str]:
 def _left_behind(names: Sequence[str]) -> list[str]:
     if not names:
         return []
-    count, them = (
-        ("1 artifact", "it") if len(names) == 1 else (f"{len(names)} artifacts", "them")
-    )
+    count, them = counted(len(names), "artifact"), "it" if len(names) == 1 else "them"
     shown = [*names[:_MAX_NAMED], "..."] if len(names) > _MAX_NAMED else names
     return [f"{count} left behind: {', '.join(shown)} (--out FOLDER keeps {them})"]

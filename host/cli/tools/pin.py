@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped_line
 
 from ...terminal.output import print_json
@@ -124,7 +125,8 @@ def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:
 
 
 def _describe(offered: Toolset, changes: list[PinChange]) -> Iterator[str]:
-    yield f"{offered.name}: {len(offered.tools)} tools, {len(changes)} not approved"
+    tools = counted(len(offered.tools), "tool")
+    yield f"{offered.name}: {tools}, {len(changes)} not approved"
     for each in changes:
         if each.before is None:
             yield f"+ {each.name} is new"

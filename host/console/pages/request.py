@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from starlette.responses import Response
 
 from toolcell.core import InvalidInputError
+from toolcell.core.text.counted import counted
 from toolcell.core.text.strict_json import read_json
 from toolcell.guard import (
     ApprovalRecord,
@@ -152,7 +153,7 @@ async def _as_shown(visit: Visit) -> ApprovalRequest:
     if shown.hidden:
         raise NotDoneError(
             409,
-            f"{len(shown.hidden)} parts of the request are hidden",
+            f"the request has {counted(len(shown.hidden), 'hidden part')}",
             hint="open them first",
         )
     return request

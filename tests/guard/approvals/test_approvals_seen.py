@@ -151,7 +151,7 @@ async def test_a_handler_has_to_open_what_is_hidden(
     seen = await approvals.ask(call, FACTS, ASKED)
 
     assert (unseen.approved, seen.approved) == (False, True)
-    assert "are hidden" in caplog.text and EVIL not in caplog.text
+    assert "1 hidden part" in caplog.text and EVIL not in caplog.text
 
 
 async def test_arguments_of_the_approvers_own_need_no_opening() -> None:

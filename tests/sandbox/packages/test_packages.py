@@ -471,7 +471,7 @@ async def test_the_command_line_installs_lists_and_prunes(
     [layer] = json.loads(out)
     assert layer["packages"] == ["kind==1.0"]
     code, out, _ = call("packages", "list")
-    assert re.search(r"kind==1\.0\n1 sets, \d+ MiB\n$", out)
+    assert re.search(r"kind==1\.0\n1 set, \d+ MiB\n$", out)
     code, out, _ = call("packages", "prune", "--days", "0")
-    assert out.endswith("1 sets removed, 0 MiB\n")
+    assert out.endswith("1 set removed, 0 MiB\n")
     assert json.loads(call("packages", "list", "--json")[1]) == []

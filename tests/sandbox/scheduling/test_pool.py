@@ -82,7 +82,7 @@ async def test_a_free_place_is_taken_without_waiting() -> None:
         first, second = await queue.enter(None), await queue.enter("a")
     queue.leave(first)
     queue.leave(second)
-    with pytest.raises(SandboxUnavailableError, match="0 runs wait"):
+    with pytest.raises(SandboxUnavailableError, match="0 runs in the queue"):
         for _ in range(3):
             await queue.enter(None)
 
