@@ -38,7 +38,8 @@ class OpenAPIConfig(Model):
     `{ api_key = "env:PETS_KEY" }`. One for `basic` is `user:password`."""
 
     operations: tuple[Annotated[str, Field(min_length=1)], ...] = ("*",)
-    """The operations to offer, by name; `*` stands for any text."""
+    """The operations to offer, by name; `*` stands for any text. `toolcell tools pin`
+    refuses one that matches none."""
 
     prefix: MCPName | None = None
     """Before the names of its tools, as `prefix__operation`. None: the name of the

@@ -16,7 +16,7 @@ from toolcell.core.text.printable import escaped, has_hidden
 from ..definition.validation import json_bytes
 
 MAX_TOOLS = 1_000
-"""Tools of one server. When it is reached the rest is ignored."""
+"""Tools of one server. When it is reached the rest is left out, and counted."""
 
 MAX_DEFINITION_BYTES = 65_536
 """Size of one definition. When it is reached the tool cannot be used."""
@@ -63,21 +63,34 @@ class Listing(Generic[D]):
     refused: dict[str, str] = field(default_factory=dict)
     """The reason for each tool that cannot be used."""
 
+    left_out: int = 0
+    """Tools beyond `MAX_TOOLS`."""
+
     def add(self, name: str, make: Callable[[], D]) -> None:
         """Add one tool, unless `make` raises ConfigError or the name is taken."""
         name = escaped(name, 128)
-        if name in self.definitions or name in self.refused:
-            self.definitions.pop(name, None)
-            self.refused[name] = "two tools have this name"
+        if not self._has_room(name):
             return
         try:
             self.definitions[name] = make()
         except ConfigError as error:
             self.refused[name] = error.message
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.definitions) + len(self.refused) >= MAX_TOOLS
+    def refuse(self, name: str, reason: str) -> None:
+        """Add what cannot be a tool."""
+        name = escaped(name, 128)
+        if self._has_room(name):
+            self.refused[name] = reason
+
+    def _has_room(self, name: str) -> bool:
+        if name in self.definitions or name in self.refused:
+            self.definitions.pop(name, None)
+            self.refused[name] = "two tools have this name"
+            return False
+        if len(self.definitions) + len(self.refused) >= MAX_TOOLS:
+            self.left_out += 1
+            return False
+        return True
 
 
 def checked_definition(

@@ -11,10 +11,12 @@ from toolcell.core import ConfigError
 
 from ..definition.options import provider_name
 from ..definition.tool import Tool
-from .definition import D, Listing
+from .definition import MAX_TOOLS, D, Listing
 
 T = TypeVar("T", bound=Tool)
 _PREFIX = re.compile(r"[A-Za-z0-9]+([_-][A-Za-z0-9]+)*")
+_ABSENT = "the server does not offer it any more"
+_BEYOND = f"it is not among the first {MAX_TOOLS:,} tools that the server offers"
 _log = logging.getLogger(__name__)
 
 
@@ -48,6 +50,8 @@ class OfferedTools(Generic[D, T]):
     ) -> None:
         self.tools: dict[str, T] = {}
         self.definitions: dict[str, D] = {}
+        self.left_out = 0
+        """Tools of the server's list beyond `MAX_TOOLS`, that nobody looked at."""
         self._server = server
         self._make = make
         self._unfit: dict[str, str] = {}
@@ -71,15 +75,21 @@ class OfferedTools(Generic[D, T]):
             self.is_adopting = False
             self._adopt(listing.definitions)
             self._unfit |= listing.refused
+            self.left_out = listing.left_out
         before, self._changed = self._changed, {}
         for name in self.tools:
             now = listing.definitions.get(name)
             if name in listing.refused:
                 self._changed[name] = listing.refused[name]
             elif now is None:
-                self._changed[name] = "the server does not offer it any more"
+                self._changed[name] = _ABSENT if not listing.left_out else _BEYOND
             elif now.digest != self.definitions[name].digest:
                 self._changed[name] = "the server changed it since it was approved"
+        if listing.left_out != self.left_out:
+            self.left_out = listing.left_out
+            _log.warning(
+                "%s lists %d tools more than it may have", self._server, self.left_out
+            )
         if self._changed != before:
             _log.warning("tools of %s: %s", self._server, self._changed)
 

@@ -56,8 +56,6 @@ class ServerConnection:
         for _ in range(MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
             for tool in page.tools:
-                if listing.is_full:
-                    return listing
                 fields = _listed_fields(tool)
                 listing.add(tool.name, functools.partial(mcp_definition, fields))
             cursor = page.next_cursor

@@ -158,6 +158,14 @@ class MCPToolset:
         """
         return self._offered.unusable
 
+    @property
+    def left_out(self) -> int:
+        """The number of tools beyond the 1,000 that one server may have.
+
+        It follows from the server's latest list.
+        """
+        return self._offered.left_out
+
     async def __aenter__(self) -> Self:
         if self._group is not None:
             raise InvalidInputError(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -22,6 +21,7 @@ from .definition import (
     Style,
 )
 from .schemas import Document, SchemaBundle, unfit
+from .selection import Selection
 
 # Set by HTTP itself or by us, whatever a document says of them.
 _OUR_HEADERS = frozenset(
@@ -37,14 +37,13 @@ _PLACEHOLDER = re.compile(r"\{([^{}/]+)\}")
 _Raw = dict[str, Any]
 
 
-def list_operations(
-    values: _Raw, wanted: Collection[str]
-) -> Listing[OpenAPIDefinition]:
+def list_operations(values: _Raw, selection: Selection) -> Listing[OpenAPIDefinition]:
     """Return the operations of a document, as tools.
 
     Args:
         values: The document.
-        wanted: Patterns of their names, as `get*`.
+        selection: The operations that are wanted. A path that cannot be read is told of
+            in any case: nobody knows what is in it.
 
     Raises:
         ConfigError: The parser of OpenAPI is not installed.
@@ -52,14 +51,19 @@ def list_operations(
     parser = _Parser(Document(values))
     listing: Listing[OpenAPIDefinition] = Listing()
     for path, given in values.get("paths", {}).items():
-        item = parser.path_item(given)
+        if path.startswith("x-"):
+            continue
+        try:
+            item = parser.path_item(given)
+        except ConfigError as error:
+            selection.has(path)
+            listing.refuse(path, error.message)
+            continue
         for method in get_args(Method):
-            if listing.is_full:
-                return listing
             if method not in item:
                 continue
             name = operation_name(item[method], method, path)
-            if any(fnmatchcase(name, each) for each in wanted):
+            if selection.has(name):
                 make = functools.partial(parser.definition, name, method, path, item)
                 listing.add(name, make)
     return listing
@@ -90,17 +94,24 @@ class _Parser:
         self._schemes: _Raw = schemes if isinstance(schemes, dict) else {}
 
     def path_item(self, given: Any) -> _Raw:
-        try:
-            item = self._document.followed(given)
-        except ConfigError:
-            return {}
-        return item if isinstance(item, dict) else {}
+        """Return a path item, with what it refers to. Raises ConfigError."""
+        item: _Raw = self._document.followed(given)
+        if not isinstance(item, dict):
+            raise unfit("it is no object")
+        if "$ref" not in given:
+            return item
+        beside: _Raw = {name: each for name, each in given.items() if name != "$ref"}
+        if "$ref" in item or item.keys() & beside.keys():
+            raise unfit("it and what it refers to do not fit each other")
+        return item | beside
 
     def definition(
         self, name: str, method: str, path: str, item: _Raw
     ) -> OpenAPIDefinition:
         """Return the definition of one operation. Raises ConfigError."""
         operation = self._checked("Operation", item[method])
+        if "$ref" in item[method]:
+            raise unfit("it refers to another operation")
         if item[method].get("servers") or item.get("servers"):
             raise unfit("it names a server of its own")
         bundle = SchemaBundle(self._document)
@@ -152,7 +163,7 @@ class _Parser:
         """Yield the parameters that a model gives, those of the operation last."""
         keys = {
             (each.get("in"), each.get("name"))
-            for each in map(self.path_item, self._schemes.values())
+            for each in map(self._followed, self._schemes.values())
             if each.get("type") == "apiKey"
         }
         found: dict[tuple[str, str], tuple[_Raw, Any]] = {}
@@ -166,6 +177,14 @@ class _Parser:
             is_ours = location == "header" and name.lower() in _OUR_HEADERS
             if not is_ours and (location, name) not in keys:
                 yield pair
+
+    def _followed(self, given: Any) -> _Raw:
+        """Return what is there or referred to; nothing if that is no object."""
+        try:
+            value = self._document.followed(given)
+        except ConfigError:
+            return {}
+        return value if isinstance(value, dict) else {}
 
     def _parameter_schema(self, raw: _Raw, bundle: SchemaBundle) -> tuple[Any, bool]:
         content = raw.get("content")

@@ -36,6 +36,7 @@ from .definition import OpenAPIDefinition, OpenAPIPins
 from .document import fetch, read_document, read_file
 from .operations import list_operations
 from .requests import draft
+from .selection import Selection
 
 DOCUMENT_SECONDS = 3_600.0
 """Seconds for which a document that was read counts. When it is reached the next call
@@ -109,7 +110,7 @@ class OpenAPIToolset:
             None approves those of the document as it is when the toolset is opened.
         prefix: The beginning of each name, as `prefix__name`; default: the name.
         operations: Patterns of the operations to offer, by their names, as `get*`;
-            default all.
+            default all. Where a document is approved, each has to match.
         secrets: Secrets by the names of the document's security schemes.
         networks: Addresses that may be reached although they are not public, as
             `10.1.0.0/16`.
@@ -193,6 +194,14 @@ class OpenAPIToolset:
         """
         return self._offered.unusable
 
+    @property
+    def left_out(self) -> int:
+        """The number of operations beyond the 1,000 that one API may have.
+
+        It follows from the document as it was read last.
+        """
+        return self._offered.left_out
+
     async def __aenter__(self) -> Self:
         if self._offered.is_adopting:
             await anyio.to_thread.run_sync(self._compare, self.timeout_seconds)
@@ -212,7 +221,10 @@ class OpenAPIToolset:
             text = fetch(self._document, self._document_rules, seconds)
         else:
             text = self._document
-        listing = list_operations(read_document(text), self._operations)
+        selection = Selection(self._operations)
+        listing = list_operations(read_document(text), selection)
+        if self._offered.is_adopting:
+            selection.check(self.name)
         self._offered.compare(listing)
         self._read_at = time.monotonic()
 

@@ -121,6 +121,7 @@ def _report(offered: Toolset, changes: list[PinChange]) -> dict[str, Any]:
         "server": offered.name,
         "changes": differences,
         "unusable": offered.unusable,
+        "left_out": offered.left_out,
     }
 
 
@@ -140,6 +141,8 @@ def _describe(offered: Toolset, changes: list[PinChange]) -> Iterator[str]:
                 yield f"    {line}"
     for name, reason in offered.unusable.items():
         yield f"! {name} cannot be used: {reason}"
+    if offered.left_out:
+        yield f"! {offered.left_out:,} more are left out: there are too many"
 
 
 def _lines(definition: ForeignDefinition | None) -> list[str]:

@@ -15,7 +15,7 @@ from toolcell.tools import OpenAPIPins
 
 from ...support.paths import ROOT
 from ...support.toolcell_command import toolcell
-from ...support.web.api import WebAPI, operation, web_api
+from ...support.web.api import WebAPI, document, operation, web_api
 from ..rest.served_rest import served
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +87,26 @@ async def test_an_operation_is_called_once_it_is_approved(
     assert again.content == {"method": "DELETE", "target": "/p"}
     assert [each.method for each in api.requests] == ["GET", "DELETE"]
     assert (tmp_path / "openapi_pins.json").stat().st_mode & 0o777 == 0o600
+
+
+async def test_pin_tells_what_a_document_has_and_the_api_offers_not(
+    tmp_path: Path, api: WebAPI
+) -> None:
+    item: dict[str, Any] = {"get": {"responses": {}}}
+    paths: dict[str, Any] = {f"/{number}": item for number in range(1_001)}
+    paths = {"/out": {"$ref": "paths.yaml"}} | paths
+    path = settings(tmp_path, api, document(paths))
+    _, shown = pinned(path)
+
+    assert "! /out cannot be used: it refers to what is not in its document" in shown
+    assert shown.endswith("! 2 more are left out: there are too many\n")
+    [report] = json.loads(pinned(path, "--json")[1])["servers"]
+    assert (report["left_out"], list(report["unusable"])) == (2, ["/out"])
+    path = settings(tmp_path, api, operation("/p"), 'operations = ["act", "repos/*"]')
+    code, shown = pinned(path, "--yes")
+    assert (
+        code == 2 and "no operation of the API pets has a name like 'repos/*'" in shown
+    )
 
 
 @pytest.mark.attack(131)

@@ -199,7 +199,7 @@ async def test_one_bad_operation_leaves_the_others() -> None:
 
     assert [each.name for each in toolset.tools] == ["api__good"]
     assert sorted(toolset.unusable) == [
-        *("a", "e", "g", "get_b", "h", "i", "j", "k", "l", "twice")
+        *("/c", "/d", "a", "e", "g", "get_b", "h", "i", "j", "k", "l", "twice")
     ]
     assert toolset.unusable["twice"] == "two tools have this name"
     assert toolset.unusable["e"] == "it names a server of its own"
