@@ -1,6 +1,6 @@
 """`python -m toolcell` is the `toolcell` command."""
 
-from toolcell.host.cli.main import main
+from toolcell.host.cli.main import entry_point
 
 if __name__ == "__main__":
-    main()
+    entry_point()

@@ -8,7 +8,14 @@ import sys
 from ..terminal.garbage import put_off_collection
 from ..terminal.signals import SignalExit, end_on_signals
 from ..terminal.streams import OutputError, ensure_standard_streams
+from ..terminal.teardown import skip_teardown
 from .base.head_start import head_start
+
+
+def entry_point() -> None:
+    """Run the command line in a process of its own, and end that process."""
+    with skip_teardown():
+        main()
 
 
 def main() -> None:

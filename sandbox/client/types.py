@@ -1,7 +1,5 @@
 """Types that the parts of a cell's host end share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -43,7 +41,7 @@ class Listener(NamedTuple):
     on_output: OnOutput | None = None
     on_display: OnDisplay | None = None
 
-    def hear(self, frame: Frame, displayed: Sequence[Output]) -> None:
+    def hear(self, frame: "Frame", displayed: "Sequence[Output]") -> None:
         """Pass on the output in a frame, and what it displayed."""
         if self.on_output is not None and frame.header["type"] in ("output", "tail"):
             self.on_output(frame.header["stream"], frame.payload)
@@ -93,7 +91,7 @@ class Program(NamedTuple):
     packages: str = ""
     """The path of its packages in the cell; empty if it has none."""
 
-    egress: Egress | None = None
+    egress: "Egress | None" = None
     """Its proxy to the network; None if it has none."""
 
     streamed: bool = False

@@ -1,7 +1,5 @@
 """Rules for packages: how one is named, and which may be installed."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

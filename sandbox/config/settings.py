@@ -1,7 +1,5 @@
 """Settings of a sandbox: limits, network, mounts, isolation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from os.path import realpath
 from typing import Annotated, ClassVar, Literal
@@ -98,7 +96,7 @@ class Limits(SettingsModel):
     of its standard input. More is refused with InvalidInputError before a cell is
     spent. What goes as a file takes up `disk_mb` and `memory_mb` as any other."""
 
-    def narrowed_by(self, other: Limits) -> Limits:
+    def narrowed_by(self, other: "Limits") -> "Limits":
         """Return these limits with the fields that were set in `other`.
 
         Raises:
@@ -130,7 +128,7 @@ class Network(SettingsModel):
     unless the list names the address itself.
     """
 
-    none: ClassVar[Network]
+    none: ClassVar["Network"]
     """A network without any host."""
 
     mode: Literal["none", "allow"] = "none"
@@ -142,7 +140,7 @@ class Network(SettingsModel):
     `xn--` form; every rule has a port."""
 
     @classmethod
-    def allow(cls, hosts: Iterable[str]) -> Network:
+    def allow(cls, hosts: Iterable[str]) -> "Network":
         """Return a network of the hosts in a list of `host:port`; see `hosts`.
 
         Raises:
@@ -157,12 +155,12 @@ class Network(SettingsModel):
         return value
 
     @model_validator(mode="after")
-    def _clear(self) -> Network:
+    def _clear(self) -> "Network":
         if self.hosts and self.mode == "none":
             raise ValueError("`hosts` are reached with mode='allow'")
         return self
 
-    def narrowed_by(self, other: Network) -> Network:
+    def narrowed_by(self, other: "Network") -> "Network":
         """Return the other one.
 
         Raises:
@@ -208,7 +206,7 @@ class Mount(SettingsModel):
     are not to be trusted: links in them may lead anywhere."""
 
     @model_validator(mode="after")
-    def _harmless(self) -> Mount:
+    def _harmless(self) -> "Mount":
         why = mounts.why_not_source(self.source, read_only=self.read_only)
         if why := why or mounts.why_not_target(self.target):
             raise ValueError(why)
@@ -357,7 +355,7 @@ class SandboxConfig(SettingsModel):
         return value
 
     @model_validator(mode="after")
-    def _possible(self) -> SandboxConfig:
+    def _possible(self) -> "SandboxConfig":
         binds = (mount.bind for mount in self.mounts)
         if why := mounts.why_not_work_dir(self.work_dir, binds):
             raise ValueError(why)

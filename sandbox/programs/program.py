@@ -1,7 +1,5 @@
 """Checks a request to run a program and packs it for a cell."""
 
-from __future__ import annotations
-
 import base64
 import json
 import keyword
@@ -62,7 +60,7 @@ class RunRequest(NamedTuple):
         return f"<request to run {len(self.code)} characters of {self.language}>"
 
 
-def refused(program: Program, policy: CodePolicy | None) -> ExecutionResult | None:
+def refused(program: Program, policy: CodePolicy | None) -> "ExecutionResult | None":
     """Return the `refused` result of a program that the code policy stops."""
     reasons = program.refused
     if not reasons and policy is not None and program.language == "python":

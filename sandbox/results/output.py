@@ -1,7 +1,5 @@
 """Values that a program displayed, each with representations by media type."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json
@@ -90,7 +88,7 @@ class Output(ResultModel):
                 return found.encode()
         return None if found is None else json.dumps(found).encode()
 
-    def to_content(self) -> list[Part]:
+    def to_content(self) -> "list[Part]":
         """Return what a model gets: a picture, or a text.
 
         A picture is a PNG or JPEG of at most 1,568 pixels on its longer side and 1 MiB;
@@ -107,7 +105,7 @@ class Output(ResultModel):
         text = "\n".join(each for each in texts if each)
         return [TextPart(text=_cut(text or self._names()))]
 
-    def _picture(self) -> ImagePart | None:
+    def _picture(self) -> "ImagePart | None":
         from toolcell.core import ImagePart
 
         for mime in _PICTURES:

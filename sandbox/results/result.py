@@ -1,7 +1,5 @@
 """The result of a run and its parts."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue

@@ -115,7 +115,7 @@ def test_the_wheel_carries_its_licence_and_its_command(wheel: Path) -> None:
         }
 
     assert "Apache License" in info["LICENSE"]
-    assert "toolcell = toolcell.host.cli.main:main" in info["entry_points.txt"]
+    assert "toolcell = toolcell.host.cli.main:entry_point" in info["entry_points.txt"]
     for dependency in PROJECT["project"]["dependencies"]:
         assert f"Requires-Dist: {dependency}\n" in info["METADATA"]
 

@@ -1,7 +1,5 @@
 """`toolcell run`: live output, one line of summary, or one line of JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -80,7 +78,7 @@ def run_program(options: RunOptions) -> tuple[str, int | None, str | None]:
     return result.status, result.exit_code, result.signal
 
 
-async def _run(options: RunOptions) -> tuple[ExecutionResult, tuple[str, ...]]:
+async def _run(options: RunOptions) -> "tuple[ExecutionResult, tuple[str, ...]]":
     """Run it and show what it prints and displays; return the result, and notices."""
     async with SandboxManager(options.config) as sandbox:
         if options.packages:
@@ -105,7 +103,7 @@ async def _run(options: RunOptions) -> tuple[ExecutionResult, tuple[str, ...]]:
         return result, sandbox.notices
 
 
-def _pictures(result: ExecutionResult) -> dict[int, Artifact]:
+def _pictures(result: "ExecutionResult") -> "dict[int, Artifact]":
     if not result.outputs:
         return {}
     from .shown_outputs import picture_files
@@ -113,7 +111,7 @@ def _pictures(result: ExecutionResult) -> dict[int, Artifact]:
     return picture_files(result)
 
 
-def save_artifacts(artifacts: Iterable[Artifact], folder: Path) -> list[str]:
+def save_artifacts(artifacts: "Iterable[Artifact]", folder: Path) -> list[str]:
     """Write the artifacts below a folder; return why some were not saved."""
     unsaved = []
     for artifact in artifacts:
@@ -124,7 +122,7 @@ def save_artifacts(artifacts: Iterable[Artifact], folder: Path) -> list[str]:
     return unsaved
 
 
-def unreached(result: ExecutionResult) -> list[str]:
+def unreached(result: "ExecutionResult") -> list[str]:
     """Return a line for each connection that failed, without repetition."""
     lines = [
         f"network: {each.host}:{each.port} {each.verdict}: {each.reason}"
@@ -134,7 +132,7 @@ def unreached(result: ExecutionResult) -> list[str]:
     return list(dict.fromkeys(lines))[:_MAX_UNREACHED]
 
 
-def summary(result: ExecutionResult) -> str:
+def summary(result: "ExecutionResult") -> str:
     """Return one line: status, time, memory, backend, isolation."""
     usage = result.usage
     parts: list[str] = [result.status]

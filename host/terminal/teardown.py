@@ -1,0 +1,39 @@
+"""Ends the process of a command without Python's teardown."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .streams import flush_streams
+
+
+@contextmanager
+def skip_teardown() -> Iterator[None]:
+    """End the process once its exit functions have run, if SystemExit leaves the block.
+
+    Python would free each object then, which no command needs: that is 0.035 of the
+    time of `toolcell run` (median of 60 pairs of runs in turns). Threads have ended
+    before exit functions run. Functions that were registered before this one, as those
+    of a profiler are, run after it: with any of them Python ends in its usual way.
+    """
+    codes: list[int] = []
+    if not atexit._ncallbacks():
+        atexit.register(_end, codes)
+    try:
+        yield
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            codes.append(ended.code or 0)
+        raise
+
+
+def _end(codes: list[int]) -> None:
+    try:
+        flush_streams()
+    except (OSError, ValueError):
+        return  # Python tries again, and says so.
+    for code in codes:
+        os._exit(code & 0xFF)
