@@ -287,7 +287,7 @@ class Session(SessionPauses, SessionFiles):
                 are 16 forks and checkpoints already.
             CellLostError: The cell went away.
         """
-        async with self._shared:
+        async with self._shared.whole():
             name, warnings = await self._shared.fork_branch(
                 self._own_branch, allow_threads=allow_threads
             )
@@ -327,7 +327,7 @@ class Session(SessionPauses, SessionFiles):
             InvalidInputError: As `fork`.
             CellLostError: The cell went away.
         """
-        async with self._shared:
+        async with self._shared.whole():
             name, _ = await self._shared.fork_branch(self._own_branch)
         return name
 
@@ -338,7 +338,7 @@ class Session(SessionPauses, SessionFiles):
             InvalidInputError: There is no such checkpoint.
             CellLostError: The cell went away.
         """
-        async with self._shared:
+        async with self._shared.whole():
             line = self._own_branch
             if checkpoint not in self._shared.branches or checkpoint == line:
                 raise InvalidInputError(
@@ -351,12 +351,12 @@ class Session(SessionPauses, SessionFiles):
 
     async def drop(self, checkpoint: str) -> None:
         """Forget a checkpoint. Raises CellLostError."""
-        async with self._shared:
+        async with self._shared.whole():
             if checkpoint != self._branch:
                 await self._shared.drop_branch(checkpoint)
 
     async def aclose(self) -> None:
         """End a fork; the session that it came from goes on."""
         if self._is_fork and not self._shared.over:
-            async with self._shared:
+            async with self._shared.whole():
                 await self._shared.drop_branch(self._branch)

@@ -88,5 +88,5 @@ class SessionPauses(SessionCommands):
             InvalidInputError: It is no such archive, or larger than `save` writes.
             CellLostError: The cell is gone.
         """
-        async with self._shared as cell:
+        async with self._shared.whole() as cell:
             return await load(WorkDir(cell, self._own_branch), Path(source), max_bytes)

@@ -14,6 +14,7 @@ from toolcell.core import CellLostError, InvalidInputError, SandboxUnavailableEr
 from .client.cell import Cell
 from .config.settings import Network
 from .processes.beside import FramesBesideRuns
+from .processes.files import FileTable
 from .processes.ports import PortTable
 from .processes.process import Process
 from .processes.table import ProcessTable
@@ -36,10 +37,11 @@ next fork is refused."""
 
 
 class Beside(NamedTuple):
-    """Commands, connections and watches of a cell, beside its runs."""
+    """Commands, files, connections and watches of a cell, beside its runs."""
 
     frames: FramesBesideRuns
     commands: ProcessTable
+    files: FileTable
     ports: PortTable
     watches: WatchTable
     usage: UsageTable
@@ -50,6 +52,8 @@ class SharedCell:
 
     `async with shared as cell` waits until no run and no question is under way.
     Commands and connections need no turn: they go on beside each other and beside runs.
+    So do files, one operation after the other; what copies the work dir, or ends it,
+    waits for both with `whole`.
     """
 
     def __init__(self, cell: Cell, network: Network) -> None:
@@ -59,6 +63,7 @@ class SharedCell:
         self.was_out = False
         # Not a Lock, which belongs to a task: each step of a stream may be another's.
         self.turn = anyio.Semaphore(1, max_value=1, fast_acquire=True)
+        self._filing = anyio.Lock(fast_acquire=True)
         self._made = 0
         self.branches = {MAIN_BRANCH}
         self.used = time.monotonic()
@@ -73,7 +78,7 @@ class SharedCell:
             return False
         # A cell with commands, connections or watches may speak at any time; its loss
         # ends them.
-        return self._speaks or self.cell.alive()
+        return self._speaks or self._filing.locked() or self.cell.alive()
 
     @property
     def _speaks(self) -> bool:
@@ -93,8 +98,8 @@ class SharedCell:
 
     @property
     def is_busy(self) -> bool:
-        """True while a run, a command, a connection or a watch is under way."""
-        return self.turn.value == 0 or self._speaks
+        """True while a run, a command, a file, a connection or a watch is under way."""
+        return self.turn.value == 0 or self._filing.locked() or self._speaks
 
     async def beside(self, spawn: Spawn) -> Beside:
         """Return what starts commands, connects to ports and watches folders.
@@ -107,17 +112,56 @@ class SharedCell:
             SandboxUnavailableError: The cell did not start.
         """
         if self._beside is None:
-            async with self as cell:
-                frames = FramesBesideRuns(await cell.open_channel(), spawn)
-                # Another task may have waited for the same turn.
-                self._beside = self._beside or Beside(
+            try:
+                channel = await self.cell.open_channel()
+            except _LOST as error:
+                await self._lose(error)
+                raise
+            # Another task may have waited for the same cell.
+            if self._beside is None:
+                frames = FramesBesideRuns(channel, spawn)
+                self._beside = Beside(
                     frames,
-                    ProcessTable(frames, cell.traits),
+                    ProcessTable(frames, self.cell.traits),
+                    FileTable(frames, self.cell.traits),
                     PortTable(frames),
                     WatchTable(frames),
                     UsageTable(frames),
                 )
         return self._beside
+
+    @asynccontextmanager
+    async def files(self, spawn: Spawn) -> AsyncIterator[FileTable]:
+        """Yield what moves files, once no other task does; runs may go on.
+
+        Args:
+            spawn: As in `beside`.
+
+        Raises:
+            CellLostError: The cell is gone.
+            InvalidInputError: It is paused.
+            SandboxUnavailableError: The cell did not start.
+        """
+        async with self._filing:
+            self.require_open()
+            try:
+                yield (await self.beside(spawn)).files
+            except CellLostError as error:
+                await self._lose(error)
+                raise
+            finally:
+                self.used = time.monotonic()
+
+    @asynccontextmanager
+    async def whole(self) -> AsyncIterator[Cell]:
+        """Yield the cell while neither a run nor a file is under way.
+
+        Raises:
+            CellLostError: The cell is gone.
+            InvalidInputError: It is paused.
+        """
+        async with self as cell, self._filing:
+            yield cell
 
     async def __aenter__(self) -> Cell:
         await self.turn.acquire()
@@ -160,15 +204,16 @@ class SharedCell:
         """Yield the cell while no process in it runs. Raises as `pause`."""
         async with self._even_if_paused() as cell:
             runs = not self.paused and cell.traits.level != "process"
-            if runs:
-                await self._set_paused(True)
-            try:
-                yield cell
-            finally:
-                # A cell that is in the middle of an answer is about to be killed.
-                if runs and cell.settled:
-                    with anyio.CancelScope(shield=True):
-                        await self._set_paused(False)
+            async with self._filing:
+                if runs:
+                    await self._set_paused(True)
+                try:
+                    yield cell
+                finally:
+                    # A cell that is in the middle of an answer is about to be killed.
+                    if runs and cell.settled:
+                        with anyio.CancelScope(shield=True):
+                            await self._set_paused(False)
 
     @asynccontextmanager
     async def _even_if_paused(self) -> AsyncIterator[Cell]:
@@ -202,16 +247,21 @@ class SharedCell:
 
     async def _give_back(self, error: BaseException | None) -> None:
         try:
-            lost = isinstance(error, _LOST)
-            if lost or (error is not None and not self.cell.settled):
+            if isinstance(error, _LOST):
+                await self._lose(error)
+            elif error is not None and not self.cell.settled:
                 # A half-done run leaves no usable state.
                 await self.cell.kill()
-                if self.over and lost:
-                    raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
         finally:
             self.egress = None
             self.used = time.monotonic()
             self.turn.release()
+
+    async def _lose(self, error: BaseException) -> None:
+        """Kill a cell that is lost; raise CellLostError if it was ended on purpose."""
+        await self.cell.kill()
+        if self.over:
+            raise CellLostError(self.over, hint=_OPEN_ANOTHER) from None
 
     async def fork_branch(
         self, branch: str, *, allow_threads: bool = False

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import anyio
 
+from toolcell.core import CellLostError
+
+from ..cell.wire.contract import WINDOW_BYTES
 from ..results.events import (
     ArtifactMade,
     Connected,
@@ -19,6 +23,9 @@ from ..results.output import Output
 from ..results.result import Connection
 from .cell import Cell
 from .types import Listener, Program, Stream
+
+# Often enough that a program never waits for a reader that keeps up.
+_ROOM_BYTES = WINDOW_BYTES // 4
 
 
 class PendingEvents:
@@ -45,6 +52,10 @@ class PendingEvents:
         return found
 
 
+def _size(event: Event) -> int:
+    return len(event.data) if isinstance(event, (Stdout, Stderr)) else 0
+
+
 async def stream_run(
     cell: Cell, program: Program, pending: PendingEvents
 ) -> AsyncGenerator[Event, None]:
@@ -54,7 +65,7 @@ async def stream_run(
         CellLostError: The cell went away.
         SandboxUnavailableError: The program could not be confined.
     """
-    done = False
+    done, unread = False, 0
     listener = Listener(pending.add_output, pending.add_display)
     try:
         report = await cell.begin(program)
@@ -71,6 +82,12 @@ async def stream_run(
             await cell.collect(report)
             for event in pending.take():
                 yield event
+                unread += _size(event)
+            if unread >= _ROOM_BYTES and not done:
+                # The next frame tells how a cell ended.
+                with suppress(CellLostError):
+                    await cell.send_frame({"type": "room", "bytes": unread})
+                unread = 0
     except GeneratorExit:
         if not program.final and not done:
             await cell.interrupt(report, program.egress)

@@ -38,6 +38,8 @@ class Handshake:
         self._on_code = on_code
         self._greeted = False
         self._complete = False
+        # A run and what passes beside it may both wait for the answer.
+        self._waiting = anyio.Lock(fast_acquire=True)
 
     def hello(self) -> bytes:
         """Return the first frame that a cell gets; empty once it was sent."""
@@ -60,6 +62,12 @@ class Handshake:
         """
         if self._complete:
             return
+        async with self._waiting:
+            # Another task may have waited for the same answer.
+            if not self._complete:
+                await self._take_answer()
+
+    async def _take_answer(self) -> None:
         await self._channel.send(self.hello())
         try:
             with anyio.fail_after(_START_SECONDS):

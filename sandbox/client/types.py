@@ -111,6 +111,22 @@ class CellTraits(NamedTuple):
     enforced_by: Mapping[str, Enforcer] = MappingProxyType({})
 
 
+class Asked(Protocol):
+    """Something that a cell is asked through: the cell itself, or what passes beside
+    its runs."""
+
+    @property
+    def traits(self) -> CellTraits:
+        """The promises of its backend."""
+        ...
+
+    async def ask(
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the header and the payload of an answer. Raises CellLostError."""
+        ...
+
+
 class CellProcess(Protocol):
     """The handle by which a cell is killed."""
 

@@ -21,10 +21,9 @@ from toolcell.core import CellLostError, InvalidInputError
 
 from ..cell.wire.frames import strict_json
 from .argument_checks import check_kinds
-from .cell import Cell
 from .download import MAX_DOWNLOAD_BYTES, Download, FileChunk, create_local
 from .file_errors import file_error, host_error, known
-from .types import Program
+from .types import Asked, Program
 
 if TYPE_CHECKING:
     from ..results.result import Artifact
@@ -36,6 +35,7 @@ _MAX_FILES = 10_000
 _MAX_PATH_BYTES = 4096
 _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 64
+_REMOVE_SECONDS = 30.0
 
 MAX_READ_BYTES = 256 * 1024 * 1024
 """Default limit on the bytes of a file that `read_file` returns. When it is reached the
@@ -111,11 +111,11 @@ class WorkDir:
     program's user must have the right to what is asked for.
 
     Args:
-        cell: The cell; no run may be under way in it.
+        cell: Leads to the cell. If it is the cell itself no run may be under way in it.
         branch: The branch, or empty for the cell's own work dir.
     """
 
-    def __init__(self, cell: Cell, branch: str = "") -> None:
+    def __init__(self, cell: Asked, branch: str = "") -> None:
         self._cell = cell
         self._branch = branch
         self._owns_root = cell.traits.level != "process"
@@ -246,10 +246,16 @@ class WorkDir:
         """Remove a file, a link, or a folder with all that is in it.
 
         Raises:
-            InvalidInputError: There is no such thing.
+            InvalidInputError: There is no such thing, or it takes 30 seconds.
             CellLostError: The cell went away.
         """
-        await self.ask({"op": "remove", "path": self._checked(path)})
+        name = self._checked(path)
+        until = anyio.current_time() + _REMOVE_SECONDS
+        # The cell takes a second at a time, so that limits of a run are kept meanwhile.
+        while (await self.ask({"op": "remove", "path": name}))[0].get("more"):
+            if anyio.current_time() > until:
+                why = f"{name}: not removed in {_REMOVE_SECONDS:g} seconds"
+                raise file_error(why, "busy")
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's regular files into the work dir; return how many.

@@ -1,4 +1,4 @@
-"""Frames of commands and ports, which pass beside the runs of a session's cell."""
+"""Frames of commands, ports and files, which pass beside the runs of a session."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class FramesBesideRuns:
         """True while frames may come."""
         return any(table.is_busy for table in self._tables.values())
 
-    async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+    async def send(
+        self, header: dict[str, Any], payload: bytes | memoryview = b""
+    ) -> None:
         """Send a frame to the cell. Raises CellLostError."""
         prefix = frame_prefix(encode_header(header), len(payload))
         await self._channel.send(prefix, payload)

@@ -30,6 +30,7 @@ class Branches:
 
     def __init__(self) -> None:
         self._children: dict[str, Child] = {}
+        self._running: tuple[str, str] | None = None
         self._made = 0
 
     def living(self) -> set[int]:
@@ -40,17 +41,25 @@ class Branches:
         """Remove and return a branch's process, or the reason why it is gone."""
         child = self._children.pop(name or "", None)
         if child is None or not _has_ended(child.pid):
+            if name and child is not None:
+                self._running = name, child.folder
             return child, None
         child.close()
         return None, "its process ended between runs"
 
-    def keep(self, name: str, child: Child, workdir: str) -> None:
-        """Keep a process, and its state, as the branch `name`."""
-        child.folder = child.folder or workdir
-        self._children[name] = child
+    def give_back(
+        self, name: str | None, child: Child, workdir: str, *, kept: bool
+    ) -> None:
+        """End the run of a branch; keep its process, if the state is kept."""
+        self._running = None
+        if name and kept:
+            child.folder = child.folder or workdir
+            self._children[name] = child
 
     def folder(self, name: str) -> str:
         """Return the work dir of a branch; empty if the branch is not known."""
+        if self._running is not None and self._running[0] == name:
+            return self._running[1]
         child = self._children.get(name)
         return child.folder if child is not None else ""
 

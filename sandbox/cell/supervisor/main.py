@@ -37,8 +37,6 @@ from ..wire.frames import (
     Frame,
     FrameError,
     encode,
-    encode_header,
-    frame_prefix,
 )
 from ..workdir import artifacts, files
 from .accounting import ResourceAccounting
@@ -201,12 +199,13 @@ class Supervisor:
     def _exec(self, frame: Frame) -> None:
         """Hand a frame about a command, a port or a watch to the process host.
 
-        What the cell uses is known here.
+        What the cell uses is known here, and files are served here.
         """
         header = frame.header
         if header["type"] == "usage_ask":
-            self._tell_usage(header["id"])
-            return
+            return self._tell_usage(header["id"])
+        if header["type"] == "file_ask":
+            return self._serve_files(frame)
         if "branch" in header:
             folder = self._branches.folder(header["branch"]) or self._workdir
             header = {**header, "folder": folder}
@@ -291,12 +290,8 @@ class Supervisor:
 
     def _serve_files(self, frame: Frame) -> None:
         folder = self._branches.folder(frame.header["branch"]) or self._workdir
-        uid = self._settings["uid"]
-        answer, data = files.serve(
-            frame.header, frame.payload, folder, uid, owns_root=self._owns_namespace
-        )
-        head = frame_prefix(encode_header({"type": "file", **answer}), len(data))
-        self._channel.send(head, data)
+        uid, owns_root = self._settings["uid"], self._owns_namespace
+        self._channel.send(*files.answer(frame, folder, uid, owns_root=owns_root))
 
     @property
     def _workdir(self) -> str:
@@ -367,8 +362,7 @@ class Supervisor:
         folder, uid = child.folder or self._workdir, self._settings["uid"]
         left_some = files.holds(folder, ARTIFACTS, uid)
         run.finish(lost, left_some)
-        if branch and run.kept:
-            self._branches.keep(branch, child, self._workdir)
+        self._branches.give_back(branch, child, self._workdir, kept=run.kept)
         self._reaper.kill_strays(self._known())
         if left_some:
             artifacts.send(folder, uid, self._channel, self._artifacts)

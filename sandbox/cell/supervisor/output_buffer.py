@@ -30,6 +30,8 @@ class OutputBuffer:
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self.dropped = 0
+        self.sent = 0
+        """Bytes that were handed out while the program ran."""
 
     def add(self, data: bytes) -> None:
         """Add bytes that the program wrote."""
@@ -67,6 +69,7 @@ class OutputBuffer:
     def live_frames(self) -> list[bytes]:
         """Remove pending output and return it as frames."""
         data, self._pending = bytes(self._pending), bytearray()
+        self.sent += len(data)
         return [encode({"type": "output", "stream": self._name}, data)] if data else []
 
     def last_frames(self) -> list[bytes]:

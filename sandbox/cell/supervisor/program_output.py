@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from ..wire.contract import WINDOW_BYTES
 from ..wire.frames import encode
 from .child import Child, readable
 from .output_buffer import OutputBuffer
@@ -29,11 +30,16 @@ class ProgramOutput:
     def __init__(self, child: Child, request: dict[str, Any]) -> None:
         cap, streamed = request["output_bytes"], request["streamed"]
         self.pipes = (child.stdout, child.stderr, child.result)
+        self.streams = {child.stdout, child.stderr}
+        """Those of them that have not ended, of the program's two streams."""
+
         self.answered = False
         """True once a program that may live on has written its whole report."""
 
         self._child = child
         self._live = bool(request["branch"])
+        # Bytes that may be sent in all; only the reader of a stream may stand still.
+        self._room = WINDOW_BYTES if streamed else float("inf")
         self._buffers = {
             child.stdout: OutputBuffer("stdout", cap, streamed),
             child.stderr: OutputBuffer("stderr", cap, streamed),
@@ -46,6 +52,15 @@ class ProgramOutput:
     def dropped(self) -> int:
         """Bytes of both streams that were left out so far."""
         return sum(buffer.dropped for buffer in self._buffers.values())
+
+    @property
+    def is_full(self) -> bool:
+        """True while the reader of a stream has not taken enough of it."""
+        return sum(buffer.sent for buffer in self._buffers.values()) >= self._room
+
+    def give_room(self, size: int) -> None:
+        """Note that the reader of a stream has taken so many bytes more."""
+        self._room += size
 
     @property
     def outputs_left_out(self) -> int:
@@ -87,6 +102,7 @@ class ProgramOutput:
             # It ended without reading all answers to its outputs.
             return False
         if not data:
+            self.streams.discard(fd)
             return False
         self._add(fd, data)
         return True

@@ -80,6 +80,7 @@ class Run:
         """True if the program ended by itself and left no process."""
 
         self._watched = False
+        self._holds = False
         self._relay: CallRelay | None = None
         if request["tools"]:
             self._relay = CallRelay(child.request, child.write_queue, channel, request)
@@ -136,11 +137,27 @@ class Run:
         # Some may have come together with the request.
         self._handle_frames(poller)
         while self._runs and self._reason is None:
+            self._hold_streams(poller, self._output.is_full)
             self._listen(poller, self._poll_seconds())
             self._keep_limits()
+        self._hold_streams(poller, False)
         if self._live and self._runs:
             self._interrupt(poller)
         self._channel.await_room = None
+
+    def _hold_streams(self, poller: select.poll, holds: bool) -> None:
+        """Read no output, so that the program waits for its reader; or read it again.
+
+        What is read leaves at once, so that all other frames have room on the channel.
+        """
+        if holds == self._holds:
+            return
+        self._holds = holds
+        for fd in self._output.streams:
+            if holds:
+                poller.unregister(fd)
+            else:
+                poller.register(fd, select.POLLIN)
 
     def _await_first_event(self, poller: select.poll) -> None:
         events = dict(poller.poll(_UNPOLLED_SECONDS * 1000))
@@ -244,6 +261,8 @@ class Run:
     def _handle_frame(self, frame: Frame, poller: select.poll) -> None:
         if frame.header["type"] == "stop":
             self._reason = self._reason or "cancelled"
+        elif frame.header["type"] == "room":
+            self._output.give_room(frame.header["bytes"])
         elif frame.header["type"] == "extend":
             # The host extends the deadline by the time that a person took to answer.
             self._deadline += frame.header["seconds"]

@@ -59,9 +59,9 @@ MAX_RESULT_VALUES = 100_000
 """Values in a program's last value: texts, numbers, lists, objects. When it is reached
 the value is described instead."""
 
-BESIDE = ("exec_", "port_", "reach_", "usage_", "watch_")
-"""Beginnings of the types of frames that pass beside runs: of commands, of ports, of
-the network of commands, of what the cell uses and of watched folders."""
+BESIDE = ("exec_", "file_", "port_", "reach_", "usage_", "watch_")
+"""Beginnings of the types of frames that pass beside runs: of commands, of files, of
+ports, of the network of commands, of what the cell uses and of watched folders."""
 
 CHANGES_AT_ONCE = 100
 """Changes of a watched folder in one frame; the host asks for the next ones."""

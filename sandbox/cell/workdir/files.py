@@ -14,6 +14,7 @@ import stat
 import time
 
 from ..wire.contract import reason_of
+from ..wire.frames import Frame, encode_header, frame_prefix
 from .file_tree import MAX_LISTED, LeftOut, Tree
 from .path_steps import (
     DIRECTORY,
@@ -37,7 +38,29 @@ _KERNEL_FOLDERS = ("proc", "sys")
 _ENTRIES_AT_ONCE = 100
 _MAX_EMPTIED_DEPTH = 10_000
 # The host waits for 60 seconds.
-_OPERATION_SECONDS = 30.0
+_LIST_SECONDS = 30.0
+# A program may run meanwhile, whose limits nobody keeps; the host asks again.
+_REMOVE_SECONDS = 1.0
+
+
+def answer(
+    frame: Frame, folder: str, uid: int | None, *, owns_root: bool
+) -> tuple[bytes, bytes]:
+    """Carry out a `file` or `file_ask` frame; return the parts of the answer's frame.
+
+    Args:
+        frame: The frame; one that passes beside runs has a number, and so has its
+            answer.
+        folder: As in `serve`.
+        uid: As in `serve`.
+        owns_root: As in `serve`.
+    """
+    asked = frame.header
+    told, data = serve(asked, frame.payload, folder, uid, owns_root=owns_root)
+    kind: dict[str, Any] = {"type": "file"}
+    if asked["type"] == "file_ask":
+        kind = {"type": "file_told", "id": asked["id"]}
+    return frame_prefix(encode_header({**told, **kind}), len(data)), data
 
 
 def serve(
@@ -48,7 +71,7 @@ def serve(
     *,
     owns_root: bool,
 ) -> tuple[dict[str, Any], bytes]:
-    """Carry out a `file` frame; return header and payload of the answer.
+    """Carry out what a frame asks; return header and payload of the answer.
 
     Args:
         header: The frame's. An absolute path begins at the root of the cell.
@@ -168,7 +191,7 @@ def _list(
     header: dict[str, Any], _: bytes, folder: str
 ) -> tuple[dict[str, Any], bytes]:
     parts = steps_of(header["path"]) if header["path"] else []
-    until = time.monotonic() + _OPERATION_SECONDS
+    until = time.monotonic() + _LIST_SECONDS
     tree = Tree(folder, parts, until, LeftOut(), lambda found: found.st_size)
     if not tree.whole:
         raise FileProblem(f"more than {MAX_LISTED} files", "too_many")
@@ -192,7 +215,8 @@ def _remove(
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
-            _empty(inside(parent, name))
+            if not _empty(inside(parent, name)):
+                return {"more": True}, b""
             os.rmdir(name, dir_fd=parent)
         else:
             os.unlink(name, dir_fd=parent)
@@ -201,13 +225,16 @@ def _remove(
     return {}, b""
 
 
-def _empty(fd: int) -> None:
+def _empty(fd: int) -> bool:
     """Remove the contents of an open folder, however deep, and close it.
 
     One folder is open at a time. The parent is checked on the way back, as the program
     may move folders meanwhile.
+
+    Returns:
+        True if nothing is left, False if the time was over.
     """
-    until = time.monotonic() + _OPERATION_SECONDS
+    until = time.monotonic() + _REMOVE_SECONDS
     above: list[tuple[int, int]] = []
     try:
         while True:
@@ -221,20 +248,25 @@ def _empty(fd: int) -> None:
             elif above:
                 following = _back(fd, above.pop())
             else:
-                return
+                return True
             fd, done = following, fd
             os.close(done)
+    except TimeoutError:
+        return False
     finally:
         os.close(fd)
 
 
 def _sweep(fd: int, until: float) -> str | None:
-    """Remove a folder's entries; return the name of the first non-empty folder."""
+    """Remove a folder's entries; return the name of the first non-empty folder.
+
+    Raises:
+        TimeoutError: The time is over.
+    """
     with os.scandir(fd) as entries:
         for entry in entries:
             if time.monotonic() > until:
-                why = f"not removed in {_OPERATION_SECONDS:g} seconds"
-                raise FileProblem(why, "busy")
+                raise TimeoutError
             try:
                 if entry.is_dir(follow_symlinks=False):
                     os.rmdir(entry.name, dir_fd=fd)
