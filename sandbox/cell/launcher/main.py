@@ -29,6 +29,7 @@ from ..kernel.shares import Shares
 from ..program import main as runner
 from ..program import values
 from ..supervisor import main as supervisor
+from ..supervisor.supervisor import Supervisor
 from ..wire.channel import SupervisorChannel
 from ..wire.frames import encode
 from . import root_filesystem
@@ -292,7 +293,7 @@ class Launcher:
             except OSError as error:
                 why = f"cell set-up failed: {error}"
             start, counters = _keep_only(start, files)
-            process = supervisor.Supervisor(counters, ready=True)
+            process = Supervisor(counters, ready=True)
             if not why:
                 process.prepare(kind["settings"])
             message, channels = receive_fds(start, 1, 1)

@@ -6,8 +6,8 @@ import os
 import re
 
 from ..kernel import linux
-from ..supervisor import scratch
 from ..wire import aliases, terminals
+from ..workdir import scratch
 
 _STAGE = "/tmp"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")

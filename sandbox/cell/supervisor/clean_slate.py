@@ -21,8 +21,8 @@ import os
 
 from ..kernel import linux, seccomp
 from ..wire.contract import FOLDERS
+from ..workdir import scratch
 from ..workdir.emptying import Folders
-from . import scratch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,356 @@
+"""The requests of a host, served by the first process of a cell."""
+
+from __future__ import annotations
+
+import gc
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+
+from ..kernel import confine
+from ..processes.pause import Pause
+from ..processes.relay import ProcessRelay
+from ..program import main as runner
+from ..wire import aliases
+from ..wire.channel import HostGone, SupervisorChannel
+from ..wire.contract import ARTIFACTS, BESIDE, RENEWAL_SECONDS
+from ..wire.frames import (
+    PROTOCOL_VERSION,
+    RUN_DEFAULTS,
+    Frame,
+    FrameError,
+    encode,
+)
+from ..workdir import artifacts, files
+from .accounting import ResourceAccounting
+from .branches import Branches
+from .child import Child, open_pipes
+from .reaper import Reaper
+from .run import Run
+from .warm_up import warm_up
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..relays.egress_relay import EgressRelay
+    from .clean_slate import CleanSlate
+
+
+# A cell that is not used at once has time to warm up.
+_IDLE_SECONDS = 0.01
+# Where many programs follow each other a warm-up would take CPU time from them.
+_RENEWED_IDLE_SECONDS = 0.05
+
+
+def _compiled() -> bytes:
+    """Return the modules of this bundle for the next cell of the same interpreter.
+
+    No program has run here yet.
+    """
+    loader: Any = sys.modules[__name__].__spec__.loader  # type: ignore[union-attr]
+    return marshal.dumps({**loader.modules, **loader.compiled}, 2)
+
+
+class Supervisor:
+    """The first process of a cell: it serves the requests of one host, one at a time.
+
+    When a run begins, the cell has no processes but this one, the ready child, and the
+    branches and commands of a session. This process runs no code of programs; what it
+    reads from them is checked, or passed on unread.
+
+    Args:
+        cgroup: Open descriptors of the cell's accounts, of this process's own
+            `oom_score_adj`, if programs cannot write to theirs, and of the last process
+            number, if several programs use the cell; None to look for the accounts.
+        ready: True if `runner.get_ready` was called before this process was forked.
+    """
+
+    _channel: SupervisorChannel
+    _processes: ProcessRelay
+
+    def __init__(
+        self, cgroup: dict[str, int] | None = None, *, ready: bool = False
+    ) -> None:
+        self._ready = ready
+        self._owns_namespace = os.getpid() == 1
+        self._child: Child | None = None
+        self._branches = Branches()
+        self._wake_r, self._wake_w = os.pipe()
+        self._settings: dict[str, Any] = {}
+        self._held: list[str] = []
+        self._oom_score = cgroup.pop("oom_score", None) if cgroup else None
+        self._last_pid = cgroup.pop("last_pid", None) if cgroup else None
+        self._slate: CleanSlate | None = None
+        self._accounting = ResourceAccounting(cgroup)
+        self._reaper = Reaper(self._accounting, self._wake_r, self._owns_namespace)
+        self._egress: EgressRelay | None = None
+        self._pause = Pause()
+        self._artifacts = artifacts.Seen()
+
+    def prepare(self, settings: dict[str, Any]) -> None:
+        """Protect this process and fork the first child, before the host connects.
+
+        Args:
+            settings: The confinement of every program of this cell.
+        """
+        self._protect()
+        # A sealed process can no longer choose its CPUs.
+        confine.narrow_affinity(settings["affinity"])
+        if settings["renews"]:
+            from .clean_slate import CleanSlate
+
+            self._slate = CleanSlate(settings, self._last_pid)
+        self._held += confine.seal(
+            own_user=settings["uid"] is not None, renews=settings["renews"]
+        )
+        first_to_go = self._oom_score is not None
+        self._settings = {**settings, "held": self._held, "first_to_go": first_to_go}
+        if self._settings["aliases"]:
+            aliases.make(self._settings["aliases"])
+        if not self._ready:
+            runner.get_ready(self._settings)
+            gc.collect()
+        gc.freeze()
+        self._fork()
+
+    def serve(self, channel: SupervisorChannel) -> None:
+        """Greet the host and serve its requests until it closes the channel.
+
+        Raises:
+            HostGone: The host has closed the channel.
+            FrameError: The host speaks another protocol.
+        """
+        self._channel = channel
+        self._processes = ProcessRelay(
+            channel, lambda: confine.fork_first_to_go(self._oom_score)
+        )
+        hello = channel.receive().header
+        ready = {"type": "ready", "protocol": PROTOCOL_VERSION}
+        if hello.get("protocol") != PROTOCOL_VERSION:
+            channel.send(encode(ready))
+            raise FrameError(f"host speaks protocol {hello.get('protocol')}")
+        if self._child is None:
+            self.prepare(hello["settings"])
+        if not channel.has_more():
+            self._warm_up()
+        ready["python"] = sys.version.split()[0]
+        channel.send(encode(ready, _compiled() if hello.get("code") else b""))
+        while True:
+            self._handle_frame(self._next_frame())
+
+    def _next_frame(self) -> Frame:
+        """Wait for a frame of the host; meanwhile pass on what commands say."""
+        while self._processes.pid:
+            frame = self._channel.take()
+            if frame is not None:
+                return frame
+            poller = select.poll()
+            poller.register(self._channel.read_fd, select.POLLIN)
+            self._processes.watch(poller)
+            for fd, _ in poller.poll():
+                if self._processes.owns(fd):
+                    self._processes.pump(poller)
+                else:
+                    self._channel.read_more()
+        return self._channel.receive()
+
+    def _exec(self, frame: Frame) -> None:
+        """Hand a frame about a command, a port or a watch to the process host.
+
+        What the cell uses is known here, and files are served here.
+        """
+        header = frame.header
+        if header["type"] == "usage_ask":
+            return self._tell_usage(header["id"])
+        if header["type"] == "file_ask":
+            return self._serve_files(frame)
+        if "branch" in header:
+            folder = self._branches.folder(header["branch"]) or self._workdir
+            header = {**header, "folder": folder}
+        oom = self._accounting.oom_descriptor
+        self._processes.forward(header, frame.payload, self._settings, oom)
+
+    def _tell_usage(self, number: int) -> None:
+        disk = os.statvfs(self._workdir)
+        used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+        told = {**self._accounting.totals(), "disk_bytes": used}
+        self._channel.send(encode({"type": "usage_told", "id": number, **told}))
+
+    def _handle_frame(self, frame: Frame) -> None:
+        """Serve a request; frames that came too late for their run are dropped."""
+        kind = frame.header["type"]
+        if kind == "run":
+            frame.header = {**RUN_DEFAULTS, **frame.header}
+            self._run(frame)
+            # After a final one the host kills, or has the cell made new. A session that
+            # keeps state may never want another.
+            if not frame.header["final"] and frame.header["branch"] is None:
+                self._keep_a_child_ready()
+        elif kind == "fork":
+            self._fork_branch(frame.header)
+        elif kind == "file":
+            self._serve_files(frame)
+        elif kind.startswith(BESIDE):
+            self._exec(frame)
+        elif kind == "pause":
+            held = self._pause.begin()
+            self._channel.send(encode({"type": "paused", "held": held}))
+        elif kind == "resume":
+            self._resume()
+        elif kind == "drop":
+            self._drop_branch(frame.header["branch"])
+
+    def _fork_branch(self, header: dict[str, Any]) -> None:
+        taken = self._known()
+        answer = self._branches.fork(header, self._accounting, taken)
+        origin, branch = (
+            self._branches.folder(header[end]) for end in ("branch", "to")
+        )
+        uid = self._settings["uid"]
+        if branch and files.holds(branch, ARTIFACTS, uid):
+            self._artifacts.copy(branch, origin, uid)
+        self._channel.send(encode({"type": "forked", **answer}))
+        self._reaper.kill_strays(self._known())
+
+    def _resume(self) -> None:
+        # It hears that before it looks at deadlines again.
+        header = {"type": "exec_resumed", "seconds": self._pause.seconds}
+        self._exec(Frame(header, b"", b""))
+        self._pause.end()
+        self._channel.send(encode({"type": "resumed"}))
+
+    def _drop_branch(self, name: str) -> None:
+        folder = self._branches.folder(name)
+        if folder != self._workdir:
+            self._artifacts.forget(folder)
+        self._branches.drop(name)
+        # A large process takes long to end, but only the next run must not meet it.
+        self._reaper.kill_once(self._known())
+
+    def _renew(self, slate: CleanSlate) -> None:
+        """Have the next program find the cell as the first one did, or end the cell.
+
+        The host has not asked: it destroys a cell that it does not want to use again.
+        """
+        until = time.monotonic() + RENEWAL_SECONDS
+        try:
+            slate.renew(until)
+        except OSError as error:
+            raise HostGone from error
+        if time.monotonic() > until:
+            raise HostGone
+        self._artifacts = artifacts.Seen()
+        self._accounting.mark_baseline()
+        self._fork()
+        self._channel.send(encode({"type": "renewed"}))
+        if not self._channel.has_more(_RENEWED_IDLE_SECONDS):
+            self._warm_up()
+
+    def _serve_files(self, frame: Frame) -> None:
+        folder = self._branches.folder(frame.header["branch"]) or self._workdir
+        uid, owns_root = self._settings["uid"], self._owns_namespace
+        self._channel.send(*files.answer(frame, folder, uid, owns_root=owns_root))
+
+    @property
+    def _workdir(self) -> str:
+        return str(self._settings["workdir"])
+
+    def _keep_a_child_ready(self) -> None:
+        if self._child is None:
+            self._fork()
+            if not self._channel.has_more(_IDLE_SECONDS):
+                self._warm_up()
+
+    def _protect(self) -> None:
+        """Make this process untraceable, and children unable to gain capabilities."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for fd in (self._wake_r, self._wake_w):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        try:
+            from ..kernel import linux
+
+            linux.prctl(linux.PR_SET_DUMPABLE, 0)
+            # Children inherit the bounding set, so this drops it for all of them.
+            linux.drop_bounding_set()
+            self._held.append("no_bounding_set")
+        except (ImportError, OSError):
+            # Without ctypes the other uid of the child is the protection.
+            pass
+
+    def _fork(self) -> None:
+        """Fork the process of the next run."""
+        child, pipes = open_pipes()
+        child.pid = confine.fork_first_to_go(self._oom_score)
+        if child.pid == 0:
+            runner.start(pipes, self._settings)
+        pipes.close()
+        self._child = child
+
+    def _warm_up(self) -> None:
+        assert self._child is not None
+        wake = self._wake_r, self._wake_w
+        warm_up(self._child, self._channel, self._accounting, wake)
+
+    def _run(self, frame: Frame) -> None:
+        if self._reaper.pending:
+            self._reaper.kill_strays(self._known())
+        if not frame.header["again"]:
+            # Its program may leave what cannot be made new.
+            self._slate = None
+        branch = frame.header["branch"]
+        child, lost = self._branches.take(branch)
+        if child is None:
+            if self._child is None:
+                self._fork()
+            child, self._child = self._child, None
+        assert child is not None
+        egress = self._egress_for(frame.header)
+        run = Run(
+            self._channel, child, frame.header, self._accounting, self._wake_r, egress
+        )
+        run.commands = self._processes, self._exec
+        run.hand_over(frame)
+        try:
+            run.watch()
+            run.clean = run.ended and run.reap()
+        finally:
+            self._reaper.kill_run(child, run, self._known())
+        folder, uid = child.folder or self._workdir, self._settings["uid"]
+        left_some = files.holds(folder, ARTIFACTS, uid)
+        run.finish(lost, left_some)
+        self._branches.give_back(branch, child, self._workdir, kept=run.kept)
+        self._reaper.kill_strays(self._known())
+        if left_some:
+            artifacts.send(folder, uid, self._channel, self._artifacts)
+        self._accounting.mark_baseline()
+        if run.clean and self._slate is not None:
+            self._renew(self._slate)
+
+    def _egress_for(self, request: dict[str, Any]) -> EgressRelay | None:
+        """Return the relay of a run with a network, and set its proxy variables."""
+        if request["network"] is None:
+            return None
+        if self._egress is None:
+            from ..relays import egress_relay
+
+            self._egress = egress_relay.EgressRelay(self._channel.send)
+        network = request["network"]
+        self._egress.begin(network["connections"])
+        if network["set_variables"]:
+            request["variables"] = self._egress.variables(network["without_proxy"])
+        return self._egress
+
+    def _known(self) -> set[int]:
+        """Return the pids of processes that outlive a run."""
+        known = self._branches.living()
+        if self._child is not None:
+            known.add(self._child.pid)
+        if self._processes.pid:
+            known.add(self._processes.pid)
+        return known
