@@ -13,7 +13,7 @@ from typing import Any, Literal
 import anyio
 import anyio.abc
 
-from toolcell.core import InvalidInputError, SandboxUnavailableError
+from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
 from toolcell.sandbox import Sandbox
 
@@ -29,7 +29,8 @@ from ..wire.handshake import (
 )
 from ..wire.link import Link
 from ..wire.protocol import LOST_SECONDS, PROTOCOL, rules_of
-from ..wire.tls import TLSSocket, accept, listening
+from ..wire.sockets import accept, listening
+from ..wire.tls import TLSSocket
 from . import metrics
 from .health import CHECK_SECONDS, Health
 from .inventory import Inventory
@@ -39,6 +40,7 @@ MAX_STRANGERS = 64
 """Connections that have not shown the token yet. When it is reached further ones are
 closed at once."""
 
+_ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - drivers cannot connect to these
 _LOOK_SECONDS = 0.1
 _log = logging.getLogger(__name__)
 State = Literal["ready", "draining", "sick"]
@@ -54,9 +56,10 @@ class NodeAgent(Detachable):
         sandbox: The sandbox; open, and closed by its owner after the agent.
         token: The cluster's token, 64 hex digits.
         name: The name of this node, unique in the cluster.
-        host: The address to listen at.
+        host: The address to listen at; of a name, all addresses that this machine has.
         port: The port; 0 takes a free one.
-        public_host: The address that drivers connect to; None takes `host`.
+        public_host: The address, or the name, that drivers connect to; None takes
+            `host`.
         directory: Where drivers find the node; None: they are told in another way.
         lost_seconds: Seconds without a sign of life until a driver is given up.
         check_seconds: Seconds between two tries of a cell. When two fail the node is
@@ -64,7 +67,7 @@ class NodeAgent(Detachable):
         notices: Further remarks on this machine, beside those of the sandbox.
 
     Raises:
-        ConfigError: The token is not one.
+        ConfigError: The token is not one, or drivers cannot connect to the host.
     """
 
     def __init__(
@@ -86,7 +89,7 @@ class NodeAgent(Detachable):
         self._name = name
         self._host = host
         self._port = port
-        self._public_host = public_host or host
+        self._public_host = public_host or _reachable(host)
         self._directory = directory
         self._lost_seconds = lost_seconds
         self._notices = tuple(notices)
@@ -111,32 +114,35 @@ class NodeAgent(Detachable):
     async def __aenter__(self) -> NodeAgent:
         self._identity = new_identity()
         try:
-            listener = await listening(self._host, self._port)
+            listeners = await listening(self._host, self._port)
         except OSError as error:
             raise SandboxUnavailableError(
-                f"cannot listen at {self._host}:{self._port}: {error.strerror}",
+                f"cannot listen at {self._host}, port {self._port}: {error.strerror}",
                 hint="use a free port and an address of this machine",
             ) from None
         self._record = NodeRecord(
             name=self._name,
             host=self._public_host,
-            port=listener.getsockname()[1],
+            port=listeners[0].getsockname()[1],
             fingerprint=self._identity.fingerprint,
         )
         if self._directory is not None:
             try:
                 await self._directory.announce(self._record)
             except BaseException:
-                listener.close()
+                for each in listeners:
+                    each.close()
                 raise
             self._stack.push_async_callback(self._withdraw, self._directory)
-        self._stack.callback(listener.close)
+        for each in listeners:
+            self._stack.callback(each.close)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self._tasks = tasks
         self._retired = anyio.Event()
         self._stack.enter_context(metrics.agents.watched(self))
-        tasks.start_soon(accept, listener, self._welcome)
+        for each in listeners:
+            tasks.start_soon(accept, each, self._welcome)
         tasks.start_soon(self._health.watch, self.share)
         if self._directory is not None:
             tasks.start_soon(self._renew, self._directory)
@@ -325,3 +331,13 @@ class NodeAgent(Detachable):
             "notices": [*self._sandbox.notices, *self._notices],
             "rules": pack_model(rules_of(self._sandbox.config)),
         }
+
+
+def _reachable(host: str) -> str:
+    """Return a host that drivers can connect to. Raises ConfigError."""
+    if host in _ANYWHERE:
+        raise ConfigError(
+            f"{host} is no address that drivers can connect to",
+            hint="set public_host to the address, or the name, of this machine",
+        )
+    return host

@@ -6,19 +6,14 @@ each layer between them and the kernel costs as much as the message.
 
 from __future__ import annotations
 
-import logging
-import os
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
-from typing import Any, Self
+from typing import Self
 
 import anyio
 
 _READ_BYTES = 64 * 1024
 _TURN_BYTES = 256 * 1024
-_AGAIN_SECONDS = 0.1
-_log = logging.getLogger(__name__)
 
 
 class TLSSocket:
@@ -117,59 +112,3 @@ class TLSSocket:
     def close(self) -> None:
         """Close the connection; again: nothing. Nobody may wait for it any more."""
         self._socket.close()
-
-
-async def connected(host: str, port: int) -> socket.socket:
-    """Return a new connection. Raises OSError."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    problem = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in found:
-        plain = socket.socket(family, kind, protocol)
-        try:
-            await _connect(plain, address)
-        except OSError as error:
-            plain.close()
-            problem = error
-        except BaseException:
-            plain.close()
-            raise
-        else:
-            return plain
-    raise problem
-
-
-async def _connect(plain: socket.socket, address: Any) -> None:
-    plain.setblocking(False)
-    try:
-        plain.connect(address)
-    except BlockingIOError:
-        await anyio.wait_writable(plain)
-        if number := plain.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(number, os.strerror(number)) from None
-
-
-async def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that takes connections. Raises OSError."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _, _, _, address = found[0]
-    listener = socket.create_server(address[:2], family=family, backlog=1024)
-    listener.setblocking(False)
-    return listener
-
-
-async def accept(
-    listener: socket.socket, serve: Callable[[socket.socket], Coroutine[Any, Any, None]]
-) -> None:
-    """Serve each connection in a task of its own, for ever."""
-    async with anyio.create_task_group() as tasks:
-        while True:
-            await anyio.wait_readable(listener)
-            try:
-                plain, _ = listener.accept()
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                _log.warning("a connection could not be taken: %s", error)
-                await anyio.sleep(_AGAIN_SECONDS)
-                continue
-            tasks.start_soon(serve, plain)

@@ -41,10 +41,12 @@ class ClusterConfig(Model):
     """The name of this node, unique in the cluster. None: that of the machine."""
 
     listen: Annotated[str, Field(pattern=ADDRESS)] = "127.0.0.1:0"
-    """`HOST:PORT` where this node takes links; port 0 is any."""
+    """`HOST:PORT` where this node takes links; port 0 is any. Of a name, all addresses
+    that this machine has; `0.0.0.0` is IPv4 alone, and `[::]` IPv6."""
 
     public_host: Annotated[str, Field(min_length=1, max_length=255)] | None = None
-    """The address that drivers reach this node at. None: the host of `listen`."""
+    """The address, or the name, that drivers reach this node at. None: the host of
+    `listen`, unless that is `0.0.0.0` or `[::]`."""
 
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """Seconds that runs of this node have when it is told to end by a signal. When it

@@ -21,7 +21,8 @@ from toolcell.cluster import (
 from toolcell.cluster.directory.records import read_signed, sign
 from toolcell.cluster.wire.handshake import driver_context, meet_node, new_identity
 from toolcell.cluster.wire.message import encode_message
-from toolcell.cluster.wire.tls import TLSSocket, connected
+from toolcell.cluster.wire.sockets import addresses_of, connected
+from toolcell.cluster.wire.tls import TLSSocket
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import SandboxManager
 
@@ -84,7 +85,8 @@ async def test_a_proof_is_for_one_certificate_only(agent: NodeAgent) -> None:
 
 @asynccontextmanager
 async def connection(agent: NodeAgent) -> AsyncIterator[TLSSocket]:
-    plain = await connected(agent.record.host, agent.record.port)
+    [address] = await addresses_of(agent.record.host, agent.record.port)
+    plain = await connected(address)
     async with TLSSocket(plain, driver_context(), server_side=False) as secure:
         await secure.shake_hands()
         yield secure
