@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ...support.console.access import read_axe
 from ...support.console.browser import Browser, browser
 from ...support.console.client import Client, signed_in
 from ...support.console.served import Service, served
@@ -19,6 +20,12 @@ def service(
     more = getattr(request.module, "CODE", "")
     with served(tmp_path_factory.mktemp("console"), more) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core."""
+    return read_axe()
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from time import time
 
 import anyio
@@ -17,7 +15,7 @@ from toolcell.host.console.base.pages import Page
 from toolcell.host.console.routes import TABLE
 from toolcell.tools import tool
 
-from ...conftest import missing
+from ...support.console.access import prefer, serious, unreached, wider
 from ...support.console.browser import Browser, browser
 from ...support.console.served import SECRET, Service, served
 
@@ -56,33 +54,8 @@ role = "approver"
 agents = ["builder"]
 """
 
-RUN_AXE = """
-const done = arguments[arguments.length - 1];
-axe.run(document, { resultTypes: ["violations"] }).then(
-  (found) => done(found.violations.map((each) => ({
-    id: each.id, impact: each.impact, nodes: each.nodes.map((node) => node.html)
-  }))), (error) => done([{ id: String(error), impact: "critical", nodes: [] }]));
-"""
 NAME_OF_FOCUS = "return document.activeElement.id || document.activeElement.innerText"
 OUTLINE_OF_FOCUS = "return getComputedStyle(document.activeElement).outlineStyle"
-ACTIVE = "a, button, summary, textarea, select, input:not([type=hidden]), [tabindex]"
-OUT_OF_REACH = f"""
-for (const each of document.querySelectorAll("details")) each.open = true;
-return [...document.querySelectorAll("{ACTIVE}, .wide, pre.tall")].filter((each) => {{
-  each.focus({{ focusVisible: true }});
-  const isReached = document.activeElement === each
-    && (each.tabIndex === 0 || each.id === "main");
-  const isSeen = getComputedStyle(each).outlineStyle !== "none" || each.id === "main";
-  return !(isReached && isSeen);
-}}).map((each) => each.outerHTML);
-"""
-WITHOUT_ID = f"""
-const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
-return [...document.querySelectorAll("[data-live]")]
-  .flatMap((part) => [part, ...part.querySelectorAll("details, {ACTIVE}")])
-  .filter((each) => ids.filter((id) => id === each.id).length !== 1)
-  .map((each) => each.outerHTML);
-"""
 
 
 @pytest.fixture(scope="module")
@@ -152,44 +125,6 @@ def urls(service: Service) -> list[str]:
     recent = service.portal.call(service.host.approvals.recent)
     answered = [f"/approvals/{each.request.id}" for each in recent[-3:]]
     return [*PAGES, *EXAMPLES, *live, *shown, *answered, "/nothing"]
-
-
-@pytest.fixture(scope="module")
-def axe() -> str:
-    path = Path(os.environ.get("TOOLCELL_AXE", "-"))
-    if not path.is_file():
-        missing("TOOLCELL_AXE names no axe.min.js of npm's axe-core")
-    return path.read_text()
-
-
-def serious(page: Browser, axe: str) -> list[object]:
-    """Return what axe-core finds serious on the page."""
-    page.script("for (const d of document.querySelectorAll('details')) d.open = true")
-    # Buttons wait for a moment, and their colours with them.
-    page.waits_for_buttons()
-    page.script(axe)
-    found = page.driver.execute_async_script(RUN_AXE)
-    return [each for each in found if each["impact"] in ("serious", "critical")]
-
-
-def prefer(page: Browser, scheme: str) -> None:
-    """Have the browser prefer light or dark pages."""
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-
-
-def wider(page: Browser, width: int) -> int:
-    """Return the pixels by which the page is wider than a window of so many."""
-    page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 450, "deviceScaleFactor": 2, "mobile": False},
-    )
-    found = page.script(
-        "const page = document.documentElement;"
-        "return page.scrollWidth - page.clientWidth"
-    )
-    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    return int(found)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -303,9 +238,9 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(
     for url in urls(service):
         page.open(f"{service.url}{url}")
         page.waits_for_buttons()
-        found[url] = [page.script(OUT_OF_REACH), page.script(WITHOUT_ID)]
+        found[url] = unreached(page)
 
-    assert {url: each for url, each in found.items() if each != [[], []]} == {}
+    assert {url: each for url, each in found.items() if each} == {}
 
 
 def test_nobody_complains(service: Service, page: Browser) -> None:

@@ -1,0 +1,154 @@
+"""States of pages that are seldom seen are for everybody, too: axe, keyboard, zoom."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from toolcell.host.console.pages.inbox import MAX_LISTED
+from toolcell.tools import MCPDefinition, MCPPins, tool
+
+from ...support.console.access import barriers
+from ...support.console.browser import Browser, browser
+from ...support.console.served import Service, served
+from ...support.mcp.servers import definition
+from ...support.toolcell_command import TOOLCELL
+
+LONG = "read_" + "_".join(["very"] * 8) + "_long"
+ALONE = """
+[state]
+folder = "state"
+[[policies]]
+agent_id = "builder"
+allow = ["files__*"]
+[tools.mcp.files]
+command = "mcp-files"
+[tools.mcp.nothing-approved]
+command = "mcp-nothing"
+"""
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Browser]]:
+    """A console in a process of its own, with pins and no audit log, and its admin."""
+    folder = tmp_path_factory.mktemp("alone")
+    path = folder / "toolcell.toml"
+    path.write_text(ALONE)
+    named = [MCPDefinition(**definition(each)) for each in ("read", "write", LONG)]
+    MCPPins({"files": named}).save(folder / "mcp_pins.json")
+    command = [TOOLCELL, "console", "--config", str(path)]
+    command += ["--address", "127.0.0.1:0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        with browser() as page:
+            page.join(told["link"], "anna")
+            yield told["console"], page
+        process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/", "No call waits for a person."),
+        ("/runs", "of other processes are not seen here"),
+        ("/runs/live/1", "calls of another process are not seen here"),
+        ("/sessions", "Sessions of other processes are not seen here"),
+        ("/audit", "There is no audit log"),
+        ("/audit/1", "there is no audit log"),
+        ("/policies", "Approved definitions of MCP servers"),
+        (f"/tools/files__{LONG}", f"Does {LONG}."),
+        ("/agents", "builder"),
+        ("/health", "Health"),
+    ],
+)
+def test_a_console_alone_is_for_everybody(
+    alone: tuple[str, Browser], axe: str, path: str, text: str
+) -> None:
+    url, page = alone
+    page.open(f"{url}{path}")
+
+    assert text in page.text
+    assert barriers(page, axe) == {}
+
+
+def test_approved_definitions_of_mcp_servers_are_opened_by_the_keyboard(
+    alone: tuple[str, Browser],
+) -> None:
+    url, page = alone
+    page.open(f"{url}/policies")
+    for each in page.all("[aria-labelledby=pins] summary"):
+        each.send_keys("\n")
+
+    page.reads("read_very_very")
+    page.reads("toolcell tools pin nothing-approved")
+
+
+def test_an_inbox_with_more_than_it_lists_is_for_everybody(
+    service: Service, anna: Browser, axe: str
+) -> None:
+    agents = ("builder", "buyer", "treasurer")
+    for number in range(MAX_LISTED + 3):
+        service.asked(to=f"shop {number}", agent=agents[number % 3])
+    anna.open(service.url)
+
+    assert len(anna.all("article.card")) == MAX_LISTED
+    assert "3 more wait; they come as these are answered." in anna.text
+    assert barriers(anna, axe) == {}
+
+
+def test_an_act_that_is_not_recorded_is_told_to_everybody(
+    tmp_path: Path, axe: str
+) -> None:
+    begun, over = anyio.Event(), anyio.Event()
+
+    @tool
+    async def hold() -> None:
+        """Wait."""
+        begun.set()
+        await over.wait()
+
+    policy = '[[policies]]\nagent_id = "waiter"\nallow = ["hold"]\n'
+    with served(tmp_path, policy) as made, browser() as page:
+        made.host.registry.register(hold)
+        page.join(made.link(), "anna")
+        call = made.call("hold", "waiter")
+        made.portal.call(begun.wait)
+        [live] = made.host.live_calls.all()
+        page.open(f"{made.url}/runs/live/{live.number}")
+        (tmp_path / "audit.jsonl").unlink()
+        page.send("End the call")
+
+        assert page.find("h1").text == "Done, not recorded"
+        assert barriers(page, axe) == {}
+        page.find("main a").send_keys("\n")
+        page.until(lambda: page.find("h1").text == "Runs")
+        assert call.result(timeout=20).status == "cancelled"
+
+
+def test_who_arrives_by_a_link_elsewhere_is_led_on(service: Service, axe: str) -> None:
+    """The page between reloads at once, so axe looks at what the server sent of it."""
+    elsewhere = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    elsewhere |= {"Sec-Fetch-Dest": "document"}
+    sent = httpx2.get(f"{service.url}/runs", headers=elsewhere).text
+    assert 'http-equiv="refresh" content="0; url=/login?next=/runs"' in sent
+    with browser() as stranger:
+        stranger.open(data_url(f'<a href="{service.url}/runs">the runs</a>'))
+        stranger.click("a")
+        stranger.until(lambda: "/login?next=/runs" in stranger.driver.current_url)
+        assert "Sign in" in stranger.driver.title
+        stranger.open(data_url(sent.replace('http-equiv="refresh"', "")))
+        assert stranger.text == "Go on"
+        assert barriers(stranger, axe) == {}
+
+
+def data_url(page: str) -> str:
+    encoded = base64.b64encode(page.encode()).decode()
+    return f"data:text/html;charset=utf-8;base64,{encoded}"
