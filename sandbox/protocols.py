@@ -149,7 +149,7 @@ class SandboxSession(Protocol):
 
     @property
     def alive(self) -> bool:
-        """True if the next run finds its cell; meaningful while no run is under way."""
+        """True if the next run finds its cell, as far as is known while it is busy."""
 
     async def run(
         self,

@@ -68,7 +68,7 @@ class Session(SessionPauses, SessionFiles):
 
     @property
     def alive(self) -> bool:
-        """True if the next run finds its cell; meaningful while no run is under way."""
+        """True if the next run finds its cell, as far as is known while it is busy."""
         return self._shared.alive
 
     async def run(

@@ -73,12 +73,11 @@ class SharedCell:
 
     @property
     def alive(self) -> bool:
-        """True if the next run finds it; meaningful while no run is under way."""
+        """True if the next run finds it, as far as is known."""
         if self.over:
             return False
-        # A cell with commands, connections or watches may speak at any time; its loss
-        # ends them.
-        return self._speaks or self._filing.locked() or self.cell.alive()
+        # A busy cell may speak at any time; its loss ends what it is busy with.
+        return self.is_busy or self.cell.alive()
 
     @property
     def _speaks(self) -> bool:

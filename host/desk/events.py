@@ -103,19 +103,31 @@ class ApprovalEnded(ApprovalEvent):
 
 
 class SessionEvent(Event):
-    """A session of code."""
+    """A session: of code, or a sandbox of the sandbox API."""
 
-    number: int
-    """Its number in this process."""
+    number: int | None
+    """Its number in this process, as in `/v1/sessions`; null: it is a sandbox."""
 
     session: str
-    """The key that its client chose."""
+    """The key that its client chose, or the id of a sandbox."""
 
 
 class SessionOpened(SessionEvent):
     """A session has its cell."""
 
     kind = "session.opened"
+
+
+class SessionPaused(SessionEvent):
+    """No process of a sandbox runs until it goes on."""
+
+    kind = "session.paused"
+
+
+class SessionResumed(SessionEvent):
+    """A sandbox that was paused goes on."""
+
+    kind = "session.resumed"
 
 
 class SessionClosed(SessionEvent):
@@ -164,6 +176,8 @@ EVENTS: Mapping[str, type[Event]] = {
         ApprovalVoted,
         ApprovalEnded,
         SessionOpened,
+        SessionPaused,
+        SessionResumed,
         SessionClosed,
         PolicyChanged,
         StoreUnavailable,

@@ -337,7 +337,8 @@ async def open_app(host: Host) -> AsyncIterator[SandboxAPI]:
     )
     with open_tokens(config) as tokens:
         snapshots = open_snapshots(config)
-        async with Sandboxes(config, host.environ) as sandboxes:
+        tell = host.notices.tell
+        async with Sandboxes(config, host.environ, tell) as sandboxes:
             yield SandboxAPI(config, Access(tokens), sandboxes, snapshots, calls)
 
 

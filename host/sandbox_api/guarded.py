@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import anyio
 
-from toolcell.core import ToolCall, ToolcellError
+from toolcell.core import CellLostError, ToolCall, ToolcellError
 from toolcell.guard import ActionGuard, CallFacts, Permit, Redactor
 from toolcell.tools import Records
 
@@ -170,17 +170,24 @@ class GuardedCalls:
         *,
         seconds: float | None = None,
     ) -> AsyncIterator[AdmittedCall]:
-        """Admit a call of a sandbox, as `begun`.
+        """Admit a call of a sandbox, as `begun`; one that finds its cell lost ends it.
 
         Raises:
             GuardDeniedError: It is refused.
         """
-        async with self.begun(
-            act,
-            {"sandbox_id": sandbox.id, **arguments},
-            agent_id=sandbox.agent_id,
-            run_id=sandbox.id,
-            seconds=seconds,
-            cpus=sandbox.session.limits.cpus,
-        ) as admitted:
-            yield admitted
+        session = sandbox.session
+        try:
+            async with self.begun(
+                act,
+                {"sandbox_id": sandbox.id, **arguments},
+                agent_id=sandbox.agent_id,
+                run_id=sandbox.id,
+                seconds=seconds,
+                cpus=session.limits.cpus,
+            ) as admitted:
+                yield admitted
+        except CellLostError:
+            # A command can be lost alone.
+            if not session.alive:
+                sandbox.end("lost")
+            raise

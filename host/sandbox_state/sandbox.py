@@ -12,6 +12,7 @@ import anyio
 import anyio.abc
 
 from toolcell.sandbox import SandboxProcess, SandboxSession, SandboxWatch
+from toolcell.tools import SessionEnd
 
 from ..mcp_http.tokens import Token
 from ..sandbox_http.errors import gone
@@ -90,6 +91,9 @@ class Sandbox:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while it is paused or resumed."""
 
+    end_reason: SessionEnd | None = None
+    """The reason of its end; None until it ends."""
+
     closed: anyio.Event = field(default_factory=anyio.Event)
     tasks: anyio.abc.TaskGroup | None = None
     """The tasks that end with it: its commands."""
@@ -159,9 +163,10 @@ class Sandbox:
             "diskTotal": limits.disk_mb << 20,
         }
 
-    def end(self) -> None:
-        """Let it end."""
+    def end(self, reason: SessionEnd) -> None:
+        """Let it end, for this reason if it has none."""
         self.state = "ended"
+        self.end_reason = self.end_reason or reason
         self._wake()
 
     def set_end(self, end_at: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -17,6 +17,14 @@ from toolcell.core.text.counted import counted
 from toolcell.sandbox import Network, SandboxConfig
 
 from ..config.host_config import HostConfig
+from ..desk.events import (
+    Event,
+    SessionClosed,
+    SessionEvent,
+    SessionOpened,
+    SessionPaused,
+    SessionResumed,
+)
 from ..mcp_http.tokens import Token
 from ..runtime.cluster import open_sandbox
 from ..sandbox_http.errors import APIError, gone
@@ -37,12 +45,19 @@ class Sandboxes:
     Args:
         config: The configuration of the host.
         environ: The environment, from which secrets of a cluster are read.
+        tell: Told of each sandbox that is made, pauses, goes on or has ended.
     """
 
     _group: anyio.abc.TaskGroup
 
-    def __init__(self, config: HostConfig, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: HostConfig,
+        environ: Mapping[str, str],
+        tell: Callable[[Event], None],
+    ) -> None:
         self._environ = environ
+        self._tell = tell
         self._settings = settings = config.sandbox_api
         longest = float(settings.max_timeout_seconds)
         sandbox = config.sandbox.model_copy(
@@ -187,6 +202,7 @@ class Sandboxes:
                 await sandbox.metrics()
                 self._open[sandbox.id] = sandbox
                 began = True
+                self._note(SessionOpened, sandbox)
                 task_status.started()
                 while sandbox.state != "ended":
                     await sandbox.wait_for_end()
@@ -195,12 +211,15 @@ class Sandboxes:
         except (ToolcellError, ExceptionGroup) as error:
             if not began:
                 raise
+            sandbox.end("lost")
             if not isinstance(error, SandboxError):
                 _log.error("sandbox %s ended badly", sandbox.id, exc_info=error)
         finally:
-            sandbox.state = "ended"
+            sandbox.end("shutdown")
             self._open.pop(sandbox.id, None)
             sandbox.closed.set()
+            if began:
+                self._note(SessionClosed, sandbox)
 
     async def _end_or_pause(self, sandbox: Sandbox) -> None:
         """Do what a sandbox wants at the end of its time, which may have been moved."""
@@ -214,7 +233,7 @@ class Sandboxes:
                     _log.warning("sandbox %s ends: %s", sandbox.id, error.message)
                 else:
                     return
-            sandbox.end()
+            sandbox.end("lifetime")
 
     def of(self, token: Token, sandbox_id: str) -> Sandbox:
         """Return a sandbox of a token.
@@ -268,6 +287,7 @@ class Sandboxes:
         if sandbox.state == "running":
             sandbox.state = "paused"
             sandbox.set_end(self.end_at(self._settings.max_timeout_seconds))
+            self._note(SessionPaused, sandbox)
 
     async def resume(self, sandbox: Sandbox, seconds: int | None) -> None:
         """Let a paused sandbox go on for so many seconds. Raises APIError."""
@@ -275,10 +295,19 @@ class Sandboxes:
         async with sandbox.turn:
             if sandbox.state == "paused":
                 await sandbox.session.resume()
-                sandbox.state = "running"
-                sandbox.set_end(end_at)
+                # It may have been ended meanwhile.
+                if sandbox.state == "paused":
+                    sandbox.state = "running"
+                    sandbox.set_end(end_at)
+                    self._note(SessionResumed, sandbox)
 
     async def kill(self, sandbox: Sandbox) -> None:
         """End a sandbox, and wait until nothing is left of it."""
-        sandbox.end()
+        sandbox.end("closed")
         await sandbox.closed.wait()
+
+    def _note(self, kind: type[SessionEvent], sandbox: Sandbox) -> None:
+        named = {"agent": sandbox.agent_id, "number": None, "session": sandbox.id}
+        if kind is SessionClosed:
+            named["reason"] = sandbox.end_reason
+        self._tell(kind.model_validate(named))

@@ -18,10 +18,13 @@ import pytest
 from toolcell.guard import AgentPolicy, Approve, Reject, Rule
 from toolcell.host import Host, HostConfig
 from toolcell.host.desk.events import EVENTS, Event, SessionClosed
+from toolcell.host.mcp_http.tokens import open_tokens
 from toolcell.host.rest import approvals
 from toolcell.host.rest.openapi import openapi_document
 from toolcell.host.rest.streamed_events import StreamedEvent
 from toolcell.host.runtime.policy_reload import PolicyReloader
+from toolcell.host.sandbox_state.sandbox import Lifecycle, Sandbox
+from toolcell.host.sandbox_state.sandboxes import Sandboxes
 from toolcell.tools import RunContext, tool
 
 from ...support.guard.redis_server import RedisServer
@@ -171,6 +174,34 @@ async def a_closed_session(made: Listened) -> None:
     await made.host.sessions.aclose("a", "s")
 
 
+@asynccontextmanager
+async def a_sandbox(made: Listened) -> AsyncIterator[tuple[Sandboxes, Sandbox]]:
+    config, tell = made.host.config, made.host.notices.tell
+    with open_tokens(config) as tokens:
+        token = tokens.create("a")[0]
+    async with Sandboxes(config, {}, tell) as sandboxes:
+        sandbox = await sandboxes.create(
+            token,
+            template="base",
+            lifecycle=Lifecycle(60),
+            env={},
+            metadata={},
+            network=None,
+        )
+        yield sandboxes, sandbox
+
+
+async def a_pause(made: Listened) -> None:
+    async with a_sandbox(made) as (sandboxes, sandbox):
+        await sandboxes.pause(sandbox)
+
+
+async def a_resumption(made: Listened) -> None:
+    async with a_sandbox(made) as (sandboxes, sandbox):
+        await sandboxes.pause(sandbox)
+        await sandboxes.resume(sandbox, 60)
+
+
 async def other_policies(made: Listened) -> None:
     fresh = AgentPolicy(agent_id="a", allow=["calculate"])
     replace = made.host.guard.replace_policies
@@ -203,6 +234,8 @@ CAUSES: dict[str, Callable[[Listened], Awaitable[Any]]] = {
     "approval.voted": approved_by_one_of_two,
     "approval.ended": denied,
     "session.opened": a_program,
+    "session.paused": a_pause,
+    "session.resumed": a_resumption,
     "session.closed": a_closed_session,
     "policy.changed": other_policies,
     "store.unavailable": no_store,

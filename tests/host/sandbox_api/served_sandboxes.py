@@ -16,7 +16,7 @@ import httpx2
 from toolcell.host import Host, HostConfig
 from toolcell.host.mcp_http.listening import listen, uvicorn_server
 from toolcell.host.mcp_http.tokens import open_tokens
-from toolcell.host.sandbox_api.app import open_app
+from toolcell.host.sandbox_api.app import SandboxAPI, open_app
 
 POLICIES = """
 [[policies]]
@@ -100,6 +100,7 @@ class Service:
     """A server with tokens of two agents."""
 
     host: Host
+    app: SandboxAPI
     url: str
     http: httpx2.AsyncClient
     keys: dict[str, str]
@@ -175,5 +176,5 @@ async def served(
             limit = config.sandbox_api.max_body_bytes
             server = uvicorn_server(app, 64, max_message_bytes=limit)
             tasks.start_soon(server._serve, [listening])
-            yield Service(host, url, http, keys)
+            yield Service(host, app, url, http, keys)
             server.should_exit = True
