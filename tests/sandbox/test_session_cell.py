@@ -106,6 +106,21 @@ async def test_a_cancelled_run_loses_the_session_and_says_so(
             await session.run("1", fresh=True)
 
 
+async def test_a_session_is_alive_while_its_program_talks(
+    sandbox: SandboxManager,
+) -> None:
+    seen: list[bool] = []
+    async with sandbox.session() as session:
+        await session.run(
+            "for _ in range(200): print('x' * 4_000, flush=True)",
+            on_output=lambda *_: seen.append(session.alive),
+        )
+
+    # More output waits while some is handed over.
+    assert seen
+    assert all(seen)
+
+
 @pytest.mark.promise("P-01")
 async def test_bash_and_python_share_the_work_dir(sandbox: SandboxManager) -> None:
     async with sandbox.session() as session:
