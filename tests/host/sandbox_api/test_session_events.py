@@ -69,7 +69,7 @@ async def test_a_sandbox_that_sleeps_is_woken_and_ends_at_its_time(
     tmp_path: Path,
 ) -> None:
     async with heard(tmp_path) as (service, seen):
-        wakes = {"autoPause": True, "autoResume": {"enabled": True}}
+        wakes: dict[str, Any] = {"autoPause": True, "autoResume": {"enabled": True}}
         sleeper = await service.create(timeout=1, **wakes)
         short = await service.create(timeout=1)
         await until(lambda: "session.paused" in kinds(seen, sleeper.id))
