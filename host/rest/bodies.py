@@ -243,8 +243,7 @@ class Session(Body):
     """Python programs that were begun in it."""
 
     usage: SessionUsage | None
-    """Null: its cell did not answer within a second, as before the end of its first
-    run."""
+    """Null: it has no cell yet, or that did not answer within a second."""
 
 
 class SessionList(Body):

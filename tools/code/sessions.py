@@ -170,8 +170,8 @@ class CodeSessions:
     async def usage(self, session: CodeSession) -> CellUsage | None:
         """Return what a session uses now, also while a program runs.
 
-        The first measurement waits for the end of the session's first run. Whoever
-        asks meanwhile gets the same one, and may stop waiting. None: its cell is gone.
+        A cell that does not answer is given up after 30 seconds. Whoever asks meanwhile
+        gets the same measurement, and may stop waiting. None: there is none to be had.
         """
         if session.measured is None:
             session.measured = anyio.Event()
@@ -185,7 +185,7 @@ class CodeSessions:
             if session.session is not None:
                 session.usage = await session.session.usage()
         except ToolcellError:
-            # Its next user is told that it is lost.
+            # If it is lost, its next user is told.
             session.usage = None
         finally:
             session.measured = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -137,10 +138,7 @@ def test_sessions_are_interrupted_and_closed(
     [session] = sessions.all()
     path = f"/sessions/{session.number}"
     assert name in viewer.page("/sessions")
-    shown = viewer.page("/sessions")
-    assert "at work" in shown
-    # The cell answers once its first program has ended.
-    assert "not measured" in shown
+    assert "at work" in viewer.page("/sessions")
     viewer.act(f"{path}/interrupt", 403)
     viewer.act(f"{path}/close", 403)
     operator.act(f"{path}/interrupt")
@@ -157,6 +155,25 @@ def test_sessions_are_interrupted_and_closed(
         ("session_interrupted", "operator"),
         ("session_closed", "operator"),
     ]
+
+
+def test_a_cell_that_does_not_answer_is_not_measured(
+    service: Service, viewer: Client
+) -> None:
+    service.call("run_python", "coder", session="silent", code="1").result(30)
+    assert "not measured" not in viewer.page("/sessions")
+    sessions = service.host.sessions
+    assert sessions is not None
+    [held] = sessions.all()
+    session: Any = held.session
+    supervisor = session._shared.cell._process._pidfd
+    signal.pidfd_send_signal(supervisor, signal.SIGSTOP)
+    shown = viewer.page("/sessions")
+    signal.pidfd_send_signal(supervisor, signal.SIGCONT)
+    service.portal.call(sessions.aclose, "coder", "silent")
+
+    assert "not measured" in shown
+    assert "silent" in shown
 
 
 PRINTS = """

@@ -15,7 +15,6 @@ from toolcell.sandbox import SandboxConfig, SandboxManager
 from toolcell.tools import CodeSession, CodeSessions
 
 pytestmark = pytest.mark.anyio
-NEVER_ENDS = "import threading\nthreading.Event().wait()"
 
 
 @pytest.fixture
@@ -50,24 +49,6 @@ async def test_a_cell_that_stopped_is_not_measured_and_holds_up_nobody(
 
     assert before is not None
     # Amounts of an earlier time would look like those of now.
-    assert silent is None
-    assert other.memory_bytes > 0
-
-
-async def test_a_first_program_that_never_ends_holds_up_nobody(
-    sessions: CodeSessions,
-) -> None:
-    async with (
-        sessions.use("a", "busy") as held,
-        sessions.use("b", "other"),
-        anyio.create_task_group() as tasks,
-    ):
-        assert held.session is not None
-        tasks.start_soon(held.session.run, NEVER_ENDS)
-        await anyio.wait_all_tasks_blocked()
-        silent, other = await until_other_is_measured(sessions)
-        tasks.cancel_scope.cancel()
-
     assert silent is None
     assert other.memory_bytes > 0
 

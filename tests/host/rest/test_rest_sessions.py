@@ -62,11 +62,9 @@ async def test_usage_is_told_while_a_program_runs_and_harms_it_not(
     async with served(tmp_path, SANDBOX, '"code"') as service:
         first = {**run("import time; time.sleep(600)"), "id": "one"}
         await service.post("/v1/calls", first, wait=0)
-        with anyio.fail_after(20):
-            while not (unknown := await sessions(service, "a")):
+        with anyio.fail_after(30):
+            while not [each for each in await sessions(service, "a") if each["usage"]]:
                 await anyio.sleep(0.01)
-        # The cell is asked once its first run has ended; that run goes on.
-        assert (unknown[0]["calls"], unknown[0]["usage"]) == (1, None)
         assert (await service.get("/v1/calls/one", wait=0)).json()["state"] == "running"
         await service.post("/v1/calls/one/cancel")
 
