@@ -15,6 +15,7 @@ import anyio.abc
 from toolcell.core import ConfigError, InvalidInputError, SandboxError, ToolcellError
 from toolcell.core.text.counted import counted
 from toolcell.sandbox import Network, SandboxConfig
+from toolcell.sandbox import Sandbox as Cells
 
 from ..config.host_config import HostConfig
 from ..desk.events import (
@@ -46,6 +47,8 @@ class Sandboxes:
         config: The configuration of the host.
         environ: The environment, from which secrets of a cluster are read.
         tell: Told of each sandbox that is made, pauses, goes on or has ended.
+        shared: The host's own sandbox, whose cells are those of a cluster, as these
+            would be; None opens one.
     """
 
     _group: anyio.abc.TaskGroup
@@ -55,9 +58,11 @@ class Sandboxes:
         config: HostConfig,
         environ: Mapping[str, str],
         tell: Callable[[Event], None],
+        shared: Cells | None = None,
     ) -> None:
         self._environ = environ
         self._tell = tell
+        self._shared = shared
         self._settings = settings = config.sandbox_api
         longest = float(settings.max_timeout_seconds)
         sandbox = config.sandbox.model_copy(
@@ -75,7 +80,9 @@ class Sandboxes:
         self._starting: list[str] = []
 
     async def __aenter__(self) -> Sandboxes:
-        manager = await open_sandbox(self._config, self._environ, self._stack)
+        manager = self._shared
+        if manager is None:
+            manager = await open_sandbox(self._config, self._environ, self._stack)
         try:
             self._require(manager.config)
         except BaseException:

@@ -40,7 +40,9 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def node(redis_url: str, **options: Any) -> AsyncIterator[SandboxManager]:
+async def node(
+    redis_url: str, **options: Any
+) -> AsyncIterator[tuple[SandboxManager, NodeAgent]]:
     """Run a node of two cells."""
     directory = RedisDirectory(redis_url, token=TOKEN)
     config = SUBPROCESS.config(max_concurrency=2, **options)
@@ -48,9 +50,9 @@ async def node(redis_url: str, **options: Any) -> AsyncIterator[SandboxManager]:
         SandboxManager(config) as manager,
         NodeAgent(
             manager, token=TOKEN, name="one", directory=directory, check_seconds=3600
-        ),
+        ) as agent,
     ):
-        yield manager
+        yield manager, agent
     directory.close()
 
 
@@ -62,7 +64,7 @@ def on_nodes(redis_url: str, folder: Path) -> AbstractAsyncContextManager[Servic
 
 async def test_sandboxes_have_cells_on_a_node(redis_url: str, tmp_path: Path) -> None:
     async with (
-        node(redis_url, **FIT) as cells,
+        node(redis_url, **FIT) as (cells, _),
         on_nodes(redis_url, tmp_path) as service,
     ):
         sandbox = await service.create()
@@ -96,6 +98,27 @@ async def test_sandboxes_have_cells_on_a_node(redis_url: str, tmp_path: Path) ->
             )
             assert gone.status_code == 204
         assert cells.active_cells == 0
+
+
+async def test_one_driver_serves_sandboxes_and_the_host_s_own_tools(
+    redis_url: str, tmp_path: Path
+) -> None:
+    policies = (
+        f"[tools]\nbuiltin = ['code']\nmax_sessions = 1\n{POLICIES}{CLUSTER}"
+        "[[policies]]\nagent_id = 'c'\nallow = ['run_python']\n"
+    )
+    environ = {"DIRECTORY": redis_url, "TOKEN": TOKEN}
+    async with node(redis_url, **FIT) as (cells, agent):
+        async with served(tmp_path, policies=policies, environ=environ) as service:
+            sandbox = await service.create()
+            code = {"code": "6 * 7"}
+            result = await service.host.call("run_python", code, agent_id="c")
+            assert (result.status, agent.drivers) == ("ok", 1)
+            own = service.host.sandbox
+            assert own is not None
+            # They are in one account.
+            assert own.active_cells == cells.active_cells == 1
+            assert (await sandbox.command("echo here"))[0] == b"here\n"
 
 
 @pytest.mark.parametrize(
