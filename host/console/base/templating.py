@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from toolcell.core.text.counted import counted
 from toolcell.core.text.printable import escaped
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
@@ -25,7 +26,8 @@ def make_templates() -> Environment:
         auto_reload=False,
     )
     templates.finalize = _visible
-    templates.filters |= {"as_json": as_json, "when": when, "iso": iso, "span": span}
+    templates.filters |= {"as_json": as_json, "counted": counted}
+    templates.filters |= {"when": when, "iso": iso, "span": span}
     return templates
 
 

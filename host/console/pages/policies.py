@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
@@ -10,8 +11,9 @@ from starlette.responses import Response
 
 from toolcell.core import InvalidInputError, ToolCall, ToolError
 from toolcell.core.text.strict_json import read_json
-from toolcell.tools import MCPPins
+from toolcell.tools import ForeignDefinition, MCPPins, OpenAPIPins
 
+from ...config.tools import ToolsConfig
 from ...desk.explanations import explain
 from ..base.visit import NotDoneError, Visit
 
@@ -78,8 +80,8 @@ def _arguments(text: str) -> dict[str, Any]:
 
 async def _shown(visit: Visit) -> dict[str, Any]:
     """Return what the page shows beside a decision."""
-    sources, mcp = visit.sources, visit.sources.config.tools
-    pins = await anyio.to_thread.run_sync(MCPPins.load, mcp.mcp_pins)
+    sources = visit.sources
+    pins = await anyio.to_thread.run_sync(_pins, sources.config.tools)
     return {
         "policies": [
             (
@@ -90,5 +92,18 @@ async def _shown(visit: Visit) -> dict[str, Any]:
         ],
         "version": sources.guard.policy_version,
         "tools": list(sources.registry.snapshot()),
-        "pins": [(name, sorted(pins.of(name).items())) for name in mcp.mcp],
+        "pins": pins,
     }
+
+
+def _pins(tools: ToolsConfig) -> dict[str, list[ForeignDefinition]]:
+    """Return the approved definitions by their MCP server or API."""
+    servers, apis = MCPPins.load(tools.mcp_pins), OpenAPIPins.load(tools.openapi_pins)
+    return {
+        **{name: _by_name(servers.of(name)) for name in tools.mcp},
+        **{name: _by_name(apis.of(name)) for name in tools.openapi},
+    }
+
+
+def _by_name(found: Mapping[str, ForeignDefinition]) -> list[ForeignDefinition]:
+    return [found[name] for name in sorted(found)]

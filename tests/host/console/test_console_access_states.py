@@ -63,7 +63,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Brows
         ("/sessions", "Sessions of other processes are not seen here"),
         ("/audit", "There is no audit log"),
         ("/audit/1", "there is no audit log"),
-        ("/policies", "Approved definitions of MCP servers"),
+        ("/policies", "Approved definitions of MCP servers and APIs"),
         (f"/tools/files__{LONG}", f"Does {LONG}."),
         ("/agents", "builder"),
         ("/health", "Health"),
