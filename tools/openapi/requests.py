@@ -53,7 +53,7 @@ class _MisplacedError(Exception):
 def draft(
     tool: str, definition: OpenAPIDefinition, arguments: Mapping[str, Any]
 ) -> Draft:
-    """Return the request of a call, without its secrets.
+    """Return the request of a call, without its body and its secrets.
 
     Args:
         tool: The tool's name, for the error.
@@ -89,11 +89,17 @@ def _draft(definition: OpenAPIDefinition, arguments: Mapping[str, Any]) -> Draft
             case "header":
                 made.headers[each.name] = _header(each, value)
     made.path = _path(definition.path, segments)
+    return made
+
+
+def add_body(
+    request: Draft, definition: OpenAPIDefinition, arguments: Mapping[str, Any]
+) -> None:
+    """Write the body, which any value can stand in: a large one is written once."""
     if definition.body is not None and "body" in arguments:
         media_type = definition.body.media_type
-        made.headers["Content-Type"] = media_type
-        made.body = _body(media_type, arguments["body"])
-    return made
+        request.headers["Content-Type"] = media_type
+        request.body = _body(media_type, arguments["body"])
 
 
 def _text(value: Any) -> str:

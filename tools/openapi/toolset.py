@@ -35,7 +35,7 @@ from .credentials import Credentials
 from .definition import OpenAPIDefinition, OpenAPIPins
 from .document import fetch, read_document, read_file
 from .operations import list_operations
-from .requests import draft
+from .requests import add_body, draft
 from .selection import Selection
 
 DOCUMENT_SECONDS = 3_600.0
@@ -244,6 +244,7 @@ class OpenAPIToolset:
                 hint=f"`toolcell tools pin {self.name}` shows it and approves it",
             )
         request = draft(tool.name, tool.definition, arguments)
+        add_body(request, tool.definition, arguments)
         self.credentials.add_to(request, tool.schemes)
         if request.cookies:
             pairs = (f"{name}={value}" for name, value in request.cookies)

@@ -8,6 +8,13 @@ from typing import Any
 import pytest
 
 from toolcell.core import ToolResult, ToolValidationError
+from toolcell.guard import (
+    ActionGuard,
+    AgentPolicy,
+    ApprovalRequest,
+    Approvals,
+    Approve,
+)
 from toolcell.tools import ConcurrentExecutor, OpenAPIToolset, ToolRegistry
 
 from ...support.web.api import NETWORKS, WebAPI, given, operation, web_api
@@ -276,6 +283,37 @@ async def test_a_body_is_written_as_its_type_says(
         assert (sent.method, sent.body.decode()) == ("POST", body)
         assert sent.header("Content-Type") == media_type.partition(";")[0]
         assert sent.header("Content-Length") == str(len(sent.body))
+
+
+async def test_what_a_person_changed_is_what_is_sent() -> None:
+    async def shorter(request: ApprovalRequest) -> Approve:
+        del request
+        return Approve(
+            approver="anna", arguments={"id": "8", "body": {"note": "short"}}
+        )
+
+    content: Any = {"application/json": {}}
+    values = operation(
+        *("/p/{id}", "post"),
+        parameters=[given("id", "path")],
+        requestBody={"required": True, "content": content},
+    )
+    guard = ActionGuard(
+        [AgentPolicy(agent_id="a", ask=["api__act"])],
+        approvals=Approvals(handler=shorter),
+    )
+    with web_api() as api:
+        toolset = OpenAPIToolset(
+            "api", json.dumps(values), api.url, pins=None, networks=NETWORKS
+        )
+        async with toolset:
+            executor = ConcurrentExecutor(ToolRegistry(toolset.tools), guard=guard)
+            asked = {"id": "7", "body": {"note": "a long one"}}
+            call = {"id": "1", "name": "api__act", "arguments": asked, "agent_id": "a"}
+            assert told(await executor.call(call)) == ""
+        [sent] = api.requests
+
+    assert (sent.target, sent.body) == ("/p/8", b'{"note":"short"}')
 
 
 # Secrets.
