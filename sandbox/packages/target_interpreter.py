@@ -7,6 +7,7 @@ is not parsed outside of cells.
 from __future__ import annotations
 
 import struct
+from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from toolcell.core import PackageError
 
 from ..client.backend import Backend
-from ..client.types import Listener, Program
+from ..client.event_stream import PendingEvents, stream_run
+from ..client.types import Program
 from ..config.settings import Limits
+from ..results.events import Stdout
 
 _ASK = b"""\
 import os, platform, sys, sysconfig
@@ -146,8 +149,13 @@ async def compile_layer(
     program = Program(
         code=code, language="python", inputs=b"", limits=own, streamed=True
     )
-    async with await backend.create_cell(own) as cell:
-        await cell.run(program, Listener(receiver.take))
+    async with (
+        await backend.create_cell(own) as cell,
+        aclosing(stream_run(cell, program, PendingEvents())) as events,
+    ):
+        async for event in events:
+            if isinstance(event, Stdout):
+                receiver.take(event.data)
 
 
 class _Receiver:
@@ -160,10 +168,8 @@ class _Receiver:
         self._suffix = f".{tag}.pyc"
         self._waiting = bytearray()
 
-    def take(self, stream: str, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Take a piece of output of the cell."""
-        if stream != "stdout":
-            return
         self._waiting += data
         while len(self._waiting) >= 8:
             name_size, size = struct.unpack_from(">II", self._waiting)

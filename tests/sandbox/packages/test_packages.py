@@ -107,6 +107,16 @@ async def test_modules_are_compiled_ahead(packed: SandboxManager) -> None:
     assert found.exception.type == "SyntaxError"
 
 
+async def test_byte_code_beyond_the_window_of_a_stream_comes_back(
+    packed: SandboxManager, index: Index
+) -> None:
+    index.wheel("large", {"large.py": f"text = {'a' * 2**21!r}\n"})
+    code = "import large, os\nos.path.exists(large.__cached__)"
+    result = await packed.run(code, packages=["large"])
+
+    assert result.value is True, result.stderr
+
+
 async def test_a_session_has_packages_and_can_get_more(packed: SandboxManager) -> None:
     async with packed.session(packages=["kind==1.*"]) as session:
         first = await session.run(ANSWER)
