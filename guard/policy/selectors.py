@@ -11,7 +11,7 @@ from pydantic import AfterValidator
 PRESETS: dict[str, tuple[str, ...]] = {
     "harmless": ("get_today_date", "calculate"),
     "read": ("read_file", "list_files", "search_files", "query_sqlite"),
-    "write": ("write_file",),
+    "write": ("write_file", "edit_file"),
     "code": ("run_python", "run_shell"),
     "network": ("http_get",),
 }

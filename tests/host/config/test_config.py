@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import ConfigError
+from toolcell.guard.policy.selectors import PRESETS
 from toolcell.host import HostConfig
 from toolcell.host.config.secrets import read_secret
+from toolcell.host.config.tools import DatabaseConfig, ToolsConfig
 from toolcell.sandbox import SandboxConfig
 
 from ...project import write_config_reference
@@ -242,6 +244,16 @@ def test_a_variable_that_is_not_set_is_no_secret() -> None:
 def test_the_reference_is_current() -> None:
     """Write it anew: .venv/bin/python tests/project/write_config_reference.py"""
     assert write_config_reference.PAGE.read_text() == write_config_reference.render()
+
+
+def test_each_builtin_tool_is_in_one_group_of_policies() -> None:
+    """So that `deny = ["@write"]` means every tool that writes."""
+    every = ("arithmetic", "clock", "code", "database", "files", "http")
+    config = ToolsConfig(builtin=every, database=DatabaseConfig(path=Path("a.db")))
+    names = [name for group in config.groups.values() for name in group]
+
+    assert sorted(names) == sorted(name for each in PRESETS.values() for name in each)
+    assert PRESETS["write"] == ("write_file", "edit_file")
 
 
 def test_every_key_has_its_text() -> None:
