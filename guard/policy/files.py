@@ -97,6 +97,6 @@ def _with_positions(
     ]
     return PolicyError(
         f"{path}: {'; '.join(lines)}",
-        hint="docs/guard.md tells what a policy holds",
+        hint="docs/configuration.md lists the keys of a policy",
         details={"problems": problems},
     )

@@ -46,7 +46,11 @@ class Rule(PolicyModel):
     """Names, globs and groups of tools; empty with `tags`: any tool with those tags."""
 
     tags: tuple[str, ...] = ()
+    """Tags that the tool must have, all of them."""
+
     versions: tuple[str, ...] = ()
+    """Versions, one of which the tool must have; empty: any."""
+
     when: dict[str, Condition] = Field(default_factory=dict)
     """Conditions by argument; `a.b` reaches into objects and into every element of
     lists, `"a.b"` in quotes is one name, `*` is all arguments as a whole. A value that
@@ -100,6 +104,8 @@ class Budget(PolicyModel):
     """
 
     unit: Unit
+    """`usd`, `tokens`, `calls`, `cpu_ms`, `wall_ms` or `bytes`."""
+
     limit: int | str
     """The limit in the unit; for usd a decimal as text with at most six places."""
 
@@ -108,6 +114,9 @@ class Budget(PolicyModel):
     UTC. `total` never does. A run that has been idle for two days is forgotten."""
 
     per: Per = "agent"
+    """The calls that share it: `global` all, `agent` those of one agent, `tool` those to
+    one tool, `agent_tool` those of one agent to one tool."""
+
     tools: tuple[Selector, ...] = ("*",)
     """The tools whose calls count, by name or glob."""
 
@@ -163,14 +172,21 @@ class AgentPolicy(PolicyModel):
     counts against the limits of both."""
 
     deny: tuple[Rule, ...] = ()
+    """Calls that are refused, whatever other rules say."""
+
     ask: tuple[Rule, ...] = ()
     """Calls that wait for a person."""
 
     allow: tuple[Rule, ...] = ()
+    """Calls that run. Those that no rule names are refused."""
+
     groups: dict[str, tuple[Selector, ...]] = Field(default_factory=dict)
-    """Tools by the name of a group, used as `@name`; beside the presets."""
+    """Tools by the name of a group, used as `@name`; beside the groups `harmless`,
+    `read`, `write`, `code` and `network` of the tools that come with toolcell."""
 
     rate_limits: tuple[RateLimit, ...] = ()
+    """Calls in a time, such as `"60/minute"`."""
+
     max_concurrency: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = (
         None
     )
@@ -178,6 +194,8 @@ class AgentPolicy(PolicyModel):
     `concurrency`. None: no limit."""
 
     budgets: tuple[Budget, ...] = ()
+    """Amounts of a unit in a time, such as dollars in a day."""
+
     max_calls_per_turn: Cap | None = None
     """Calls in one turn of a run. When it is reached a call is refused with
     `turn_limit`. None: no limit."""

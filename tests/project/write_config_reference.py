@@ -16,50 +16,64 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from toolcell.guard import AgentPolicy
+from toolcell.guard import AgentPolicy, Budget, Condition, RateLimit, Rule
 from toolcell.host import HostConfig
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
 FIRST_HEADING = "## Top level"
+OF_POLICIES: dict[type[BaseModel], str] = {
+    Rule: "Rules of a policy",
+    Condition: "Conditions of a rule",
+    RateLimit: "Rate limits of a policy",
+    Budget: "Budgets of a policy",
+}
+"""Parts that occur in several places, each with its heading."""
 
 
 def render() -> str:
     """Return the page: what people wrote above the first table, and the tables."""
     introduction = PAGE.read_text().partition(FIRST_HEADING)[0]
-    return introduction + "\n".join(_section("", HostConfig)) + "\n"
+    return introduction + "\n".join(_section(FIRST_HEADING, "", HostConfig)) + "\n"
 
 
-def _section(name: str, model: type[BaseModel]) -> list[str]:
+def _section(title: str, name: str, model: type[BaseModel]) -> list[str]:
     """Return the part on a model and on the models in it."""
-    title = f"## {_header(name)}" if name else FIRST_HEADING
     lines = [title, "", *_about(model), "| key | default | |", "|---|---|---|"]
     inner: list[str] = []
     docs = _docs_of(model)
     for key, field in model.model_fields.items():
         child = _model_of(field.annotation)
         below = f"{name}.{key}" if name else key
-        if child is AgentPolicy:
-            default, about = "none", "`[[policies]]`, see [the guard](guard.md)."
-            lines.append(f"| `{key}` | {default} | {docs[key]} {about} |")
+        about = docs[key]
+        if child in OF_POLICIES:
+            about += f" See [{OF_POLICIES[child].lower()}](#{_anchor(child)})."
         elif child is not None:
-            lines.append(
-                f"| `{key}` | {_default(field)} | {docs[key]} See `{_header(below)}`. |"
-            )
-            inner += ["", *_section(below, child)]
-        else:
-            lines.append(f"| `{key}` | {_default(field)} | {docs[key]} |")
+            about += f" See `{_header(below)}`."
+            inner += ["", *_section(f"## {_header(below)}", below, child)]
+        if child is AgentPolicy:
+            for part, heading in OF_POLICIES.items():
+                inner += ["", *_section(f"## {heading}", "", part)]
+        lines.append(f"| `{key}` | {_default(field)} | {about} |")
     return [*lines, *inner]
+
+
+def _anchor(part: type[BaseModel]) -> str:
+    return OF_POLICIES[part].lower().replace(" ", "-")
 
 
 def _header(name: str) -> str:
     if name in ("tools.mcp", "tools.openapi"):
         return f"[{name}.NAME]"
-    return f"[[{name}]]" if name in ("sandbox.mounts", "webhooks") else f"[{name}]"
+    lists = ("policies", "sandbox.mounts", "webhooks")
+    return f"[[{name}]]" if name in lists else f"[{name}]"
 
 
 def _about(model: type[BaseModel]) -> list[str]:
-    first = inspect.cleandoc(model.__doc__ or "").split("\n\n")[0]
-    return [first.replace("\n", " "), ""]
+    """Return what a model is; of a policy and its parts all that there is to say."""
+    parts = inspect.cleandoc(model.__doc__ or "").split("\n\n")
+    is_whole = model is AgentPolicy or model in OF_POLICIES
+    wanted = parts if is_whole else parts[:1]
+    return [" ".join(wanted).replace("\n", " "), ""]
 
 
 def _default(field: Any) -> str:
