@@ -30,6 +30,7 @@ if typing.TYPE_CHECKING:
         Network,
         SandboxConfig,
     )
+    from .machine.own_folders import folder_prefix, sweep_folders
     from .manager import SandboxManager
     from .network.types import OnConnection, Resolver
     from .packages.distributions import OnStep
@@ -137,6 +138,7 @@ __all__ = [
     "clean",
     "diagnose",
     "early_launcher",
+    "folder_prefix",
     "image_names",
     "list_images",
     "list_packages",
@@ -147,6 +149,7 @@ __all__ = [
     "returned",
     "run",
     "save_artifact",
+    "sweep_folders",
 ]
 
 __getattr__ = _lazy_face(
@@ -167,6 +170,7 @@ __getattr__ = _lazy_face(
         ".config.settings": """
             CodePolicy Enforcer IsolationLevel Limits Mount Network SandboxConfig
         """,
+        ".machine.own_folders": "folder_prefix sweep_folders",
         ".manager": "SandboxManager",
         ".network.types": "OnConnection Resolver",
         ".packages.distributions": "OnStep",

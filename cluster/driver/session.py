@@ -32,6 +32,7 @@ from toolcell.sandbox import (
     OnDisplay,
     OnOutput,
     RunRequest,
+    folder_prefix,
 )
 
 from ..wire.codec import pack_model, read_limits, read_network
@@ -263,7 +264,10 @@ class ClusterSession:
             on_step(f"{self.node} has them")
 
     async def set_network(self, network: Network) -> None:
-        """Change the hosts that its runs may reach; as `Session.set_network`."""
+        """Change the hosts that its runs may reach, within those of its node.
+
+        Else it is as `Session.set_network`.
+        """
         if not isinstance(network, Network):
             raise InvalidInputError(
                 "network must be a Network", hint="use Network.allow([...])"
@@ -340,7 +344,7 @@ class ClusterSession:
 
     async def upload(self, source: str | Path, path: str = "") -> int:
         """Write a folder's files into the work dir; as `Session.upload`."""
-        async with TemporaryDirectory() as place:
+        async with TemporaryDirectory(prefix=folder_prefix()) as place:
             archive = Path(place, "archive")
             await to_thread.run_sync(pack_folder, Path(source), archive)
             found = await self._remote.send(archive, "upload", path=path)
@@ -355,7 +359,7 @@ class ClusterSession:
     ) -> int:
         """Write the work dir's files into a new folder; as `Session.download`."""
         require_new(Path(target))
-        async with TemporaryDirectory() as place:
+        async with TemporaryDirectory(prefix=folder_prefix()) as place:
             archive = Path(place, "archive")
             asked = {"path": path, "max_bytes": max_bytes}
             found = await self._remote.fetch(archive, "download", **asked)

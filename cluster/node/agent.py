@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from toolcell.core import ConfigError, InvalidInputError, SandboxUnavailableError
 from toolcell.core.detached import Detachable
-from toolcell.sandbox import Sandbox
+from toolcell.sandbox import Sandbox, sweep_folders
 
 from ..directory.records import NodeRecord
 from ..directory.redis import RENEW_SECONDS, RedisDirectory
@@ -113,6 +114,8 @@ class NodeAgent(Detachable):
 
     async def __aenter__(self) -> NodeAgent:
         self._identity = new_identity()
+        # An agent that was killed may have left files that were under way.
+        await anyio.to_thread.run_sync(sweep_folders)
         try:
             listeners = await listening(self._host, self._port)
         except OSError as error:

@@ -13,9 +13,11 @@ from toolcell.sandbox import Sandbox
 CHECK_SECONDS = 30.0
 """Default seconds between two tries."""
 
-TRY_SECONDS = 10.0
+TRY_SECONDS = 4.0
 """Seconds of one try. When they are over it has failed."""
 
+# With it and two tries a node whose cells hang is sick after ten seconds.
+_AGAIN_SECONDS = 1.0
 _FAILURES = 2
 _GOOD = 3
 _log = logging.getLogger(__name__)
@@ -28,7 +30,8 @@ class Health:
 
     Args:
         sandbox: The node's sandbox.
-        seconds: Seconds between two tries; a tenth of them after one that failed.
+        seconds: Seconds between two tries; a tenth of them while it is sick, and one
+            at most after the first failure.
     """
 
     def __init__(self, sandbox: Sandbox, seconds: float) -> None:
@@ -45,13 +48,17 @@ class Health:
     async def watch(self, on_change: Callable[[], None]) -> None:
         """Try for ever; call a function when the node falls sick or is well again."""
         while True:
-            hurried = self._bad or self.is_sick
-            await anyio.sleep(self._seconds / 10 if hurried else self._seconds)
+            await anyio.sleep(self._pause())
             before = self.is_sick
             self._note(good=await self._try())
             if self.is_sick != before:
                 _log.warning("the node is %s", "sick" if self.is_sick else "well again")
                 on_change()
+
+    def _pause(self) -> float:
+        if self.is_sick:
+            return self._seconds / 10
+        return min(self._seconds / 10, _AGAIN_SECONDS) if self._bad else self._seconds
 
     def _note(self, *, good: bool) -> None:
         self._bad, self._good = (0, self._good + 1) if good else (self._bad + 1, 0)

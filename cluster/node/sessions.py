@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from toolcell.core import CellLostError
-from toolcell.sandbox import SandboxProcess, SandboxSession
+from toolcell.core import CellLostError, InvalidInputError
+from toolcell.sandbox import Network, SandboxProcess, SandboxSession
 
 from ..wire.codec import pack_model, pack_result, read_network
 from ..wire.exchange_stream import ExchangeStream, relay
@@ -32,9 +32,14 @@ _PLAIN = (
 
 
 class Sessions:
-    """Finds sessions and commands by the numbers that the driver has of them."""
+    """Finds sessions and commands by the numbers that the driver has of them.
 
-    def __init__(self) -> None:
+    Args:
+        network: The hosts that cells of this node may reach at most.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
         self._numbers = itertools.count(1)
         self._sessions: dict[int, SandboxSession] = {}
         self._processes: dict[int, dict[int, SandboxProcess]] = {}
@@ -81,9 +86,7 @@ class Sessions:
             return {}, []
         match name:
             case "set_network":
-                network = read_network(fields["network"])
-                assert network is not None
-                await session.set_network(network)
+                await session.set_network(self._narrowed(fields["network"]))
                 return {}, []
             case "fork" | "context":
                 fork = await getattr(session, name)(**options)
@@ -104,6 +107,18 @@ class Sessions:
         if name in TRANSFERS:
             return await transfer(session, name, exchange, fields)
         return await files(session, name, message)
+
+    def _narrowed(self, fields: _Fields) -> Network:
+        """Return a network that a driver asks for. Raises InvalidInputError."""
+        asked = read_network(fields) or Network.none
+        try:
+            return self._network.narrowed_by(asked)
+        except InvalidInputError as error:
+            # On one machine its owner asks, who may widen it.
+            raise InvalidInputError(
+                f"the node allows less: {error.message}",
+                hint="name the hosts in `network` of the nodes' [sandbox]",
+            ) from None
 
     async def _exec(
         self, session: SandboxSession, exchange: Exchange, message: Message

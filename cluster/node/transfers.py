@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from toolcell.sandbox import SandboxSession
+from toolcell.sandbox import SandboxSession, folder_prefix
 
 from ..wire.folders import pack_folder, unpack_folder
 from ..wire.link import Exchange
@@ -26,7 +26,7 @@ async def transfer(
 ) -> _Answer:
     """Do one of `TRANSFERS`, by way of a temporary folder."""
     hear = partial(_heard, exchange)
-    async with anyio.TemporaryDirectory() as place:
+    async with anyio.TemporaryDirectory(prefix=folder_prefix()) as place:
         archive, folder = Path(place, "archive"), Path(place, "folder")
         match name:
             case "upload":

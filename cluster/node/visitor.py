@@ -27,7 +27,7 @@ from ..wire.codec import (
 )
 from ..wire.link import Exchange, Kind
 from ..wire.message import Message
-from ..wire.protocol import HEARD
+from ..wire.protocol import HEARD, OPTIONS
 from ..wire.tasks import tasks_beside
 from . import metrics
 from .calls import CallerFailedError, RunDriver
@@ -72,7 +72,7 @@ class Visitor:
     def __init__(self, sandbox: Sandbox, agent: Agent) -> None:
         self._sandbox = sandbox
         self._agent = agent
-        self._sessions = Sessions()
+        self._sessions = Sessions(sandbox.config.network)
         self._greeted: Exchange | None = None
         self._granted: _Fields = {}
 
@@ -255,6 +255,11 @@ def _options(message: Message) -> _Fields:
     """Return the arguments of `run` or `stream` that a driver sent."""
     fields, blobs = message.fields, [*message.blobs]
     options: _Fields = dict(fields["options"])
+    if odd := options.keys() - OPTIONS:
+        raise InvalidInputError(
+            f"a run on a node has no {', '.join(sorted(odd))}",
+            hint="what cells are is in the node's own configuration",
+        )
     if "limits" in fields:
         options["limits"] = read_limits(fields["limits"])
     if "network" in fields:

@@ -14,6 +14,20 @@ HEARD = frozenset(("calls", "on_output", "on_display", "on_connection"))
 """Fields of a run whose caller hears of it while it goes on; without them it has an
 answer, and nothing before."""
 
+OPTIONS = frozenset(
+    (
+        "code",
+        "language",
+        "agent_id",
+        "minimum_freshness",
+        "inputs",
+        "argv",
+        "packages",
+        "fresh",
+    )
+)
+"""What a driver may say of a run, beside the fields that are read one by one."""
+
 _TOLD = (
     "minimum_isolation",
     "limits",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict
 
-from ..machine import host_cgroups, process_identity
+from ..machine import host_cgroups, own_folders
 
 _CONTAINER_SECONDS = 10.0
 
@@ -39,7 +36,7 @@ async def clean(docker_host: str | None = None) -> Cleaned:
         docker_host: The engine's address; None takes DOCKER_HOST or the default.
     """
     groups, stuck = await anyio.to_thread.run_sync(host_cgroups.sweep_everywhere)
-    folders, remaining = await anyio.to_thread.run_sync(_sweep_folders)
+    folders, remaining = await anyio.to_thread.run_sync(own_folders.sweep_folders)
     containers, running = await _sweep_containers(docker_host)
     return Cleaned(
         removed=_names(groups, folders, containers),
@@ -55,20 +52,6 @@ def _names(
         *(f"folder {path}" for path in folders),
         *(f"container {name[:12]}" for name in containers),
     )
-
-
-def _sweep_folders() -> tuple[list[str], list[str]]:
-    removed: list[str] = []
-    left: list[str] = []
-    for path in Path(tempfile.gettempdir()).glob(f"{process_identity.FOLDER_PREFIX}*"):
-        # The rest of the name is random, and may hold the separator, too.
-        process = path.name.removeprefix(process_identity.FOLDER_PREFIX).partition("_")[
-            0
-        ]
-        if not path.is_symlink() and not process_identity.lives(process):
-            shutil.rmtree(path, ignore_errors=True)
-            (left if path.exists() else removed).append(str(path))
-    return removed, left
 
 
 async def _sweep_containers(docker_host: str | None) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ import tempfile
 
 from ..cell.wire.aliases import HOSTS
 from ..config.mount_rules import Bind
-from ..machine import process_identity
+from ..machine.own_folders import folder_prefix
 
 _TARGET = "/etc/hosts"
 
@@ -23,9 +23,8 @@ class HostsFile:
 
     def make(self) -> None:
         """Write the file; if that fails, cells have none."""
-        prefix = f"{process_identity.FOLDER_PREFIX}{process_identity.this_process()}_"
         with contextlib.suppress(OSError):
-            self._folder = tempfile.mkdtemp(prefix=prefix)
+            self._folder = tempfile.mkdtemp(prefix=folder_prefix())
             # The engine may be another user.
             os.chmod(self._folder, 0o755)  # noqa: S103 - it holds nothing secret
             with open(self._path, "w", encoding="utf-8") as file:

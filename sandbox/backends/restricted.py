@@ -23,7 +23,7 @@ from ..client.channel import Channel
 from ..client.types import CellTraits
 from ..config.environment import cell_environment
 from ..config.settings import Limits, SandboxConfig
-from ..machine import process_identity
+from ..machine.own_folders import folder_prefix
 from .cell_bundle import bundle, command, interpreter
 
 _KILL_SECONDS = 2.0
@@ -61,8 +61,7 @@ class ProcessBackend:
 
     async def create_cell(self, limits: Limits) -> Cell:
         python = self._config.python or interpreter()
-        prefix = f"{process_identity.FOLDER_PREFIX}{process_identity.this_process()}_"
-        workdir = tempfile.mkdtemp(prefix=prefix)
+        workdir = tempfile.mkdtemp(prefix=folder_prefix())
         try:
             sock, process = _spawn(python)
         except OSError as error:

@@ -11,14 +11,13 @@ import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from toolcell.core import ConfigError, SandboxUnavailableError
 
-from ..machine.process_identity import FOLDER_PREFIX
+from ..machine import own_folders
 
 _UNIX = "unix://"
 _LOCAL = (_UNIX, "npipe://")
@@ -226,8 +225,7 @@ def _forbidden_trees() -> Iterator[str]:
     yield from _SYSTEM
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     yield os.path.join(cache, "toolcell")
-    folders = Path(tempfile.gettempdir())
-    yield from map(str, folders.glob(f"{FOLDER_PREFIX}*"))
+    yield from map(str, own_folders.all_folders())
     engine = os.environ.get("DOCKER_HOST", "")
     if engine.startswith(_UNIX):
         yield engine.removeprefix(_UNIX)

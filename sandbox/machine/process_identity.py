@@ -8,8 +8,6 @@ import os
 import socket
 from pathlib import Path
 
-FOLDER_PREFIX = "toolcell_"
-
 
 def start_time(pid: int) -> str:
     """Return the start time of a process in clock ticks; empty if there is none."""

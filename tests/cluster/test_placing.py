@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -75,6 +77,24 @@ async def test_a_sick_node_leaves_the_rotation_and_comes_back(
         await until(lambda: states(sandbox)["two"] == "ready")
         async with sandbox.session() as first, sandbox.session() as second:
             assert {first.node, second.node} == {"one", "two"}
+
+
+async def test_a_node_whose_cells_hang_gets_nothing_after_ten_seconds() -> None:
+    async with (
+        node("one") as (_, one),
+        node("two", check_seconds=0.1) as (cells, two),
+        ClusterSandbox(FixedNodes([one.record, two.record]), token=TOKEN) as sandbox,
+    ):
+        await until(lambda: states(sandbox) == {"one": "ready", "two": "ready"})
+        backend: Any = cells._backend
+        os.kill(backend._launcher._process.pid, signal.SIGSTOP)
+        with anyio.fail_after(10):
+            while states(sandbox)["two"] != "sick":
+                await anyio.sleep(0.01)
+        for _ in range(20):
+            assert (await sandbox.run("6 * 7")).value == 42
+        # A launcher that was silent for ten seconds is replaced.
+        await until(lambda: states(sandbox)["two"] == "ready")
 
 
 async def test_runs_do_not_wait_for_ever_where_all_nodes_are_sick() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolcell.core import SandboxUnavailableError
-from toolcell.sandbox import clean
+from toolcell.sandbox import clean, folder_prefix
 from toolcell.sandbox.backends.docker_hosts import HostsFile
 from toolcell.sandbox.cell.launcher.cgroups import GroupMaker
 from toolcell.sandbox.machine import host_cgroups, process_identity
@@ -175,11 +175,12 @@ async def test_folders_of_the_living_stay_whatever_they_are_called(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     # Random names of folders hold underscores, too.
-    living = [
-        tmp_path / f"toolcell_{process_identity.this_process()}_{name}"
-        for name in ("a", "b_c_")
-    ]
-    dead = [tmp_path / f"toolcell_999999-1_{name}" for name in ("a", "b_c_")]
+    names = ("a", "b_c_")
+    living = [tmp_path / f"{folder_prefix()}{name}" for name in names]
+    # Those of another PID namespace may belong to the living of a container.
+    living += [tmp_path / f"toolcell_1-999999-1_{name}" for name in names]
+    mark = f"toolcell_{process_identity.pid_namespace()}"
+    dead = [tmp_path / f"{mark}-999999-1_{name}" for name in names]
     for folder in (*living, *dead):
         folder.mkdir()
     cleaned = await clean("unix:///nowhere")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import anyio
 from toolcell.sandbox.machine import process_identity
 
 from ..process_tree import below
-from .leftovers import containers_of, groups_of
+from .leftovers import containers_of, folders_of, groups_of
 
 _LOOKS_ALIKE = 20
 
@@ -41,15 +40,12 @@ def held(pid: int, engine: Any = None) -> Held:
         with suppress(OSError):
             descriptors += len(os.listdir(f"/proc/{each}/fd"))
     groups = [found for path in groups_of(name) for found in os.walk(path)]
-    folders = Path(tempfile.gettempdir()).glob(
-        f"{process_identity.FOLDER_PREFIX}{name}_*"
-    )
     return Held(
         processes=len(processes),
         descriptors=descriptors,
         containers=len(containers_of(engine, name)) if engine else 0,
         cgroups=len(groups),
-        folders=len(list(folders)),
+        folders=len(folders_of(name)),
     )
 
 

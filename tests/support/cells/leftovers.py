@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from toolcell.sandbox.backends.container_spec import OWNER_LABEL
-from toolcell.sandbox.machine import host_cgroups
+from toolcell.sandbox.machine import (
+    host_cgroups,
+    own_folders,
+    process_identity,
+)
 
 from ...conftest import missing
 
@@ -26,6 +31,11 @@ def groups_of(process: str) -> list[str]:
         for name in os.listdir(place)
         if name.startswith(f"{host_cgroups.name_of(process)}-")
     ]
+
+
+def folders_of(process: str) -> list[Path]:
+    mark = f"{own_folders.PREFIX}{process_identity.pid_namespace()}-{process}_"
+    return [each for each in own_folders.all_folders() if each.name.startswith(mark)]
 
 
 def containers_of(engine: Any, process: str) -> list[str]:

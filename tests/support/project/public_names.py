@@ -28,9 +28,9 @@ FACES = {
         PackageRules PoolStats PortStream Preview Process Programs Resolver RunRequest
         Sandbox SandboxConfig SandboxManager SandboxProcess SandboxSession
         SandboxWatch Session Status Stderr Stdout Truncated Usage answer_for build_image
-        call_program check_request clean diagnose early_launcher image_names
-        list_images list_packages pause_deadline prune_images prune_packages
-        pull_image returned run save_artifact
+        call_program check_request clean diagnose early_launcher folder_prefix
+        image_names list_images list_packages pause_deadline prune_images prune_packages
+        pull_image returned run save_artifact sweep_folders
     """,
     "cluster": """
         ClusterAdmin ClusterSandbox Directory FixedNodes NodeAgent NodeRecord

@@ -26,8 +26,8 @@ from toolcell.cluster.wire.tls import TLSSocket
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import SandboxManager
 
-from ..conftest import SUBPROCESS
-from ..support.cluster.processes import ClusterProcesses, NodeProcess
+from ...conftest import SUBPROCESS
+from ...support.cluster.processes import ClusterProcesses, NodeProcess
 
 pytestmark = pytest.mark.anyio
 TOKEN = new_token()

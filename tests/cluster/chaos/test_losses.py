@@ -14,10 +14,10 @@ import pytest
 from toolcell.cluster import ClusterSandbox
 from toolcell.core import CellLostError, SandboxUnavailableError
 
-from ..support.cluster.processes import ClusterProcesses, NodeProcess
-from ..support.guard.redis_server import RedisServer
-from ..support.polling import until
-from ..support.process_tree import below, look, runs
+from ...support.cluster.processes import ClusterProcesses, NodeProcess
+from ...support.guard.redis_server import RedisServer
+from ...support.polling import until
+from ...support.process_tree import below, look, runs
 
 pytestmark = pytest.mark.anyio
 ENDLESS = "import time\nprint('started', flush=True)\ntime.sleep(60)"

@@ -14,7 +14,7 @@ from toolcell.cluster import ClusterSandbox, FixedNodes, NodeAgent, NodeRecord
 from toolcell.core import ConfigError, SandboxUnavailableError
 from toolcell.sandbox import Sandbox
 
-from ..support.cluster.null_nodes import TOKEN, NullSandbox, driver
+from ...support.cluster.null_nodes import TOKEN, NullSandbox, driver
 
 pytestmark = pytest.mark.anyio
 NAME = "node.example"
