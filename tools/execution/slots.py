@@ -44,10 +44,12 @@ class Slots:
 
     def take(self, group: str | None) -> bool:
         """Take a slot and the group if both are free; `release` gives them back."""
-        free = self._free > 0 and group not in self._busy
-        if free:
-            self._take(group)
-        return free
+        if self._free <= 0 or group in self._busy:
+            return False
+        self._free -= 1
+        if group is not None:
+            self._busy.add(group)
+        return True
 
     async def wait(self, group: str | None) -> None:
         """Wait for a slot and the group; `release` gives both back."""
@@ -62,11 +64,6 @@ class Slots:
                 self._waiting.remove(waiter)
             raise
 
-    def _take(self, group: str | None) -> None:
-        self._free -= 1
-        if group is not None:
-            self._busy.add(group)
-
     def release(self, group: str | None) -> None:
         """Give back a slot and the group, and let the next ones pass."""
         self._free += 1
@@ -77,7 +74,7 @@ class Slots:
             if waiter is None:
                 return
             self._waiting.remove(waiter)
-            self._take(waiter.group)
+            self.take(waiter.group)
             waiter.granted.set()
 
 
