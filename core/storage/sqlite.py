@@ -31,6 +31,10 @@ class SharedDatabase(sqlite3.Connection):
 
     _files: tuple[tuple[str, tuple[int, int]], ...] = ()
 
+    def __del__(self) -> None:
+        """Close the files, if their owner has not, and do not warn of it."""
+        self.close()
+
     def begin(self, kind: Literal["DEFERRED", "IMMEDIATE"] = "IMMEDIATE") -> None:
         """Begin a transaction, unless a file is gone.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ async def test_a_change_anywhere_in_the_history_is_found(
             await flow(counts, checkpointer=store).run({}, name)
         threads = StoredThreads(store)
         assert await threads.verify() == {}
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             database.execute(
                 "UPDATE flow_checkpoints SET record = "
                 "CAST(replace(record, '\"turn\":1', '\"turn\":7') AS BLOB)"

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ async def test_a_saved_state_that_was_changed_is_an_error_lc_08(tmp_path: Path) 
     path = tmp_path / "t.db"
     async with SQLiteCheckpointer(path, power_safe=False) as store:
         await store.save({"n": "good"}, "t")
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path)) as database, database:
             assert _damaged(
                 database,
                 "UPDATE flow_checkpoints SET record = replace(record, 'good', 'evil')",
@@ -119,7 +120,7 @@ async def test_a_row_that_was_changed_or_lost_is_found(
         kept = flow(one, ask, checkpointer=store)
         paused = await kept.run({}, "t")
         await kept.answer("t", paused.interrupts[0].interrupt_id, 5, by="anna")
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         assert _damaged(database, damage)
     async with SQLiteCheckpointer(path) as store:
         with pytest.raises((CheckpointSerializationError, CheckpointNotFoundError)):

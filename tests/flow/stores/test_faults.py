@@ -6,6 +6,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def damage(
     path: Path, table: str, column: str, change: Callable[[bytes], bytes]
 ) -> None:
     """Change one cell of the last row of a table."""
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         row, value = database.execute(
             f"SELECT rowid, {column} FROM {table} ORDER BY rowid DESC LIMIT 1"
         ).fetchone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +195,7 @@ async def test_votes_are_forgotten_with_their_request(path: Path) -> None:
         await desk.approvals.answer(request, Approve(approver="anna"))
         clock.now += 40 * 86_400
         await desk.ask()
-    with sqlite3.connect(path) as kept:
+    with closing(sqlite3.connect(path)) as kept, kept:
         votes = kept.execute("SELECT count(*) FROM approval_votes").fetchall()
 
     assert votes == [(0,)]
@@ -247,7 +248,7 @@ async def test_an_answer_of_an_older_version_is_not_enough(
     desk: Desk, path: Path
 ) -> None:
     request = await desk.ask()
-    with sqlite3.connect(path) as older:
+    with closing(sqlite3.connect(path)) as older, older:
         older.execute("UPDATE approvals SET status = 'approved', approver = 'anna'")
     told = await refusal(desk.guard, call("pay"), FACTS)
 

@@ -29,8 +29,6 @@ def use_it(name):
     use()
     done.append(name)
 
-second = threading.Thread(target=use_it, args=["second"])
-
 def opened(self):
     opens.append(threading.current_thread())
     if len(opens) == 1:
@@ -41,6 +39,7 @@ def opened(self):
 use_it("parent")
 child = os.fork()
 if child == 0:
+    second = threading.Thread(target=use_it, args=["second"])
     opener._open = opened
     use_it("first")
     second.join()

@@ -7,7 +7,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -364,7 +364,7 @@ def test_the_messages_that_wait_are_bounded(tmp_path: Path) -> None:
 
 async def test_a_store_that_fails_is_looked_at_again(place: Place, api: WebAPI) -> None:
     async with place.sending(f"{api.url}/hook"):
-        with sqlite3.connect(place.folder / "webhooks.db") as other:
+        with closing(sqlite3.connect(place.folder / "webhooks.db")) as other, other:
             other.execute("BEGIN EXCLUSIVE")
             await place.ask("1")
             await anyio.sleep(0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ async def test_after_midnight_it_is_another_day_lt_53() -> None:
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "shop's #1.db"
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE items (name TEXT, price REAL, image BLOB)")
         rows = [(f"item {n}", n / 2, b"\xff\0") for n in range(50)]
         connection.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)

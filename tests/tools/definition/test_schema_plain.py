@@ -29,7 +29,7 @@ class _Word(enum.StrEnum):
         (dt.date, dt.date(2024, 1, 1)),
         (Annotated[int, PlainSerializer(lambda number: number * 2)], 7),
         (Annotated[int, Field(alias="other")], 7),
-        (Annotated[str, AfterValidator(_Word)], "LOUD"),
+        (Annotated[str, AfterValidator(lambda text: _Word(text))], "LOUD"),
         (list[int], ...),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def test_a_changed_thread_is_found(flow: Flow, command: Command, folder: Path) -
     flow("run", "broken", "--thread", "b1", code=1)
     (folder / "my_graphs.py").unlink()
     assert flow("verify") == flow("verify", "o1") == []
-    with sqlite3.connect(folder / "state" / "flows.db") as store:
+    with closing(sqlite3.connect(folder / "state" / "flows.db")) as store, store:
         store.execute(
             "UPDATE flow_checkpoints SET record = CAST(replace(record, 'ship', 'shop')"
             " AS BLOB) WHERE thread = 'o1'"
