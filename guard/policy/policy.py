@@ -114,8 +114,8 @@ class Budget(PolicyModel):
     UTC. `total` never does. A run that has been idle for two days is forgotten."""
 
     per: Per = "agent"
-    """The calls that share it: `global` all, `agent` those of one agent, `tool` those to
-    one tool, `agent_tool` those of one agent to one tool."""
+    """The calls that share it: `global` all, `agent` those of one agent, `tool` those
+    to one tool, `agent_tool` those of one agent to one tool."""
 
     tools: tuple[Selector, ...] = ("*",)
     """The tools whose calls count, by name or glob."""

@@ -22,8 +22,8 @@ _RATE = re.compile(r"([0-9]{1,9}) */ *(?:([0-9]{1,6}) +)?(second|minute|hour|day
 
 
 class RateLimit(PolicyModel):
-    """A limit on calls in a time; written `"60/minute"` or `"100/15 minutes"`, in a table
-    with other keys as `limit = "60/minute"` in place of `calls` and `seconds`.
+    """A limit on calls in a time; written `"60/minute"` or `"100/15 minutes"`, in a
+    table with other keys as `limit = "60/minute"` in place of `calls` and `seconds`.
 
     When it is reached a call is refused with `rate_limited` and an exact
     `retry_after`. A refused call does not count.
@@ -48,8 +48,8 @@ class RateLimit(PolicyModel):
     """Calls of a bucket that may come at once. None: `calls`."""
 
     per: Per = "agent"
-    """The calls that share it: `global` all, `agent` those of one agent, `tool` those to
-    one tool, `agent_tool` those of one agent to one tool."""
+    """The calls that share it: `global` all, `agent` those of one agent, `tool` those
+    to one tool, `agent_tool` those of one agent to one tool."""
 
     tools: tuple[Selector, ...] = ("*",)
     """The tools whose calls count, by name or glob."""
