@@ -106,6 +106,7 @@ async def test_a_cancelled_run_loses_the_session_and_says_so(
             await session.run("1", fresh=True)
 
 
+@pytest.mark.promise("P-07")
 async def test_a_session_is_alive_while_its_program_talks(
     sandbox: SandboxManager,
 ) -> None:
