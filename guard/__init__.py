@@ -18,6 +18,7 @@ from .approvals.types import (
     StandingGrant,
     is_same_name,
 )
+from .approvals.withdrawal import Withdrawn
 from .audit.chain import AuditHead, AuditProblem, AuditReport, verify_audit
 from .audit.log import AuditLog
 from .audit.parts import AuditPart, audit_parts
@@ -76,6 +77,7 @@ __all__ = [
     "Store",
     "Tried",
     "Unit",
+    "Withdrawn",
     "audit_of_call",
     "audit_page",
     "audit_parts",

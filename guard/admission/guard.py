@@ -378,10 +378,10 @@ class ActionGuard:
         """Use an approval up, and note that the store is there again.
 
         Raises:
-            CallDenied: The approval was used before.
+            CallDenied: The approval was used before, or withdrawn.
         """
         if answer is not None and not await self.use_approval(answer):
-            detail = "the approval is used up"
+            detail = "the approval is used up, or was withdrawn"
             raise CallDenied(self._refused("approval_denied", detail))
         if self._ledger.away and self._ledger.sync is not None:
             await self._ledger.on_recovery()

@@ -9,8 +9,10 @@ once: by the first call that is about to run with it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from anyio.lowlevel import RunVar
 
@@ -36,8 +38,10 @@ from .types import (
     StandingGrant,
     is_automatic,
 )
+from .withdrawal import Withdrawn
 from .workflow import ApprovalWorkflow
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -249,11 +253,24 @@ class Approvals:
             return False
         return await self._lookups.in_thread(self._workflow.use, answer)
 
-    async def answer(self, request_id: str, reply: ApprovalReply) -> None:
+    async def answer(
+        self,
+        request_id: str,
+        reply: ApprovalReply,
+        *,
+        within: AbstractContextManager[object] | None = None,
+    ) -> None:
         """Answer a request; any process that has the store may.
 
         An approval by one of several people who have to approve is counted once for
         each; the request waits for the others.
+
+        Args:
+            request_id: The request.
+            reply: The answer.
+            within: Entered right before the answer is stored, and left after it, in a
+                worker thread. It is the place to check that the person may answer, and
+                to hold what says so: if entering it raises, there is no answer.
 
         Raises:
             InvalidInputError: No such request waits, the approver may not answer it,
@@ -261,9 +278,38 @@ class Approvals:
             AuditError: The answer cannot be recorded; it does not count.
             StoreUnavailableError: The store did not answer.
         """
-        await self._lookups.in_thread(
-            self._workflow.answer, request_id, reply, automatic=False
-        )
+        step = partial(self._workflow.answer, request_id, reply, automatic=False)
+        await self._lookups.in_thread(_inside, within, step)
+
+    async def withdraw(
+        self,
+        name: str,
+        *,
+        by: str,
+        keep_agents: Collection[str] = (),
+        within: AbstractContextManager[object] | None = None,
+    ) -> Withdrawn:
+        """Take back what a person has approved: for one who may not answer any more.
+
+        Requests that the person has approved wait again; of several people, the others
+        still count. Grants of the person end. What was used, and what the person has
+        rejected, stays. Names are the same if they differ only in case, width or
+        punctuation. One record, `approvals_withdrawn`, says what was taken back.
+
+        Args:
+            name: The name of the person.
+            by: The name of who takes it back.
+            keep_agents: Agents for which the approvals and grants stay; default none.
+            within: Entered right before it is taken back, and left after it, in a
+                worker thread, such as the transaction that removes the person.
+
+        Raises:
+            InvalidInputError: The name has neither a letter nor a digit.
+            AuditError: It cannot be recorded; nothing is taken back.
+            StoreUnavailableError: The store did not answer.
+        """
+        step = partial(self._workflow.withdraw, name, by, keep_agents)
+        return await self._lookups.in_thread(_inside, within, step)
 
     async def reveal(self, request_id: str, *, by: str) -> ApprovalRequest:
         """Return a request for its hidden parts to be opened; the name is recorded.
@@ -329,3 +375,8 @@ class Approvals:
     async def revoke(self, grant_id: str, *, by: str) -> bool:
         """End a grant now; return whether there was one."""
         return await self._lookups.in_thread(self._workflow.revoke, grant_id, by)
+
+
+def _inside(place: AbstractContextManager[object] | None, step: Callable[[], _T]) -> _T:
+    with nullcontext() if place is None else place:
+        return step()

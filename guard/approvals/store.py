@@ -6,12 +6,12 @@ import contextlib
 import json
 import sqlite3
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 
 from toolcell.core import ConfigError, StoreUnavailableError
 from toolcell.core.storage.forks import ForkAware, awaited_lock
@@ -28,6 +28,7 @@ from .records import (
 )
 from .types import ApprovalRequest, StandingGrant
 from .votes import VOTES_SCHEMA, add_vote, forget_votes
+from .withdrawal import GRANT, Withdrawn, withdraw
 
 BUSY_SECONDS = 0.5
 """Longest wait for other writers. When it is over, a `StoreUnavailableError`."""
@@ -59,7 +60,6 @@ CREATE TABLE IF NOT EXISTS approval_grants (
 CREATE INDEX IF NOT EXISTS approval_grants_by_agent ON approval_grants (agent_id);
 """
 _SCHEMA += VOTES_SCHEMA
-_GRANT = TypeAdapter(StandingGrant)
 
 
 class ApprovalStore(ForkAware):
@@ -277,7 +277,7 @@ class ApprovalStore(ForkAware):
             if done.rowcount != 1:
                 return False
             if grant is not None:
-                text = _GRANT.dump_json(grant).decode()
+                text = GRANT.dump_json(grant).decode()
                 values = (grant.id, grant.agent_id, grant.expires_at, text)
                 db.execute("INSERT INTO approval_grants VALUES (?, ?, ?, ?)", values)
             record()
@@ -331,7 +331,22 @@ class ApprovalStore(ForkAware):
                 " WHERE expires_at > ? AND (agent_id = ? OR ? IS NULL) ORDER BY rowid",
                 (now, agent_id, agent_id),
             ).fetchall()
-            return [_GRANT.validate_json(text) for [text] in rows]
+            return [GRANT.validate_json(text) for [text] in rows]
+
+    def use_grant(
+        self, grant_id: str, now: float, record: Callable[[], object]
+    ) -> bool:
+        """Record a use of a grant; return whether there was one."""
+        # It writes nothing, and takes the lock all the same: no grant ends meanwhile.
+        with self._transaction() as db:
+            found = db.execute(
+                "SELECT 1 FROM approval_grants WHERE id = ? AND expires_at > ?",
+                (grant_id, now),
+            ).fetchone()
+            if found is None:
+                return False
+            record()
+            return True
 
     def revoke(self, grant_id: str, record: Callable[[], object]) -> bool:
         """End a grant; return whether there was one."""
@@ -341,6 +356,28 @@ class ApprovalStore(ForkAware):
                 return False
             record()
             return True
+
+    def withdraw(
+        self,
+        name: str,
+        now: float,
+        keep_agents: Collection[str],
+        record: Callable[[Withdrawn], object],
+    ) -> Withdrawn:
+        """Take back what a person has approved and nobody has used.
+
+        Args:
+            name: The name of the person.
+            now: The time, in seconds since 1970 (UTC).
+            keep_agents: Agents for which approvals and grants stay.
+            record: Called with what is taken back, if there is anything; if it raises,
+                nothing is.
+        """
+        with self._transaction() as db:
+            withdrawn = withdraw(db, name, now, keep_agents)
+            if withdrawn != Withdrawn():
+                record(withdrawn)
+            return withdrawn
 
 
 def _forget(db: sqlite3.Connection, before: float) -> None:

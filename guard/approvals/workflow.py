@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from .types import (
     is_same_name,
     is_shell_like,
 )
+from .withdrawal import Withdrawn
 
 _WAITING = "`toolcell approvals list` shows the requests that wait"
 
@@ -268,11 +270,7 @@ class ApprovalWorkflow:
             tool=call.name,
         )
         if answer.grant_id is not None:
-            granted = self.store.grants(now, call.agent_id)
-            if answer.grant_id not in {grant.id for grant in granted}:
-                return False
-            record()
-            return True
+            return self.store.use_grant(answer.grant_id, now, record)
         if answer.approval_id is None or not answer.approved:
             return False
         return self.store.use(answer.approval_id, now, record)
@@ -281,6 +279,22 @@ class ApprovalWorkflow:
         """End a grant; return whether there was one."""
         record = partial(self._record, "grant_revoked", grant_id=grant_id, by=by)
         return self.store.revoke(grant_id, record)
+
+    def withdraw(self, name: str, by: str, keep_agents: Collection[str]) -> Withdrawn:
+        """Take back what a person has approved. Raises InvalidInputError: no name."""
+        check_name(name)
+
+        def record(withdrawn: Withdrawn) -> None:
+            self._record(
+                "approvals_withdrawn",
+                person=name,
+                by=by,
+                approvals=withdrawn.requests,
+                grants=withdrawn.grants,
+                **({"kept_agents": [*keep_agents]} if keep_agents else {}),
+            )
+
+        return self.store.withdraw(name, self.clock(), keep_agents, record)
 
     def _check_approver(
         self, request: ApprovalRequest, approver: str, *, automatic: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from .base.pages import Page, refusal, route_of
 from .base.passkeys import Passkeys
 from .base.people import People, Person
 from .base.people_file import PeopleFile
+from .base.rights import Rights
 from .base.sessions import Failures, Sessions
 from .base.sources import Sources
 from .base.templating import make_templates
@@ -54,7 +55,10 @@ async def open_app(
         events = Events()
         stack.enter_context(sources.notices.heard(events.put))
         desk = stack.enter_context(open_desk(sources.config, sources.audit))
-        console = _console(sources, file, origin, events, desk)
+        acts = stack.enter_context(file.beside())
+        rights = Rights(acts, _sessions(sources, acts), sources.approvals)
+        oidc = await _issuer(sources, rights, origin, file.clock)
+        console = _console(sources, file, rights, origin, oidc, events, desk)
         async with anyio.create_task_group() as tasks:
             watch = partial(approvals.watch, look_seconds=look_seconds)
             tasks.start_soon(watch, sources.approvals, events.put)
@@ -65,20 +69,30 @@ async def open_app(
                 tasks.cancel_scope.cancel()
 
 
+def _sessions(sources: Sources, file: PeopleFile) -> Sessions:
+    settings = sources.config.console
+    return Sessions(file, settings.session_hours * 3_600, settings.idle_minutes * 60)
+
+
 def _console(
-    sources: Sources, file: PeopleFile, origin: str, events: Events, desk: Desk
+    sources: Sources,
+    file: PeopleFile,
+    rights: Rights,
+    origin: str,
+    oidc: OIDC | None,
+    events: Events,
+    desk: Desk,
 ) -> Console:
-    people, settings = People(file), sources.config.console
+    people = People(file)
     return Console(
         origin=origin,
         sources=sources,
         people=people,
-        sessions=Sessions(
-            file, settings.session_hours * 3_600, settings.idle_minutes * 60
-        ),
+        rights=rights,
+        sessions=_sessions(sources, file),
         failures=Failures(file),
         passkeys=Passkeys(people, origin, clock=file.clock),
-        oidc=_issuer(sources, file, origin),
+        oidc=oidc,
         events=events,
         desk=desk,
         templates=make_templates(),
@@ -90,12 +104,15 @@ def _console(
     )
 
 
-def _issuer(sources: Sources, file: PeopleFile, origin: str) -> OIDC | None:
+async def _issuer(
+    sources: Sources, rights: Rights, origin: str, clock: Callable[[], float]
+) -> OIDC | None:
     """Return the issuer, and store the people who may sign in with it.
 
     Raises:
         ConfigError: The secret is missing.
         InvalidInputError: A name is that of a person with a passkey.
+        AuditError: What people had approved who are gone cannot be withdrawn.
     """
     settings = sources.config.console.oidc
     configured = {} if settings is None else settings.people
@@ -103,12 +120,12 @@ def _issuer(sources: Sources, file: PeopleFile, origin: str) -> OIDC | None:
         subject: Person(each.name, each.role, each.agents, 0.0)
         for subject, each in configured.items()
     }
-    People(file).put_subjects("" if settings is None else settings.issuer, people)
+    await rights.put_subjects("" if settings is None else settings.issuer, people)
     if settings is None:
         return None
     reference = settings.client_secret
     secret = None if reference is None else read_secret(reference)
-    return OIDC(settings, secret, origin, clock=file.clock)
+    return OIDC(settings, secret, origin, clock=clock)
 
 
 def _gated(console: Console) -> ASGIApp:

@@ -6,7 +6,8 @@ import json
 import re
 import secrets
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -122,10 +123,11 @@ class People:
         rows = self._file.run(where, (issuer, subject))
         return _person(rows[0]) if rows else None
 
-    def set_role(
+    @contextmanager
+    def setting_role(
         self, person_id: str, role: Role, agents: tuple[str, ...] | None
-    ) -> None:
-        """Change the rights of a person, from the next request on.
+    ) -> Iterator[None]:
+        """Change the rights of a person when the block ends; not if it raises.
 
         Those of a person whom an OIDC issuer knows stay as configured.
 
@@ -139,9 +141,13 @@ class People:
                 (role, _agents_text(agents), person_id),
             )
             self._check_admin()
+            yield
 
-    def remove(self, person_id: str) -> None:
-        """Remove a person, with passkeys and sessions; records keep the name.
+    @contextmanager
+    def removing(self, person_id: str) -> Iterator[None]:
+        """Remove a person when the block ends; not if it raises.
+
+        Passkeys and sessions go with the person; records keep the name.
 
         Raises:
             InvalidInputError: It is the last admin.
@@ -150,6 +156,7 @@ class People:
             self._file.run("DELETE FROM people WHERE id = ?", (person_id,))
             self._file.run("DELETE FROM links WHERE person_id = ?", (person_id,))
             self._check_admin()
+            yield
 
     def _check_admin(self) -> None:
         if not self.has_admin():
@@ -167,24 +174,35 @@ class People:
             )
         )
 
-    def put_subjects(self, issuer: str, people: Mapping[str, Person]) -> None:
-        """Store the people whom an OIDC issuer knows, and no others of issuers.
+    def subjects(self) -> dict[tuple[str, str], Person]:
+        """Return the people whom OIDC issuers know, by issuer and subject."""
+        rows = self._file.run(
+            "SELECT id, role, agents, created_at, issuer, subject FROM people"
+            " WHERE issuer IS NOT NULL ORDER BY id"
+        )
+        return {(row[4], row[5]): _person(row[:5]) for row in rows}
 
-        Args:
-            issuer: The issuer.
-            people: The people, by the subject that the issuer has for each.
+    @contextmanager
+    def removing_subject(self, issuer: str, subject: str) -> Iterator[None]:
+        """Remove the person of a subject when the block ends; not if it raises."""
+        with self._file.transaction():
+            self._file.run(
+                "DELETE FROM people WHERE issuer = ? AND subject = ?", (issuer, subject)
+            )
+            yield
+
+    @contextmanager
+    def putting_subject(
+        self, issuer: str, subject: str, person: Person
+    ) -> Iterator[None]:
+        """Store the person of a subject when the block ends; not if it raises.
 
         Raises:
-            InvalidInputError: A name is another person's.
+            InvalidInputError: The name is another person's.
         """
         with self._file.transaction():
-            known = self._file.run("SELECT issuer, subject, id FROM people")
-            wanted = {(issuer, each, person.id) for each, person in people.items()}
-            for row in known:
-                if row[0] is not None and row not in wanted:
-                    self._file.run("DELETE FROM people WHERE id = ?", (row[2],))
-            for subject, person in people.items():
-                self._put_subject(issuer, subject, person)
+            self._put_subject(issuer, subject, person)
+            yield
 
     def _put_subject(self, issuer: str, subject: str, person: Person) -> None:
         try:

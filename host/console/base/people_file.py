@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,8 @@ class PeopleFile:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time) -> None:
         self.clock = clock
+        self._path = path
+        self._turn = threading.Lock()
         self._file = open_state_file(path, lambda file: file.executescript(_SCHEMA))
         self._file.execute("PRAGMA foreign_keys = ON")
 
@@ -89,6 +92,10 @@ class PeopleFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+    def beside(self) -> PeopleFile:
+        """Return another connection to the file. Raises ConfigError."""
+        return PeopleFile(self._path, clock=self.clock)
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, and return its rows.
@@ -108,16 +115,19 @@ class PeopleFile:
     def transaction(self) -> Iterator[None]:
         """Write what the block writes at once, or nothing if it raises.
 
+        Others with the file do not write meanwhile.
+
         Raises:
             StoreUnavailableError: The file cannot be written, or was removed.
         """
-        self.run("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self.run("ROLLBACK")
-            raise
-        self.run("COMMIT")
+        with self._turn:
+            self.run("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.run("COMMIT")
+            except BaseException:
+                self._file.rollback()
+                raise
 
 
 def hashed(secret: str) -> bytes:

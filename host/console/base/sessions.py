@@ -98,7 +98,13 @@ class Sessions:
 
     def is_open(self, session: Session) -> bool:
         """Return True if a session has not ended."""
-        return bool(self._read(f"{_SESSION} AND id = ?", session.id))
+        return self.person_of(session) is not None
+
+    def person_of(self, session: Session) -> Person | None:
+        """Return the person of a session, as of now; None: the session has ended."""
+        for each in self._read(f"{_SESSION} AND id = ?", session.id):
+            return each.person
+        return None
 
     def all(self) -> list[Session]:
         """Return the open sessions of all people, the latest first."""

@@ -20,6 +20,7 @@ from .gate import Admitted, Form, cookie_name
 from .oidc import OIDC
 from .passkeys import Passkeys
 from .people import People, Person, Role
+from .rights import Rights
 from .sessions import Failures, Session, Sessions
 from .sources import Sources
 
@@ -49,6 +50,7 @@ class Console:
 
     sources: Sources
     people: People
+    rights: Rights
     sessions: Sessions
     failures: Failures
     passkeys: Passkeys

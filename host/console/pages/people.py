@@ -50,19 +50,19 @@ async def invite(visit: Visit) -> Response:
 
 
 async def set_role(visit: Visit) -> Response:
-    """Change the rights of a person."""
+    """Change the rights of a person; approvals that they do not cover are withdrawn."""
     person = _found(visit)
     role, agents = _rights(visit)
     await visit.record("person_changed", person=person.id, role=role, agents=agents)
-    visit.console.people.set_role(person.id, role, agents)
+    await visit.console.rights.set_role(person.id, role, agents, by=visit.person.id)
     return visit.go("/people")
 
 
 async def remove(visit: Visit) -> Response:
-    """Remove a person, with passkeys and sessions."""
+    """Remove a person, with passkeys and sessions; approvals are withdrawn."""
     person = _found(visit)
     await visit.record("person_removed", person=person.id)
-    visit.console.people.remove(person.id)
+    await visit.console.rights.remove(person.id, by=visit.person.id)
     return visit.go("/people")
 
 

@@ -19,6 +19,7 @@ from toolcell.guard import (
     Reject,
 )
 
+from ..base.people import Role
 from ..base.visit import NotDoneError, Visit
 from .shown import difference, show_request
 
@@ -51,13 +52,14 @@ async def grant(visit: Visit) -> Response:
     """Let the call run as it was shown, and calls like it for a time."""
     request = await _as_shown(visit)
     seconds = _seconds(visit.form.get("seconds", ""))
-    if seconds > HOUR:
-        visit.require("admin")
+    role: Role = "admin" if seconds > HOUR else "approver"
+    visit.require(role)
     names = None
     if visit.form.get("scope") == "some":
         names = tuple(visit.form.getlist("same"))
     given = Grant(seconds=seconds, arguments=names)
-    return await _answer(visit, request, _approval(visit, request, grant=given))
+    reply = _approval(visit, request, grant=given)
+    return await _answer(visit, request, reply, role)
 
 
 async def edit(visit: Visit) -> Response:
@@ -174,10 +176,15 @@ def _approval(visit: Visit, request: ApprovalRequest, **more: Any) -> Approve:
 
 
 async def _answer(
-    visit: Visit, request: ApprovalRequest, reply: Approve | Reject
+    visit: Visit,
+    request: ApprovalRequest,
+    reply: Approve | Reject,
+    role: Role = "approver",
 ) -> Response:
+    session = visit.session
+    assert session is not None
     try:
-        await visit.sources.approvals.answer(request.id, reply)
+        await visit.console.rights.answer(session, request, reply, role)
     except InvalidInputError:
         record = await visit.sources.approvals.find(request.id)
         if record is None or record.state(time()) == "waiting":

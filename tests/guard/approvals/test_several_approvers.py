@@ -14,15 +14,11 @@ import pytest
 
 from toolcell.core import (
     GuardDeniedError,
-    InvalidInputError,
     PolicyError,
 )
 from toolcell.guard import (
     ActionGuard,
     AgentPolicy,
-    ApprovalReply,
-    Approvals,
-    ApprovalStore,
     Approve,
     AuditLog,
     AutoApprove,
@@ -34,40 +30,9 @@ from toolcell.guard import (
 
 from ...support.concurrent_processes import all_at_once, start
 from ...support.guard.builders import FakeClock, call, refusal
+from ...support.guard.desk import FACTS, TWO, Desk
 
 pytestmark = pytest.mark.anyio
-FACTS = CallFacts(cost={}, run_id="r", approval_seconds=0, park=True)
-TWO = Rule(tools=["pay"], approvers=2)
-
-
-class Desk:
-    """A guard whose calls are parked, and the people who answer."""
-
-    def __init__(self, path: Path, *rules: Rule, **options: Any) -> None:
-        self.store = ApprovalStore(path)
-        self.approvals = Approvals(self.store, answered_elsewhere=True, **options)
-        rules = rules or (TWO,)
-        self.guard = ActionGuard(
-            [AgentPolicy(agent_id="a", ask=rules)], approvals=self.approvals
-        )
-
-    async def ask(self, **arguments: Any) -> str:
-        """Make a call that is refused for now; return its request."""
-        told = await refusal(self.guard, call("pay", **arguments), FACTS)
-        assert told["reason"] == "approval_required", told
-        return str(told["approval_id"])
-
-    async def ran(self, **arguments: Any) -> dict[str, Any]:
-        """Make the call again; return the arguments with which it ran."""
-        async with self.guard.admit(call("pay", **arguments), FACTS) as permit:
-            await permit.settle({})
-            return permit.call.arguments
-
-    async def told(self, request: str, reply: ApprovalReply) -> str:
-        """Answer; return why that did not count."""
-        with pytest.raises(InvalidInputError) as caught:
-            await self.approvals.answer(request, reply)
-        return str(caught.value)
 
 
 @pytest.fixture

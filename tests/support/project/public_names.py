@@ -42,7 +42,7 @@ FACES = {
         ApprovalRequest ApprovalStore Approvals Approve AuditHead AuditLog AuditProblem
         AuditReport AutoApprove Budget CallFacts Clock Condition Decision Grant
         MemoryStore Permit RateLimit Reason Redactor RedisStore Reject Rule SQLiteStore
-        StandingGrant Store Tried Unit is_same_name load_policies
+        StandingGrant Store Tried Unit Withdrawn is_same_name load_policies
         AuditPart audit_parts policy_schema verify_audit watch_policies
     """,
     "tools": """
