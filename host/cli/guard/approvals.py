@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,14 @@ from ..base.options import DEFAULT_CONFIG, AsJson, ConfigPath
 from .approval_json import request_facts
 
 if TYPE_CHECKING:
-    from toolcell.guard import ApprovalRequest, Approvals, Approve, Redactor, Reject
+    from toolcell.guard import (
+        ApprovalRequest,
+        Approvals,
+        Approve,
+        Redactor,
+        Reject,
+        Withdrawn,
+    )
 
 approvals = typer.Typer(
     help="Show and answer calls that wait for a person.", no_args_is_help=True
@@ -28,7 +36,7 @@ approvals = typer.Typer(
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", help="The request.")]
 By = Annotated[
-    str | None, typer.Option(help="The name of the approver; default this user.")
+    str | None, typer.Option(help="The name of who does it; default this user.")
 ]
 
 
@@ -107,6 +115,21 @@ def deny(
 
 
 @approvals.command()
+def withdraw(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The person.")],
+    by: By = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    as_json: AsJson = False,
+) -> None:
+    """Take back what a person has approved and nobody has used; grants end."""
+    found = run_async(_withdraw, config, name, _name(by))
+    if as_json:
+        print_json({"person": name, **asdict(found)})
+    else:
+        print(f"withdrawn: {len(found.requests)} approvals, {len(found.grants)} grants")
+
+
+@approvals.command()
 def watch(
     by: By = None, config: ConfigPath = DEFAULT_CONFIG, as_json: AsJson = False
 ) -> None:
@@ -138,6 +161,11 @@ async def _send(config: Path, request: str, reply: Approve | Reject) -> dict[str
 
     async with _open(config) as desk:
         return await send_answer(desk, request, reply)
+
+
+async def _withdraw(config: Path, name: str, by: str) -> Withdrawn:
+    async with _open(config) as desk:
+        return await desk.withdraw(name, by=by)
 
 
 async def _pending(config: Path) -> tuple[list[ApprovalRequest], Redactor]:

@@ -248,6 +248,23 @@ def test_an_account_is_one_of_several_people(
     assert denied.code == 0
 
 
+def test_what_a_person_approved_is_withdrawn(host: Command) -> None:
+    shell = ("call", "run_shell", "--agent", "assistant", "--args", LIST_FILES)
+    assert host(*shell, "--wait", "0.01").code == 3
+    [request] = host("approvals", "list", "--json").json
+    assert host("approvals", "approve", request["id"], "--by", "anna").code == 0
+    done = host("approvals", "withdraw", "Anna", "--by", "eva")
+    again = host("approvals", "withdraw", "anna", "--json")
+    waits = host(*shell, "--wait", "0.01")
+    nobody = host("approvals", "withdraw", "-")
+
+    assert done.out == "withdrawn: 1 approvals, 0 grants\n"
+    assert again.json == {"person": "anna", "requests": [], "grants": []}
+    assert (waits.code, nobody.code) == (3, 2)
+    assert host("approvals", "list", "--json").json == [request]
+    assert "approvals_withdrawn\t\t\tby eva" in host("audit", "tail").out
+
+
 def test_approvals_need_a_place_that_is_shared(
     host: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

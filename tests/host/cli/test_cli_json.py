@@ -39,6 +39,7 @@ FAILING: dict[str, tuple[tuple[str, ...], int, str]] = {
     "approvals show": (("x",), 2, "config"),
     "approvals approve": (("x",), 2, "config"),
     "approvals deny": (("x",), 2, "config"),
+    "approvals withdraw": (("x",), 2, "config"),
     "approvals watch": ((), 2, "config"),
     "flow list": ((), 2, "config"),
     "flow show": (("x",), 2, "config"),

@@ -211,7 +211,7 @@ class Held(AuditLog):
     def append(self, event: str, /, **fields: Any) -> AuditHead:
         if event == self._event:
             self.reached.set()
-            self.let_go.wait()
+            assert self.let_go.wait(20)
         return super().append(event, **fields)
 
 
@@ -237,8 +237,11 @@ async def test_an_answer_and_a_removal_come_one_after_the_other(
     begun, later = (vote, remove) if held == "approval_voted" else (remove, vote)
 
     async def come_later() -> None:
-        await later(place.rights)
-        ended.set()
+        try:
+            await later(place.rights)
+        finally:
+            ended.set()
+            log.let_go.set()
 
     with (
         log,
@@ -249,7 +252,7 @@ async def test_an_answer_and_a_removal_come_one_after_the_other(
         other = Rights(file, sessions, Approvals(store, audit=log))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(begun, other)
-            await anyio.to_thread.run_sync(log.reached.wait)
+            assert await anyio.to_thread.run_sync(log.reached.wait, 20)
             tasks.start_soon(come_later)
             # It can end meanwhile only if nothing holds it up.
             with anyio.move_on_after(0.3):

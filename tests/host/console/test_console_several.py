@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import takewhile
 
 import httpx2
@@ -119,3 +119,56 @@ def test_the_page_of_a_request_hears_of_the_first_person(
     carl.post(f"/approvals/{request.id}/approve", digest=carl.digest(request))
     anna.reads("carl has approved it")
     service.deny(request)
+
+
+def with_passkey(service: Service, name: str) -> Client:
+    """Return a person whom no issuer knows, so that admins manage the person."""
+    client = Client(service, name=name)
+    with service.people._file.beside() as file:
+        file.run("UPDATE people SET issuer = NULL WHERE id = ?", (name,))
+    return client
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("act", ["remove", "role"])
+def test_who_may_answer_no_more_has_approved_nothing(
+    service: Service, act: str
+) -> None:
+    request, call = service.asked(agent="treasurer", to=act)
+    dora, carl = with_passkey(service, f"dora-{act}"), Client(service, "admin")
+    path = f"/approvals/{request.id}/approve"
+    assert dora.post(path, digest=dora.digest(request)).status_code == 303
+    pages = [carl.page(request)]
+    told = carl.post(f"/people/dora-{act}/{act}", role="viewer", whose="all")
+    pages.append(carl.page(request))
+    carl.post(path, digest=carl.digest(request))
+    waiting = [each.id for each in service.waiting()]
+    service.deny(request)
+    log = service.host.config.audit.path
+
+    assert told.status_code == 303
+    assert [f"dora-{act}" in each for each in pages] == [True, False]
+    assert waiting == [request.id] and call.result(timeout=20).status == "denied"
+    assert log is not None and '"approvals_withdrawn"' in log.read_text()
+
+
+@pytest.mark.attack
+def test_a_vote_of_a_person_who_is_being_removed_waits_and_is_none(
+    service: Service,
+) -> None:
+    request, _ = service.asked(agent="treasurer", to="in flight")
+    eva = with_passkey(service, "eva")
+    digest = eva.digest(request)
+    with ThreadPoolExecutor(1) as threads, service.people._file.beside() as file:
+        with file.transaction():
+            file.run("DELETE FROM people WHERE id = 'eva'")
+            path = f"/approvals/{request.id}/approve"
+            vote = threads.submit(eva.post, path, digest=digest)
+            assert not wait([vote], timeout=0.5).done
+        told = vote.result(timeout=20)
+    [waiting] = [each for each in service.waiting() if each.id == request.id]
+    service.deny(request)
+
+    # It waits at the vote, or has not arrived when its session ends.
+    assert told.status_code in (409, 401)
+    assert waiting.approved_by == ()

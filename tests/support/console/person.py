@@ -13,15 +13,23 @@ from .served import Service
 
 
 class Client:
-    """A person, carl, who sends what a form of ours would."""
+    """A person who sends what a form of ours would.
+
+    Args:
+        service: The console.
+        role: The role of the person.
+        agents: The agents whose requests the person may answer. None: all.
+        name: The name of the person.
+    """
 
     def __init__(
         self,
         service: Service,
         role: Role = "approver",
         agents: tuple[str, ...] | None = None,
+        name: str = "carl",
     ) -> None:
-        cookies, self._token = service.signed_in("carl", role, agents)
+        cookies, self._token = service.signed_in(name, role, agents)
         [cookie] = cookies.items()
         self._url = service.url
         self._headers = {
