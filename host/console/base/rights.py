@@ -22,8 +22,8 @@ from .people_file import PeopleFile
 from .sessions import Session, Sessions
 
 BY_CONFIGURATION = "[console.oidc]"
-"""Who withdraws, by records, what people had approved whom the configuration has no
-more, or gives less rights."""
+"""The name in records for the configuration, which withdraws what people had approved
+whom it has no more, or gives less rights."""
 
 
 class Rights:
