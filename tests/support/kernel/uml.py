@@ -7,7 +7,7 @@ The machine boots in about two seconds, without KVM and without root. It shows t
 machine's files at their own paths, and keeps what is written to them in its memory. It
 has one CPU, some five times slower than this machine's, users, processes, cgroups and
 kernel accounts of its own, and no network. Its kernel is that of Debian's package
-user-mode-linux.
+user-mode-linux. On processors with AMX it needs gcc and libc6-dev, too.
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def _boot(job: str, seconds: float) -> str:
     with tempfile.TemporaryFile() as console:
         with subprocess.Popen(
             machine,
+            env=_variables(job),
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
@@ -105,6 +106,19 @@ def _boot(job: str, seconds: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
         console.seek(0)
         return console.read().decode(errors="replace").replace("\r\n", "\n")
+
+
+def _variables(job: str) -> dict[str, str]:
+    """Return those of the machine's process, which needs help on some processors."""
+    variables = dict(os.environ)
+    if "amx_tile" in Path("/proc/cpuinfo").read_text():
+        library = os.path.join(job, "registers.so")
+        source = Path(__file__).with_name("uml_registers.c")
+        subprocess.run(
+            ["gcc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True
+        )
+        variables["LD_PRELOAD"] = library
+    return variables
 
 
 def _be_first_process(job: str) -> None:
