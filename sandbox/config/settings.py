@@ -248,10 +248,10 @@ class SandboxConfig(SettingsModel):
     `minimum_isolation` allows that and neither `runtime` nor `image` is named."""
 
     minimum_isolation: IsolationLevel = "namespaces"
-    """The weakest wall that is accepted. Nothing weaker is ever used."""
+    """The weakest isolation level that is accepted. Nothing weaker is ever used."""
 
     minimum_enforcement: Enforcer = "affinity"
-    """The weakest holder of a limit that is accepted (`Usage.enforced_by`)."""
+    """The weakest enforcer of a limit that is accepted (`Usage.enforced_by`)."""
 
     image: Annotated[str, Field(min_length=1, max_length=255)] = "python:3.12-slim"
     """The image of Docker cells; any with python3 3.8 or newer. Whoever names one asks
