@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio
 import anyio.abc
-from pydantic import ValidationError
 
 from toolcell.core import SandboxError, SandboxUnavailableError
 from toolcell.sandbox import FairQueue, SandboxConfig
@@ -28,7 +27,8 @@ from ..wire.protocol import PROTOCOL
 from . import metrics
 from .connect import connect
 from .places import Node, Place
-from .runs import next_message
+from .runs import next_part
+from .told import NONSENSE
 
 _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 5.0
@@ -41,7 +41,7 @@ def _readable() -> Iterator[None]:
     """Raise SandboxError where a node says what cannot be read."""
     try:
         yield
-    except (ValidationError, KeyError, TypeError, ValueError) as error:
+    except NONSENSE as error:
         raise SandboxError(
             f"what it says of itself cannot be read: {type(error).__name__}",
             hint="use the same version of toolcell at both ends",
@@ -266,13 +266,13 @@ class Nodes:
     async def _use(self, record: NodeRecord, link: Link) -> None:
         """Place runs on a node while its link is there."""
         async with link.exchange({"op": "hello"}) as greeting:
-            message = await next_message(greeting)
+            message = await next_part(greeting)
             node = self._checked(record, link, message.fields)
             self._open[record.fingerprint] = node
             self._resize()
             try:
                 while True:
-                    message = await next_message(greeting)
+                    message = await next_part(greeting)
                     with _readable():
                         node.hear(message.fields)
                     self._resize()

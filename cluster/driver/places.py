@@ -10,6 +10,8 @@ from toolcell.sandbox import FairQueue, SandboxConfig
 from ..directory.records import NodeRecord
 from ..wire.link import Link
 
+_MAX_PLACES = 1_000_000
+
 
 class Node:
     """A node with a link: what it grants, and how much of that is in use."""
@@ -17,7 +19,7 @@ class Node:
     def __init__(self, record: NodeRecord, link: Link, about: dict[str, Any]) -> None:
         self.record = record
         self.link = link
-        self.slots = int(about["slots"])
+        self.slots = _places(about["slots"])
         self.rules = SandboxConfig.model_validate(about["rules"])
         self.notices = tuple(map(str, about["notices"]))
         self.image = str(about["image"])
@@ -34,7 +36,7 @@ class Node:
 
     def hear(self, told: dict[str, Any]) -> None:
         """Take what the node says of itself, now or again."""
-        self.credit = int(told["credit"])
+        self.credit = _places(told["credit"])
         """Runs and sessions that this driver may have there at once."""
 
         self.state = str(told["state"])
@@ -59,6 +61,13 @@ class Node:
     def weigh(self) -> None:
         """Find the load anew, when places or credit have changed."""
         self.load = self.in_use / self.credit if self.credit else math.inf
+
+
+def _places(told: object) -> int:
+    """Return a number of places that a node tells. Raises ValueError."""
+    if type(told) is not int or not 0 <= told <= _MAX_PLACES:
+        raise ValueError("no number of places")
+    return told
 
 
 class Place:

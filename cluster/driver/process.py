@@ -14,7 +14,8 @@ from toolcell.sandbox import ExecutionResult
 
 from ..wire.codec import read_result
 from ..wire.link import Exchange, Link
-from .runs import ask, last_message, next_message
+from .runs import ask, last_message, next_message, stream_of
+from .told import told_by
 
 
 class ClusterProcess:
@@ -66,7 +67,8 @@ class ClusterProcess:
             except CellLostError:
                 self._ended.set()
                 raise
-            self._result = read_result(found)
+            with told_by(self._link):
+                self._result = read_result(found)
             self._ended.set()
         return self._result
 
@@ -100,7 +102,9 @@ class ClusterProcess:
                 if exchange.ended:
                     self._ended.set()
                     return
-                yield message.fields["output"], message.blobs[0]
+                with told_by(self._link):
+                    piece = stream_of(message.fields["output"]), message.blobs[0]
+                yield piece
                 await exchange.send({"next": True})
 
     async def write(self, data: bytes) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from toolcell.core import CellLostError
 
 from ..wire.link import Exchange, Link
 from ..wire.message import Message
 from ..wire.parts import receive_file, send_file
-from .runs import last_message, next_message
+from .runs import last_message, next_part
+from .told import told_by
+
+Told = TypeVar("Told")
 
 
 class RemoteSession:
@@ -62,16 +65,31 @@ class RemoteSession:
         async with self.exchange(operation, *blobs, **fields) as exchange:
             return await self._end(exchange)
 
+    async def told(
+        self,
+        read: Callable[[Message], Told],
+        operation: str,
+        *blobs: bytes,
+        **fields: Any,
+    ) -> Told:
+        """Return what is to be read in the node's answer to a request."""
+        return self.read(read, await self.ask(operation, *blobs, **fields))
+
+    def read(self, read: Callable[[Message], Told], message: Message) -> Told:
+        """Return what is to be read in a message; nonsense ends the link."""
+        with told_by(self._link):
+            return read(message)
+
     async def send(self, archive: Path, operation: str, **fields: Any) -> Message:
         """Send an archive to the node; return what came of it."""
         async with self.exchange(operation, **fields) as exchange:
-            await send_file(exchange, partial(next_message, exchange), archive)
+            await send_file(exchange, partial(next_part, exchange), archive)
             return await self._end(exchange)
 
     async def fetch(self, archive: Path, operation: str, **fields: Any) -> Message:
         """Write an archive that the node sends; return what it says of it."""
         async with self.exchange(operation, **fields) as exchange:
-            await receive_file(exchange, partial(next_message, exchange), archive)
+            await receive_file(exchange, partial(next_part, exchange), archive)
             return await self._end(exchange)
 
     async def _end(self, exchange: Exchange) -> Message:

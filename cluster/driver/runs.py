@@ -6,11 +6,10 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import anyio
 import anyio.abc
-from pydantic import ValidationError
 
 from toolcell.core import CellLostError, InvalidInputError, SandboxError
 from toolcell.sandbox import (
@@ -25,12 +24,13 @@ from toolcell.sandbox import (
 
 from ..wire.codec import read_error, read_event, read_result
 from ..wire.link import Exchange, Kind, Link
-from ..wire.message import Message, WireError
+from ..wire.message import Message
 from ..wire.protocol import HEARD
 from ..wire.tasks import tasks_beside
 from . import metrics
 from .places import Place
 from .requests import RemoteRun
+from .told import told_by
 
 _Fields = dict[str, Any]
 OnAnswer = Callable[[_Fields], None]
@@ -41,6 +41,15 @@ _END_SECONDS = 10.0
 
 def ignore(_: _Fields) -> None:
     """Do nothing with the fields of an answer."""
+
+
+def stream_of(told: object) -> Stream:
+    """Return the name of a stream. Raises ValueError."""
+    if told == "stdout":
+        return "stdout"
+    if told == "stderr":
+        return "stderr"
+    raise ValueError("there is no such stream")
 
 
 def is_node_lost(error: CellLostError) -> bool:
@@ -71,14 +80,21 @@ async def last_message(exchange: Exchange) -> Message:
             return found
 
 
+async def next_part(exchange: Exchange) -> Message:
+    """Return the next message, which is not the last one. Raises as `ask`."""
+    message = await next_message(exchange)
+    if exchange.ended:
+        raise exchange.nonsense(ValueError("it ends too early"))
+    return message
+
+
 async def next_message(exchange: Exchange) -> Message:
     """Return the next message of an exchange. Raises as `ask`."""
     kind, message = await exchange.receive()
     if kind is Kind.ERROR:
-        try:
-            raise read_error(message.fields)
-        except WireError as error:
-            raise exchange.nonsense(error) from None
+        with told_by(exchange):
+            error = read_error(message.fields)
+        raise error
     if kind is Kind.END and message.fields.get("cancelled"):
         # Nobody here did: the node closes.
         raise exchange.lost_error()
@@ -102,10 +118,8 @@ async def run_on(
         message = await ask(link, asked[0], *asked[1], on_answer=on_answer)
     else:
         message = await _run_heard(link, run, asked, on_answer)
-    try:
+    with told_by(link):
         return read_result(message)
-    except WireError as error:
-        raise link.nonsense(error) from None
 
 
 async def _run_heard(
@@ -147,6 +161,8 @@ class _Caller:
         self._run = run
         self._failure: Exception | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
+        self._made = 0
+        self._open = 0
         self.patience = anyio.CancelScope()
         """Ends the wait for a node that was told of a failure."""
 
@@ -173,27 +189,42 @@ class _Caller:
         run.was_heard = True
         calls = run.request.calls
         if "call" in fields and calls is not None and self._tasks is not None:
-            call = _Call(self._exchange, fields)
-            self._tasks.start_soon(call.answer, calls, self.fail)
+            self._begin(self._tasks, calls, fields)
             return
-        try:
-            output = str(fields.get("output", ""))
-            data = message.blobs[0] if output else b""
+        with told_by(self._exchange):
+            output = stream_of(fields["output"]) if "output" in fields else None
+            data = b"" if output is None else message.blobs[0]
             found = fields.get("connection")
             connection = None if found is None else Connection.model_validate(found)
             shown = fields.get("display")
             display = None if shown is None else Output.model_validate(shown)
-        except (ValidationError, IndexError) as error:
-            raise self._exchange.nonsense(error) from None
         try:
             if connection is not None and run.on_connection is not None:
                 run.on_connection(connection)
             if display is not None and run.on_display is not None:
                 run.on_display(display)
-            if output and run.on_output is not None:
-                run.on_output(cast(Stream, output), data)
+            if output is not None and run.on_output is not None:
+                run.on_output(output, data)
         except Exception as error:  # noqa: BLE001 - raised by the run
             self.fail(error)
+
+    def _begin(
+        self, tasks: anyio.abc.TaskGroup, calls: HostCalls, fields: _Fields
+    ) -> None:
+        """Answer a call of the program; a node passes on none that may not be."""
+        with told_by(self._exchange):
+            call = _Call(self._exchange, fields)
+            if call.name not in calls.names:
+                raise ValueError("a call of what was not offered")
+            if self._made == calls.max_calls or self._open == calls.max_concurrency:
+                raise ValueError("more calls than may be")
+        self._made += 1
+        self._open += 1
+        tasks.start_soon(call.answer, calls, self)
+
+    def has_answer(self) -> None:
+        """Note that a call has its answer, so that another one may come."""
+        self._open -= 1
 
     def fail(self, error: Exception) -> None:
         """Tell the node that a function of the caller raised."""
@@ -216,18 +247,20 @@ class _Call:
 
     def __init__(self, exchange: Exchange, fields: _Fields) -> None:
         self._exchange = exchange
-        self._fields = fields
+        self._number = int(fields["call"])
+        self._arguments = [*fields["args"]], {**fields["kwargs"]}
         self._pauses = 0
+        self.name = str(fields["name"])
 
-    async def answer(self, calls: HostCalls, fail: Callable[[Exception], None]) -> None:
+    async def answer(self, calls: HostCalls, caller: _Caller) -> None:
         self._outer = answer_for(self)
-        asked = self._fields
         try:
-            answer = await calls.handler(asked["name"], asked["args"], asked["kwargs"])
+            answer = await calls.handler(self.name, *self._arguments)
         except Exception as error:  # noqa: BLE001 - raised by the run
-            fail(error)
+            caller.fail(error)
             return
-        told = {"call": asked["call"], "answer": answer}
+        caller.has_answer()
+        told = {"call": self._number, "answer": answer}
         try:
             await self._exchange.send(told)
         except InvalidInputError:
@@ -250,7 +283,7 @@ class _Call:
                     self._tell(paused=False)
 
     def _tell(self, *, paused: bool) -> None:
-        self._exchange.send_soon({"call": self._fields["call"], "pause": paused})
+        self._exchange.send_soon({"call": self._number, "pause": paused})
 
 
 async def stream_on(
@@ -265,10 +298,10 @@ async def stream_on(
     async with link.exchange(*asked) as exchange:
         while True:
             message = await next_message(exchange)
-            try:
+            with told_by(exchange):
                 event = read_event(message)
-            except WireError as error:
-                raise exchange.nonsense(error) from None
+                if isinstance(event, Finished) != exchange.ended:
+                    raise ValueError("a stream ends with its result")
             if isinstance(event, Finished):
                 on_answer(message.fields)
             yield event

@@ -45,7 +45,7 @@ from ..wire.protocol import LOST_SECONDS
 from . import metrics
 from .nodes import Nodes
 from .requests import RemoteRun, listed
-from .runs import ask, is_node_lost, next_message, run_at, stream_on
+from .runs import ask, is_node_lost, next_part, run_at, stream_on
 from .session import ClusterSession
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ class ClusterSandbox(Detachable):
         }
         with await self._open_nodes.place(agent_id, packages=packages) as node:
             async with node.link.exchange(asked) as exchange:
-                about = (await next_message(exchange)).fields
+                about = (await next_part(exchange)).fields
                 name = node.record.name
                 yield ClusterSession(node.link, name, agent_id, about, self._start)
 
@@ -362,7 +362,7 @@ class ClusterSandbox(Detachable):
         for node in self._open_nodes.open:
             asked = {"op": "install", "packages": listed(packages)}
             answer = await ask(node.link, asked)
-            path = str(answer.fields["path"])
+            path = str(answer.fields.get("path", ""))
             if on_step is not None:
                 on_step(f"{node.record.name} has them")
         return path

@@ -43,7 +43,8 @@ from ..wire.message import Message
 from .process import ClusterProcess
 from .remote_session import RemoteSession
 from .requests import RemoteRun, bytes_of, listed
-from .runs import next_message, run_on, stream_on
+from .runs import next_part, run_on, stream_on
+from .told import told_by
 from .watch import ClusterWatch
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class ClusterSession:
         about: What the node told of it.
         start: Starts work that ends with the cluster.
         processes: Commands of the same cell; forks share them.
+
+    Raises:
+        CellLostError: What the node told is nonsense.
     """
 
     def __init__(
@@ -79,8 +83,12 @@ class ClusterSession:
         start: Callable[[Callable[[], Awaitable[None]]], object],
         processes: dict[int, ClusterProcess] | None = None,
     ) -> None:
+        with told_by(link):
+            number, warnings = int(about["session"]), [*map(str, about["warnings"])]
+            limits = read_limits(about["limits"]) or Limits()
+            network = read_network(about["network"]) or Network.none
         self._link = link
-        self._remote = RemoteSession(link, int(about["session"]))
+        self._remote = RemoteSession(link, number)
         self._start = start
         self._processes = {} if processes is None else processes
         self.node = node
@@ -89,13 +97,13 @@ class ClusterSession:
         self.agent_id = agent_id
         """The agent whose session it is."""
 
-        self.warnings: tuple[str, ...] = tuple(about["warnings"])
+        self.warnings = tuple(warnings)
         """Files and threads that a fork shares with its origin, or has lost."""
 
-        self.limits = read_limits(about["limits"]) or Limits()
+        self.limits = limits
         """The limits of its runs."""
 
-        self.network = read_network(about["network"]) or Network.none
+        self.network = network
         """The hosts that its runs may reach now."""
 
     @property
@@ -192,8 +200,9 @@ class ClusterSession:
         asking = self._remote.exchange("exec", *blobs, **more)
         async with AsyncExitStack() as stack:
             exchange = await stack.enter_async_context(asking)
-            about = (await next_message(exchange)).fields
-            process = ClusterProcess(self._link, self._remote.number, about)
+            about = (await next_part(exchange)).fields
+            with told_by(exchange):
+                process = ClusterProcess(self._link, self._remote.number, about)
             self._start(partial(process.follow, exchange, stack.pop_all()))
         self._processes[process.number] = process
         return process
@@ -210,7 +219,7 @@ class ClusterSession:
         async with AsyncExitStack() as stack:
             asking = self._remote.exchange("connect", options={"port": port})
             exchange = await stack.enter_async_context(asking)
-            await next_message(exchange)
+            await next_part(exchange)
             return ExchangeStream(exchange, stack.pop_all())
 
     async def watch(
@@ -221,7 +230,7 @@ class ClusterSession:
             options = {"path": _path(path), "recursive": recursive}
             asking = self._remote.exchange("watch", options=options)
             exchange = await stack.enter_async_context(asking)
-            await next_message(exchange)
+            await next_part(exchange)
             return ClusterWatch(exchange, stack.pop_all())
 
     async def pause(self) -> None:
@@ -243,14 +252,14 @@ class ClusterSession:
         """Write the work dir into an archive of this machine; as `Session.save`."""
         require_new(Path(target), "archive")
         found = await self._remote.fetch(Path(target), "save", max_bytes=max_bytes)
-        return tuple(map(str, found.fields["left"]))
+        return self._remote.read(lambda m: tuple(map(str, m.fields["left"])), found)
 
     async def load(
         self, source: str | Path, *, max_bytes: int = _MAX_DOWNLOAD_BYTES
     ) -> int:
         """Unpack an archive into the work dir; as `Session.load`."""
         found = await self._remote.send(Path(source), "load", max_bytes=max_bytes)
-        return int(found.fields["entries"])
+        return self._remote.read(lambda m: int(m.fields["entries"]), found)
 
     async def install(
         self, packages: Sequence[str], *, on_step: OnStep | None = None
@@ -300,13 +309,15 @@ class ClusterSession:
 
     async def usage(self) -> CellUsage:
         """Return what the session's cell uses now; as `Session.usage`."""
-        found = await self._remote.ask("usage")
-        return CellUsage.model_validate(found.fields["usage"])
+        return await self._remote.told(
+            lambda m: CellUsage.model_validate(m.fields["usage"]), "usage"
+        )
 
     async def checkpoint(self) -> str:
         """Save the variables and files; as `Session.checkpoint`."""
-        found = await self._remote.ask("checkpoint")
-        return str(found.fields["checkpoint"])
+        return await self._remote.told(
+            lambda m: str(m.fields["checkpoint"]), "checkpoint"
+        )
 
     async def rollback(self, checkpoint: str) -> None:
         """Return to a checkpoint; as `Session.rollback`."""
@@ -328,15 +339,17 @@ class ClusterSession:
         self, path: str | PathLike[str], max_bytes: int = _MAX_READ_BYTES
     ) -> bytes:
         """Return the bytes of a file of the work dir; as `Session.read_file`."""
-        found = await self._remote.ask(
-            "read_file", path=_path(path), max_bytes=max_bytes
+        return await self._remote.told(
+            lambda m: m.blobs[0], "read_file", path=_path(path), max_bytes=max_bytes
         )
-        return found.blobs[0]
 
     async def list_files(self, path: str = "") -> tuple[FileInfo, ...]:
         """Return what is below a folder of the work dir; as `Session.list_files`."""
-        found = await self._remote.ask("list_files", path=path)
-        return tuple(FileInfo.model_validate(each) for each in found.fields["files"])
+        return await self._remote.told(
+            lambda m: tuple(map(FileInfo.model_validate, m.fields["files"])),
+            "list_files",
+            path=path,
+        )
 
     async def remove(self, path: str | PathLike[str]) -> None:
         """Remove a file or a folder of the work dir; as `Session.remove`."""
@@ -348,7 +361,7 @@ class ClusterSession:
             archive = Path(place, "archive")
             await to_thread.run_sync(pack_folder, Path(source), archive)
             found = await self._remote.send(archive, "upload", path=path)
-        return int(found.fields["files"])
+        return self._remote.read(_files, found)
 
     async def download(
         self,
@@ -364,7 +377,11 @@ class ClusterSession:
             asked = {"path": path, "max_bytes": max_bytes}
             found = await self._remote.fetch(archive, "download", **asked)
             await to_thread.run_sync(unpack_folder, archive, Path(target))
-        return int(found.fields["files"])
+        return self._remote.read(_files, found)
+
+
+def _files(message: Message) -> int:
+    return int(message.fields["files"])
 
 
 def _path(path: str | PathLike[str]) -> str:

@@ -13,7 +13,8 @@ from toolcell.core import ToolcellError
 from toolcell.sandbox import FileChange
 
 from ..wire.link import Exchange
-from .runs import next_message
+from .runs import next_part
+from .told import told_by
 
 
 class ClusterWatch:
@@ -71,13 +72,18 @@ class ClusterWatch:
 
     async def _hear(self) -> None:
         try:
-            message = await next_message(self._exchange)
+            message = await next_part(self._exchange)
         except ToolcellError as error:
             self._failure = error
             raise
         told = message.fields
-        self._came += (FileChange.model_validate(each) for each in told["changes"])
-        self._answered = int(told["number"])
+        with told_by(self._exchange):
+            number = int(told["number"])
+            if not self._answered < number <= self._asked:
+                raise ValueError("an answer that nobody asked for")
+            found = [FileChange.model_validate(each) for each in told["changes"]]
+        self._came += found
+        self._answered = number
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -119,6 +119,7 @@ def read_result(message: Message) -> ExecutionResult:
                 "value": None,
             }
         )
+        _require_measured(result)
         value = fields.get("value")
         if "opaque" in fields:
             value = OpaqueValue.model_validate(fields["opaque"])
@@ -128,6 +129,16 @@ def read_result(message: Message) -> ExecutionResult:
         return result
     # A dict is not to be taken for the description of an opaque value.
     return result.model_copy(update={"value": value})
+
+
+def _require_measured(result: ExecutionResult) -> None:
+    """Raise ValueError if a figure is negative: budgets are settled by them."""
+    figures = result.usage.model_dump(exclude={"enforced_by"})
+    if odd := [name for name, figure in figures.items() if figure < 0]:
+        raise ValueError(f"{', '.join(odd)} is negative")
+    for each in result.artifacts:
+        if each.size != len(each.data):
+            raise ValueError("an artifact has another size")
 
 
 def _text(data: bytes) -> str:

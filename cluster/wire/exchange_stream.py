@@ -140,15 +140,22 @@ class ExchangeStream(ByteStream):
         if kind in (Kind.END, Kind.ERROR):
             self._is_over = True
         elif message.blobs:
-            self._pieces.extend(message.blobs)
+            self._pieces.extend(filter(None, message.blobs))
             self._unread += sum(map(len, message.blobs))
             if self._unread > WINDOW_BYTES:
                 self._exchange.nonsense(ValueError("more than was asked for"))
         elif "room" in fields:
-            self._room += int(fields["room"])
+            self._give_room(fields["room"])
         else:
             self.was_closed = "close" in fields
             self._is_at_end = True
+
+    def _give_room(self, size: object) -> None:
+        if type(size) is not int or not 0 < size <= WINDOW_BYTES - self._room:
+            self._exchange.nonsense(ValueError("room for more than was sent"))
+            self._is_over = True
+            return
+        self._room += size
 
 
 async def relay(stream: ExchangeStream, server: ByteStream) -> None:
