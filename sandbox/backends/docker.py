@@ -26,6 +26,7 @@ from ..cell.wire import aliases
 from ..cell.wire.contract import CELL_UID, FOLDERS
 from ..client.cell import Cell
 from ..client.channel import Channel
+from ..client.handshake import send_first
 from ..client.types import CellTraits
 from ..config import mount_rules
 from ..config.environment import cell_environment
@@ -244,7 +245,7 @@ class DockerBackend:
         keep = None if self._code else self._keep_code
         cell = Cell(channel, process, self.traits, self._settings(limits), keep)
         try:
-            await channel.send(self._code or bundle())
+            await send_first(channel, self._code or bundle())
         except BaseException:
             await cell.kill()
             raise

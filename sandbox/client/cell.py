@@ -175,7 +175,7 @@ class Cell:
             program.egress.begin(self.send_frame)
         # One send: the supervisor then reads its first request at once.
         request = self._handshake.hello() + self._requests.encode(program)
-        await self._channel.send(request)
+        await self._handshake.send(request)
         # Imported while the cell starts the program: 3 ms of a process's first run.
         from .run_report import RunReport
 
@@ -254,7 +254,7 @@ class Cell:
         """
         head = frame_prefix(encode_header(header), len(payload))
         self.settled = False
-        await self._channel.send(self._handshake.hello() + head, payload)
+        await self._handshake.send(self._handshake.hello() + head, payload)
         await self.wait_ready()
         try:
             with anyio.fail_after(_ANSWER_SECONDS):

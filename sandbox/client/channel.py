@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,10 @@ _VIEWS_AT_ONCE = 16
 _STREAM_HEAD_BYTES = 8
 # A supervisor reads at once whatever its programs do.
 _UNREAD_SECONDS = 60.0
+# A container engine takes no more for a container that has ended, and says so on the
+# way out alone.
+_LOOK_SECONDS = 0.25
+_ENDS = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 _ENDED = "the cell ended before its result was in"
 # A cell never has more to say at once than one result or one piece of output.
 _MAX_FROM_CELL = 32 * 1024 * 1024
@@ -53,8 +58,8 @@ class Channel:
         """Send all of `parts`.
 
         Raises:
-            CellLostError: The channel broke, or its other end has taken nothing for
-                sixty seconds; the channel is closed then.
+            CellLostError: The channel broke, or its other end has ended. Or that has
+                taken nothing for sixty seconds; the channel is closed then.
 
         Any number of tasks may send. If a task is cancelled in the middle of a frame,
         the next send completes it: a cell never sees half a frame.
@@ -69,16 +74,26 @@ class Channel:
                 await self._wait_for_reader()
 
     async def _wait_for_reader(self) -> None:
-        try:
-            with anyio.fail_after(_UNREAD_SECONDS):
-                await self._wait(anyio.wait_writable)
-        except TimeoutError:
-            # The rest of this frame would come before the next one.
-            self.close()
-            raise CellLostError(
-                f"the cell has read nothing for {_UNREAD_SECONDS:g} seconds",
-                hint="it was stopped, or the machine is overloaded; use a new one",
-            ) from None
+        with anyio.move_on_after(_UNREAD_SECONDS):
+            while not self._has_ended():
+                with anyio.move_on_after(_LOOK_SECONDS):
+                    await self._wait(anyio.wait_writable)
+                    return
+            raise CellLostError(_ENDED)
+        # The rest of this frame would come before the next one.
+        self.close()
+        raise CellLostError(
+            f"the cell has read nothing for {_UNREAD_SECONDS:g} seconds",
+            hint="it was stopped, or the machine is overloaded; use a new one",
+        )
+
+    def _has_ended(self) -> bool:
+        """Return True if the other end sends no more, read or unread."""
+        if self._sock.fileno() == -1:
+            return True
+        poller = select.poll()
+        poller.register(self._sock, _ENDS)
+        return bool(poller.poll(0))
 
     def _push(self) -> bool:
         """Send what can be sent now; True if that was all. Raises CellLostError."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from toolcell.core import CellLostError, SandboxUnavailableError
 
@@ -13,6 +14,7 @@ from ..cell.wire.frames import PROTOCOL_VERSION, Frame, encode
 from .channel import Channel
 
 _START_SECONDS = 30.0
+_LAST_WORDS_SECONDS = 1.0
 
 
 class Handshake:
@@ -54,6 +56,18 @@ class Handshake:
         }
         return encode(hello)
 
+    async def send(self, *parts: bytes | memoryview) -> None:
+        """Send to a cell that may not have started.
+
+        Raises:
+            CellLostError: It had started, and is gone.
+            SandboxUnavailableError: It ended before it had started.
+        """
+        if self._complete:
+            await self._channel.send(*parts)
+        else:
+            await send_first(self._channel, *parts)
+
     async def complete(self) -> None:
         """Wait until the supervisor has prepared a process, unless it has.
 
@@ -68,7 +82,7 @@ class Handshake:
                 await self._take_answer()
 
     async def _take_answer(self) -> None:
-        await self._channel.send(self.hello())
+        await self.send(self.hello())
         try:
             with anyio.fail_after(_START_SECONDS):
                 frame = await self._channel.receive()
@@ -78,21 +92,13 @@ class Handshake:
                 hint="free CPU or memory here; `toolcell doctor` tries a cell",
             ) from None
         except CellLostError as error:
-            raise self._not_started(error.message) from None
+            raise _not_started(self._channel, error.message) from None
         self._check(frame)
-
-    def _not_started(self, why: str) -> SandboxUnavailableError:
-        stderr = self._channel.diagnostics
-        return SandboxUnavailableError(
-            f"the cell did not start: {stderr.splitlines()[-1] if stderr else why}",
-            hint="run `toolcell doctor`; a Docker image needs python3 3.8 or newer",
-            details={"stderr": stderr},
-        )
 
     def _check(self, frame: Frame) -> None:
         header = frame.header
         if header["type"] == "failed":
-            raise self._not_started(str(header.get("why", ""))[:1000])
+            raise _not_started(self._channel, str(header.get("why", ""))[:1000])
         if header["type"] != "ready":
             raise CellLostError(f"unexpected frame {header['type'][:40]!r}")
         if header.get("protocol") != PROTOCOL_VERSION:
@@ -104,3 +110,37 @@ class Handshake:
         self._complete = True
         if self._on_code is not None and frame.payload:
             self._on_code(frame.payload)
+
+
+async def send_first(channel: Channel, *parts: bytes | memoryview) -> None:
+    """Send to a cell that has not started.
+
+    Raises:
+        SandboxUnavailableError: It ended; what its standard error said is the reason.
+    """
+    try:
+        await channel.send(*parts)
+    except CellLostError as error:
+        why = await _last_words(channel) or error.message
+        raise _not_started(channel, why) from None
+
+
+async def _last_words(channel: Channel) -> str:
+    """Read what a cell that ended still says, and return how its channel ended."""
+    with anyio.move_on_after(_LAST_WORDS_SECONDS):
+        try:
+            while True:
+                await anyio.lowlevel.checkpoint()
+                await channel.read_more()
+        except CellLostError as error:
+            return error.message
+    return ""
+
+
+def _not_started(channel: Channel, why: str) -> SandboxUnavailableError:
+    stderr = channel.diagnostics
+    return SandboxUnavailableError(
+        f"the cell did not start: {stderr.splitlines()[-1] if stderr else why}",
+        hint="run `toolcell doctor`; a Docker image needs python3 3.8 or newer",
+        details={"stderr": stderr},
+    )

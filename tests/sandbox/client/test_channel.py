@@ -9,10 +9,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from toolcell.core import CellLostError
+from toolcell.core import CellLostError, SandboxUnavailableError
 from toolcell.sandbox.cell.wire.contract import WINDOW_BYTES
 from toolcell.sandbox.cell.wire.frames import FrameDecoder, FrameError, encode
 from toolcell.sandbox.client.channel import Channel
+from toolcell.sandbox.client.handshake import send_first
 from toolcell.sandbox.network.stream import CellStream
 
 pytestmark = pytest.mark.anyio
@@ -139,6 +140,36 @@ async def test_who_takes_nothing_is_not_waited_for(
             await channel.send(encode({"type": "a"}, bytes(LARGE)))
         with pytest.raises(CellLostError):
             await channel.send(b"more")
+
+
+async def test_who_ended_and_takes_nothing_is_not_waited_for() -> None:
+    """As the Docker engine does it for a container that has ended."""
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    with theirs:
+        theirs.sendall(b"unread")
+        theirs.shutdown(socket.SHUT_WR)
+        with (
+            pytest.raises(CellLostError, match="the cell ended"),
+            anyio.fail_after(30),
+        ):
+            await channel.send(encode({"type": "a"}, bytes(LARGE)))
+    channel.close()
+
+
+async def test_a_cell_that_did_not_start_says_why() -> None:
+    said = b"a warning\nno module named zlib\n"
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours, multiplexed=True)
+    with theirs:
+        theirs.sendall(b"\2\0\0\0" + len(said).to_bytes(4, "big") + said)
+        theirs.shutdown(socket.SHUT_WR)
+        with (
+            pytest.raises(SandboxUnavailableError, match="start: no module named zlib"),
+            anyio.fail_after(30),
+        ):
+            await send_first(channel, bytes(LARGE))
+    channel.close()
 
 
 async def test_who_takes_a_little_at_a_time_is_waited_for(
