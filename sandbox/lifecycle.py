@@ -61,6 +61,14 @@ class SandboxLifecycle(Detachable):
         return await cls(config, resolver=resolver)._open_detached()
 
     async def __aenter__(self) -> Self:
+        """Choose a backend, and begin to prepare cells.
+
+        Raises:
+            InvalidInputError: The manager is open already.
+            ConfigError: The configuration fits no backend, or names what is not there.
+            SandboxUnavailableError: No backend works that is as strong as configured.
+            PackageError: A package of the configuration is refused, missing or unfit.
+        """
         if self._entered:
             raise InvalidInputError(
                 "the manager is open already",
@@ -100,6 +108,7 @@ class SandboxLifecycle(Detachable):
                 raise
 
     async def __aexit__(self, *_: object) -> None:
+        """End every run and session; return when nothing of their cells is left."""
         backend, supply, factory = self._backend, self._supply, self._factory
         self._backend = self._supply = self._factory = None
         with anyio.CancelScope(shield=True):

@@ -109,6 +109,8 @@ class Session(SessionPauses, SessionFiles):
         Raises:
             InvalidInputError: The arguments cannot be used, or it is a closed fork.
             CellLostError: The cell went away; the session cannot be used again.
+            SandboxUnavailableError: The cell did not start, or a layer of its isolation
+                does not hold.
         """
         request = RunRequest(
             code=code,

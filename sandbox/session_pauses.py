@@ -57,7 +57,8 @@ class SessionPauses(SessionCommands):
 
         Args:
             target: The archive; there must be nothing. Only this user can read it.
-            max_bytes: Bytes of all files together. When it is exceeded the call fails.
+            max_bytes: Bytes of all files together, by default 1 GiB. When it is
+                exceeded the call fails.
 
         Returns:
             What was left out: links that lead out, sockets, pipes.
@@ -82,7 +83,8 @@ class SessionPauses(SessionCommands):
 
         Args:
             source: The archive.
-            max_bytes: Bytes of all files together. When it is exceeded the call fails.
+            max_bytes: Bytes of all files together, by default 1 GiB. When it is
+                exceeded the call fails.
 
         Raises:
             InvalidInputError: It is no such archive, or larger than `save` writes.

@@ -35,8 +35,8 @@ class RedisDirectory:
         url: The server, such as `redis://host:6379/0`.
         token: The cluster's token; records that it did not sign are left out.
         name: The cluster, so that several can share a server.
-        seconds: Seconds to wait for the server. When it is reached the operation fails
-            as `directory_unavailable`.
+        seconds: Seconds to wait for the server; default 2. When it is reached the
+            operation fails as `directory_unavailable`.
 
     Raises:
         ConfigError: The redis package is missing, or an argument is not valid.

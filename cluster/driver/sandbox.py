@@ -66,9 +66,9 @@ class ClusterSandbox(Detachable):
     Args:
         directory: Where the nodes are.
         token: The cluster's token, 64 hex digits.
-        wait_seconds: Seconds that opening, and a run, wait while there is no node at
-            all. When they are over SandboxUnavailableError is raised.
-        lost_seconds: Seconds without a sign of life until a node is given up.
+        wait_seconds: Seconds that opening, and a run, wait while there is no node;
+            default 5. When they are over SandboxUnavailableError is raised.
+        lost_seconds: Seconds without a sign of life until a node is lost; default 10.
         retry_lost: True runs a program again, once and on another node, if its node is
             lost. Programs that have made a call, or whose output or connections were
             passed on, are not run again; nor are streams and sessions.

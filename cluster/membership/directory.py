@@ -27,8 +27,8 @@ class RayDirectory:
     Args:
         address: `host:port` of the head of Ray, or `auto`.
         name: The cluster, so that several can share a Ray.
-        seconds: Seconds to wait for Ray. When they are over the operation fails as
-            `directory_unavailable`.
+        seconds: Seconds to wait for Ray; default 5. When they are over the operation
+            fails as `directory_unavailable`.
 
     Raises:
         ConfigError: The address is none, or there is no token of Ray.

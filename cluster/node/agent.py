@@ -58,13 +58,14 @@ class NodeAgent(Detachable):
         token: The cluster's token, 64 hex digits.
         name: The name of this node, unique in the cluster.
         host: The address to listen at; of a name, all addresses that this machine has.
-        port: The port; 0 takes a free one.
+        port: The port; 0, the default, takes a free one.
         public_host: The address, or the name, that drivers connect to; None takes
             `host`.
         directory: Where drivers find the node; None: they are told in another way.
-        lost_seconds: Seconds without a sign of life until a driver is given up.
-        check_seconds: Seconds between two tries of a cell. When two fail the node is
-            sick, and takes nothing new until three in a row are good.
+        lost_seconds: Seconds without a sign of life until a driver is given up; default
+            10.
+        check_seconds: Seconds between two tries of a cell; default 30. When two fail
+            the node is sick, and takes nothing new until three in a row are good.
         notices: Further remarks on this machine, beside those of the sandbox.
 
     Raises:

@@ -26,7 +26,7 @@ async def watch_policies(
     Args:
         guard: The guard to keep up to date.
         path: The file; read at once, and again when it changes.
-        interval: Seconds between looks.
+        interval: Seconds between looks; default 1.
 
     Raises:
         PolicyError: The file cannot be used when it is first read.

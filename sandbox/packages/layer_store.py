@@ -326,8 +326,8 @@ def prune_packages(
     """Remove the sets that no manager has open, and return them.
 
     Args:
-        unused_days: Days without use after which a set goes; 0 removes every set,
-            and the wheels that were kept for the next one.
+        unused_days: Days without use after which a set goes; default 30. 0 removes
+            every set, and the wheels that were kept for the next one.
         folder: As in `list_packages`.
 
     Raises:

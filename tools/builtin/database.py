@@ -37,13 +37,14 @@ def query_sqlite_tool(
 
     Args:
         path: The file. It must be there.
-        max_rows: Rows of one answer. When it is reached the rest is left out, and
-            `more` is true.
-        max_bytes: Bytes of the rows as JSON. When it is reached the same happens.
-        timeout_seconds: Seconds of one query. When it is reached the process is killed
-            and the call ends as `timeout`.
-        memory_mb: MiB of address space of the process, and of its temporary files.
-            When it is reached the query fails.
+        max_rows: Rows of one answer; default 1,000. When it is reached the rest is left
+            out, and `more` is true.
+        max_bytes: Bytes of the rows as JSON; default 1 MiB. When it is reached the same
+            happens.
+        timeout_seconds: Seconds of one query; default 5. When it is reached the process
+            is killed and the call ends as `timeout`.
+        memory_mb: MiB of address space of the process, and of its temporary files;
+            default 256. When it is reached the query fails.
 
     Raises:
         ConfigError: There is no such file, or a number cannot be used.

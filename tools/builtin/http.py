@@ -45,10 +45,10 @@ def http_get_tool(
         ports: Ports that may be connected to.
         networks: Addresses that may be reached although they are not public, as
             `10.1.0.0/16`.
-        max_bytes: Of a body. When it is reached the rest is not read, and
-            `truncated` says so.
-        timeout_seconds: For the whole call, redirects included. When it is reached
-            the call ends as `timeout`.
+        max_bytes: Bytes of a body; default 1 MiB. When it is reached the rest is not
+            read, and `truncated` says so.
+        timeout_seconds: Seconds of the whole call, redirects included; default 20. When
+            it is reached the call ends as `timeout`.
 
     Raises:
         ConfigError: A network or a number cannot be used.

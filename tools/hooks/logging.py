@@ -19,7 +19,7 @@ class LoggingHook(Hook):
 
     Args:
         logger: The logger; default: `toolcell.tools`.
-        level: Of both lines; failures are logged one level higher.
+        level: Of both lines, by default INFO; failures are logged one level higher.
         redactor: Hides secrets in arguments.
     """
 
